@@ -1,0 +1,90 @@
+"""Contextual document embeddings: a document's vector depends on the corpus it lives in.
+
+Everything here is loaded on first use: `import cde_rag` itself reads no model, no torch and no store.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from cde_rag.errors import (
+    CDEError,
+    CDEWarning,
+    ContextError,
+    ContextFormatError,
+    ContextMismatchError,
+    ContextMissingError,
+    CorpusError,
+    FilterError,
+    MissingExtraError,
+    ModelError,
+    ResumeError,
+    SmallContextWarning,
+    StoreError,
+    StoreFormatError,
+    TenantError,
+    TruncationWarning,
+)
+
+if TYPE_CHECKING:
+    from cde_rag.collection import AddReport, Collection, Inspection, Progress
+    from cde_rag.context import Context
+    from cde_rag.embedder import ContextualEmbedder
+    from cde_rag.evaluation import evaluate
+    from cde_rag.model import CDEModel
+    from cde_rag.stores.base import Damage, Hit, Record
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "AddReport",
+    "CDEError",
+    "CDEModel",
+    "CDEWarning",
+    "Collection",
+    "Context",
+    "ContextError",
+    "ContextFormatError",
+    "ContextMismatchError",
+    "ContextMissingError",
+    "ContextualEmbedder",
+    "CorpusError",
+    "Damage",
+    "FilterError",
+    "Hit",
+    "Inspection",
+    "MissingExtraError",
+    "ModelError",
+    "Progress",
+    "Record",
+    "ResumeError",
+    "SmallContextWarning",
+    "StoreError",
+    "StoreFormatError",
+    "TenantError",
+    "TruncationWarning",
+    "evaluate",
+]
+
+_HOMES = {
+    "AddReport": "cde_rag.collection",
+    "CDEModel": "cde_rag.model",
+    "Collection": "cde_rag.collection",
+    "Context": "cde_rag.context",
+    "ContextualEmbedder": "cde_rag.embedder",
+    "Damage": "cde_rag.stores.base",
+    "Hit": "cde_rag.stores.base",
+    "Inspection": "cde_rag.collection",
+    "Progress": "cde_rag.collection",
+    "Record": "cde_rag.stores.base",
+    "evaluate": "cde_rag.evaluation",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

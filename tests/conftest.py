@@ -1,0 +1,23 @@
+"""What all tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"  # beside the repository
+
+settings.register_profile("house", deadline=None)  # two shared cores: time says nothing about one example
+settings.load_profile("house")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real evaluation data, which exists on the project's own machines only (and always there)."""
+    data = SHARED / "data"
+    if not data.is_dir():
+        if SHARED.exists() or os.environ.get("CI") == "true":
+            pytest.fail(f"expected the evaluation data in {data}")
+        pytest.skip("the evaluation data is on the project's own machines only")
+    return data
