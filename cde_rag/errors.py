@@ -1,0 +1,118 @@
+"""Errors: each message says what was expected, what was found, and what to do.
+
+CDEError
+├── ContextError
+│   ├── ContextMissingError      vectors or a query without their context
+│   ├── ContextMismatchError     vectors and embedder live in different spaces
+│   └── ContextFormatError       an unreadable, damaged or newer context file
+├── ModelError                   weights, config or tokenizer that cannot be loaded as asked
+├── StoreError                   a store that is missing, damaged, locked or not writable
+│   ├── StoreFormatError         damaged or newer files
+│   └── FilterError              a filter outside the grammar
+├── CorpusError                  texts or records that cannot be used (also ValueError)
+├── TenantError                  a call that does not name exactly one tenant
+├── ResumeError                  an interrupted run that cannot be continued
+└── MissingExtraError            an optional dependency is not installed (also ImportError)
+
+CDEWarning (UserWarning)
+├── TruncationWarning            texts longer than the model reads
+└── SmallContextWarning          a corpus too small for the context asked for
+"""
+
+import importlib
+from types import ModuleType
+
+
+class CDEError(Exception):
+    """Root of all errors raised on purpose by this library."""
+
+
+class ContextError(CDEError):
+    """Something is wrong with a Context."""
+
+
+class ContextMissingError(ContextError):
+    """Vectors or a query without their context."""
+
+
+class ContextMismatchError(ContextError):
+    """Vectors and embedder live in different spaces.
+
+    Args:
+        expected: Fingerprint (or model digest) of the vectors at hand.
+        found: Fingerprint (or model digest) of what was offered.
+        remedy: What the reader of the message should do.
+    """
+
+    def __init__(
+        self,
+        *,
+        expected: str,
+        found: str,
+        remedy: str = "Open the collection with Collection.open(store), which brings its own context back.",
+    ) -> None:
+        self.expected = expected
+        self.found = found
+        super().__init__(f"The vectors belong to {expected[:16]}…, but {found[:16]}… was given. {remedy}")
+
+
+class ContextFormatError(ContextError):
+    """An unreadable, damaged or newer context file."""
+
+
+class ModelError(CDEError):
+    """Weights, config or tokenizer that cannot be loaded as asked."""
+
+
+class StoreError(CDEError):
+    """A store that is missing, damaged, locked or not writable."""
+
+
+class StoreFormatError(StoreError):
+    """Damaged files, or files of a newer format."""
+
+
+class FilterError(StoreError, ValueError):
+    """A filter outside the grammar."""
+
+
+class CorpusError(CDEError, ValueError):
+    """Texts or records that cannot be used."""
+
+
+class TenantError(CDEError, ValueError):
+    """A call that does not name exactly one tenant."""
+
+
+class ResumeError(CDEError):
+    """An interrupted run that cannot be continued."""
+
+
+class MissingExtraError(CDEError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class CDEWarning(UserWarning):
+    """Root of all warnings of this library."""
+
+
+class TruncationWarning(CDEWarning):
+    """Texts longer than the model reads were cut."""
+
+
+class SmallContextWarning(CDEWarning):
+    """The corpus has fewer documents than the context asked for; all of them are used."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import the optional `module`, or say which extra brings it.
+
+    Raises:
+        MissingExtraError: `module` is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{module!r} is needed here and is not installed. Install it with: pip install 'cde-rag[{extra}]'"
+        ) from error
