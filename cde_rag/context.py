@@ -1,0 +1,288 @@
+"""The Context artifact: what a model's first stage makes of a corpus, made once and kept beside the vectors."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float32, Int64, UInt8
+
+from cde_rag import __version__
+from cde_rag.artifact import MAX_BYTES, canonical_json, pack, unpack, unreadable, write_durably
+from cde_rag.errors import ContextError, ContextMissingError
+from cde_rag.texts import digest
+
+FORMAT = 1
+_TENSORS = {"context_embeddings": np.float32, "counts": np.int64, "digests": np.uint8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelIdentity:
+    """What of a model determines the vector space. All but `name` goes into the fingerprint.
+
+    Attributes:
+        name: Exact name of the model, for people.
+        weights_sha256: 64 hex digits.
+        tokenizer_sha256: 64 hex digits.
+        attention: `"one_way"` or `"two_way"` (design §4).
+        semantics: Which reading of the architecture the weights are for.
+        roles: How the model is told query from document: `"prefix"` or `"vector"`.
+        prefixes: The string before a text, for `"query"` and `"document"`.
+        max_length: Tokens of a text that are read.
+        pooling: How token states become one vector, such as `"mean"`.
+        normalisation: Such as `"unit"`.
+        dim: Length of a vector.
+    """
+
+    name: str
+    weights_sha256: str
+    tokenizer_sha256: str
+    attention: str
+    semantics: str
+    roles: str
+    prefixes: Mapping[str, str]
+    max_length: int
+    pooling: str
+    normalisation: str
+    dim: int
+
+
+class HasIdentity(Protocol):
+    """A model, as far as a Context needs to know it."""
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """What of the model determines the vector space."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextManifest:
+    """What the artifact says of itself. Only `identity` and the documents determine the space; the rest is information.
+
+    Attributes:
+        format: Version of the file's layout.
+        identity: The model that made the context.
+        fingerprint: Names the vector space, 64 hex digits.
+        source: `"all"`, `"first_slice"`, `"explicit"`, `"generic"`: which texts were sampled; `"null"` for none.
+        sampling: Strategy of the sample.
+        seed: Of the sample.
+        documents_seen: Texts the sample was drawn from.
+        library_version: Of cde-rag.
+        created: UTC, ISO 8601.
+    """
+
+    format: int
+    identity: ModelIdentity
+    fingerprint: str
+    source: str
+    sampling: str
+    seed: int
+    documents_seen: int
+    library_version: str
+    created: str
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """Context embeddings of a corpus under one model. Immutable; rows stand in the order of their documents' digests.
+
+    Attributes:
+        manifest: What made it.
+        context_embeddings: First-stage vectors of the context documents; no rows for the null context.
+        counts: How often each document stands in the sample.
+        digests: sha256 of each document.
+    """
+
+    manifest: ContextManifest
+    context_embeddings: Float32[np.ndarray, "context dim"]
+    counts: Int64[np.ndarray, " context"]
+    digests: UInt8[np.ndarray, "context 32"]
+
+    def __post_init__(self) -> None:
+        for array in (self.context_embeddings, self.counts, self.digests):
+            array.setflags(write=False)
+
+    @classmethod
+    def create(
+        cls,
+        identity: ModelIdentity,
+        documents: Sequence[str],
+        context_embeddings: Float32[np.ndarray, "documents dim"],
+        *,
+        sampling: str,
+        seed: int,
+        documents_seen: int,
+        source: str = "all",
+    ) -> "Context":
+        """Make a Context of a sample; a document that stands in it repeatedly becomes one row with a count.
+
+        Args:
+            identity: Of the model that embedded the documents.
+            documents: The context documents.
+            context_embeddings: Their first-stage vectors; row i belongs to `documents[i]`.
+            sampling: Strategy, for information, like the rest.
+            seed: Of the sample.
+            documents_seen: Texts the sample was drawn from.
+            source: Which texts those were.
+
+        Raises:
+            ContextError: Another shape than `(documents, dim)`, no document, or values that are not finite.
+            CorpusError: A document with a lone surrogate.
+        """
+        expected = (len(documents), identity.dim)
+        if not documents or context_embeddings.shape != expected or not np.isfinite(context_embeddings).all():
+            raise ContextError(
+                f"A context needs finite embeddings of shape {expected} with at least one row; found shape "
+                f"{context_embeddings.shape}. For no context at all use Context.null(model)."
+            )
+        rows = b"".join(digest(text, where=f"context document {row}") for row, text in enumerate(documents))
+        by_row = np.frombuffer(rows, dtype=np.uint8).reshape(-1, 32)
+        digests, first, counts = np.unique(by_row, axis=0, return_index=True, return_counts=True)
+        return cls(
+            _manifest(identity, digests, counts, source=source, sampling=sampling, seed=seed, seen=documents_seen),
+            np.ascontiguousarray(context_embeddings[first], dtype=np.float32),
+            counts.astype(np.int64),
+            digests,
+        )
+
+    @classmethod
+    def null(cls, model: HasIdentity) -> "Context":
+        """The explicit absence of a corpus: the model's learned null latents take its place."""
+        counts, digests = np.empty(0, dtype=np.int64), np.empty((0, 32), dtype=np.uint8)
+        manifest = _manifest(model.identity, digests, counts, source="null", sampling="none", seed=0, seen=0)
+        return cls(manifest, np.empty((0, model.identity.dim), dtype=np.float32), counts, digests)
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """The model that made it."""
+        return self.manifest.identity
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the vector space, 64 hex digits: equal on every machine for the same model and context documents."""
+        return self.manifest.fingerprint
+
+    @property
+    def size(self) -> int:
+        """Rows: unique context documents."""
+        return len(self.counts)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether there is no corpus."""
+        return self.size == 0
+
+    @cached_property
+    def document_digests(self) -> frozenset[str]:
+        """sha256 of the context documents, as hex."""
+        return frozenset(row.tobytes().hex() for row in self.digests)
+
+    def __repr__(self) -> str:
+        return f"Context({self.fingerprint[:16]}, {self.identity.name}, {self.size} documents)"
+
+    def to_bytes(self) -> bytes:
+        """The file's content; equal contexts give equal bytes."""
+        return pack({name: getattr(self, name) for name in _TENSORS}, asdict(self.manifest))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str) -> "Context":
+        """Read what `to_bytes` wrote, and check all of it.
+
+        Args:
+            data: The file's content.
+            where: What an error message calls it.
+
+        Raises:
+            ContextFormatError: Too large, truncated, changed, or of a newer format.
+        """
+        tensors, manifest = unpack(data, newest=FORMAT, where=where)
+        try:
+            identity = ModelIdentity(**manifest.pop("identity"))
+            context = cls(ContextManifest(identity=identity, **manifest), **tensors)
+        except (TypeError, KeyError) as error:
+            raise unreadable(where, f"other fields than those of format {FORMAT} ({error})") from error
+        context._check(where)
+        return context
+
+    def save(self, path: str | Path) -> None:
+        """Write one `*.context.safetensors`; a kill at any instant leaves the old file or the new one, whole.
+
+        Raises:
+            ContextError: The place is not writable, or full.
+        """
+        try:
+            write_durably(Path(path), self.to_bytes())
+        except OSError as error:
+            raise ContextError(
+                f"{path}: not written ({error.strerror}). Choose a writable folder with space."
+            ) from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Context":
+        """Read one `*.context.safetensors` and check all of it.
+
+        Raises:
+            ContextMissingError: There is no such file.
+            ContextFormatError: Too large, truncated, changed, or of a newer format.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(MAX_BYTES + 1)  # one byte too many is enough to refuse
+        except FileNotFoundError as error:
+            raise ContextMissingError(
+                f"{path}: there is no such file. Make one with embedder.context.save(path)."
+            ) from error
+        except OSError as error:
+            raise ContextError(f"{path}: not readable ({error.strerror}).") from error
+        return cls.from_bytes(data, where=str(path))
+
+    def _check(self, where: str) -> None:
+        """What must hold of any Context, whoever wrote it."""
+        for name, dtype in _TENSORS.items():
+            if getattr(self, name).dtype != dtype:
+                raise unreadable(where, f"{name} of type {getattr(self, name).dtype}, not {np.dtype(dtype)}")
+        shapes = self.context_embeddings.shape, self.counts.shape, self.digests.shape
+        if shapes != ((self.size, self.identity.dim), (self.size,), (self.size, 32)):
+            raise unreadable(where, f"tensors of shapes {shapes} for dim {self.identity.dim}")
+        if not np.isfinite(self.context_embeddings).all() or (self.counts < 1).any():
+            raise unreadable(where, "embeddings that are not finite, or counts below 1")
+        if self.fingerprint != _fingerprint(self.identity, self.digests, self.counts):
+            raise unreadable(where, "a fingerprint that is not that of its model and documents")
+
+
+def _manifest(
+    identity: ModelIdentity,
+    digests: UInt8[np.ndarray, "context 32"],
+    counts: Int64[np.ndarray, " context"],
+    *,
+    source: str,
+    sampling: str,
+    seed: int,
+    seen: int,
+) -> ContextManifest:
+    return ContextManifest(
+        format=FORMAT,
+        identity=identity,
+        fingerprint=_fingerprint(identity, digests, counts),
+        source=source,
+        sampling=sampling,
+        seed=seed,
+        documents_seen=seen,
+        library_version=__version__,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def _fingerprint(
+    identity: ModelIdentity, digests: UInt8[np.ndarray, "context 32"], counts: Int64[np.ndarray, " context"]
+) -> str:
+    """sha256 over all that determines the vector space, and nothing else."""
+    space = asdict(identity)
+    del space["name"]
+    documents = [[row.tobytes().hex(), int(count)] for row, count in zip(digests, counts, strict=True)]
+    return hashlib.sha256(canonical_json({**space, "documents": documents or "null"}).encode()).hexdigest()

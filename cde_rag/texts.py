@@ -1,0 +1,44 @@
+"""What counts as a text, and its digest."""
+
+import hashlib
+from collections.abc import Iterable
+
+from cde_rag.errors import CorpusError
+
+
+def reject_str(texts: Iterable[str], *, call: str) -> None:
+    """Refuse one text where a list is due: it would be read letter by letter.
+
+    Args:
+        texts: What the caller was given.
+        call: Name of the called function, for the message.
+
+    Raises:
+        TypeError: `texts` is a `str`.
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"{call} takes a list of texts and was given one str; pass [text] instead of text.")
+
+
+def utf8(text: str, *, where: str) -> bytes:
+    """The bytes of a text.
+
+    Args:
+        text: Any text, NUL included.
+        where: What the message calls it, such as `"text 3"`.
+
+    Raises:
+        CorpusError: The text holds a lone surrogate, which no encoding can write.
+    """
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise CorpusError(
+            f"{where} is not valid Unicode: a lone surrogate {text[error.start]!r} at character {error.start}. "
+            "Read the source with its right encoding, or with errors='replace'."
+        ) from error
+
+
+def digest(text: str, *, where: str = "The text") -> bytes:
+    """sha256 of a text's UTF-8 bytes, 32 bytes. Raises like `utf8`."""
+    return hashlib.sha256(utf8(text, where=where)).digest()
