@@ -1,0 +1,48 @@
+# `make demo` and `make test` work in a fresh clone; each does only what is still missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+unexport PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean
+
+help: ## say what can be made
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: $(READY) ## install the project and all it needs into .venv
+
+demo: $(READY) ## index this Python's own documentation and ask it questions
+	@$(BIN)/cde-rag demo
+
+test: lint ## lint, then run all tests
+	@echo "tests: pytest"
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## style, types, layers, oldest Python
+	@echo "style: ruff"
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@echo "types: pyright"
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@echo "layers: import-linter"
+	@$(BIN)/lint-imports
+	@echo "oldest Python: vermin"
+	@$(BIN)/vermin --quiet --no-tips --violations --target=3.10- cde_rag training
+
+clean: ## remove .venv and everything that tools left behind
+	rm -rf $(VENV) dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo >&2 "Python 3.10 or newer is needed, and there is no $(PYTHON). Install it, or name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo >&2 "Python 3.10 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 "$(PYTHON) has no venv module. Install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
+	@command -v gcc >/dev/null || command -v cc >/dev/null || { echo >&2 "A C compiler is needed, and there is no gcc. Install it (on Debian and Ubuntu: apt install build-essential)."; exit 1; }
+	@echo "setup: installing into $(VENV) (some minutes, once)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
