@@ -1,0 +1,105 @@
+"""From the fields of one line or row to a Record, or the reason why not."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from cde_rag.stores.base import Record
+
+_KINDS: dict[type, str] = {
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Which field of a line or row is what; every other field is metadata.
+
+    Attributes:
+        id: A string or whole number. `None`: the field `id`, else `_id`, else the first 32 hex digits of the sha256 of
+            title and text, so that the same record has the same id in every run.
+        text: A string that is not blank.
+        title: A string; may be missing.
+    """
+
+    id: str | None = None
+    text: str = "text"
+    title: str = "title"
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A line, row or file that is no record.
+
+    Attributes:
+        where: File and line, such as `"papers.jsonl, line 7"`.
+        reason: What was expected and what was found.
+    """
+
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+class UnusableError(ValueError):
+    """Why a line is no record; becomes the `reason` of a `BadRecord`."""
+
+
+def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
+    """Sort the fields of one line into a Record.
+
+    Raises:
+        UnusableError: The text or a named id is missing, or id, text or title is blank or of a wrong type.
+    """
+    rest = dict(values)
+    text = _string(rest, fields.text)
+    if not text.strip():
+        raise UnusableError(f"the text in {fields.text!r} is blank")
+    title = "" if rest.get(fields.title) is None else _string(rest, fields.title)
+    identifier = _identifier(rest, fields.id) or _digest(title, text)
+    rest.pop(fields.title, None)  # null
+    return Record(id=identifier, text=text, title=title, metadata=rest)
+
+
+def kind(value: object) -> str:
+    """What JSON calls the type of a value, with an article."""
+    return "null" if value is None else _KINDS.get(type(value), f"a {type(value).__name__}")
+
+
+def _string(rest: dict[str, Any], field: str) -> str:
+    value = _take(rest, field)
+    if not isinstance(value, str):
+        raise UnusableError(f"expected a string in {field!r}, found {kind(value)}")
+    return value
+
+
+def _identifier(rest: dict[str, Any], field: str | None) -> str | None:
+    if field is None:
+        field = next((name for name in ("id", "_id") if name in rest), None)
+        if field is None:
+            return None
+    value = _take(rest, field)
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise UnusableError(f"expected a string or a whole number in {field!r}, found {kind(value)}")
+    if not str(value).strip():
+        raise UnusableError(f"the id in {field!r} is blank")
+    return str(value)
+
+
+def _take(rest: dict[str, Any], field: str) -> object:
+    if field not in rest:
+        found = ", ".join(repr(name) for name in rest) or "none"
+        raise UnusableError(f"no field {field!r} (found: {found}); name the fields that hold id, text and title")
+    return cast(object, rest.pop(field))
+
+
+def _digest(title: str, text: str) -> str:
+    return hashlib.sha256(f"{title}\0{text}".encode()).hexdigest()[:32]

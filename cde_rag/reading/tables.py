@@ -1,0 +1,176 @@
+"""Files of one record a line or row: JSONL, CSV and Parquet.
+
+Each format yields `(where, parse)` for every row; `parse()` gives the row's fields or raises `UnusableError`. A file
+that cannot be read on, such as a truncated one, raises `CorpusError` whether or not bad records are skipped.
+"""
+
+import csv
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date
+from functools import partial
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from cde_rag.errors import CorpusError, require
+from cde_rag.reading.records import BadRecord, Fields, UnusableError, kind, to_record
+from cde_rag.stores.base import Record
+
+BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets
+PARQUET_ROWS = 1024  # rows held in memory at a time
+
+Rows = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
+
+
+def records(rows: Rows, fields: Fields) -> Iterator[Record | BadRecord]:
+    """The record of each row, or what is wrong with it."""
+    for where, parse in rows:
+        yield _record(where, parse, fields)
+
+
+def opened(path: Path) -> BufferedIOBase:
+    """A file to read bytes from, decompressed where its name ends in `.gz`.
+
+    Raises:
+        CorpusError: It cannot be opened.
+    """
+    try:
+        return gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
+    except OSError as error:
+        raise CorpusError(f"{path}: not readable: {error.strerror}.") from error
+
+
+def jsonl_rows(file: BufferedIOBase, name: str) -> Rows:
+    """One JSON object a line, in UTF-8; empty lines are passed over."""
+    for number, line in _lines(file, name):
+        if line.strip():
+            yield f"{name}, line {number}", partial(_parse_json, line.rstrip(b"\r\n"))
+
+
+def csv_rows(file: BufferedIOBase, name: str, delimiter: str) -> Rows:
+    """Rows under one header line, in UTF-8. Cells are strings; an empty cell is a missing field."""
+    # Bad bytes pass the csv module as lone surrogates, so that one bad row does not end the file.
+    text = (line.decode("utf-8", "surrogateescape") for _, line in _lines(file, name))
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    try:
+        header = next(reader, list[str]())
+        if len(set(header)) < len(header):
+            raise CorpusError(f"{name}: two columns have the same name: {', '.join(header)}. Rename one of them.")
+        first = reader.line_num + 1
+        for cells in reader:
+            if cells:
+                yield f"{name}, line {first}", partial(_parse_cells, header, cells)
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise CorpusError(f"{name}, line {reader.line_num}: not CSV from here on: {error}.") from error
+
+
+def parquet_rows(path: Path) -> Rows:
+    """Rows of a Parquet file. A null is a missing field; dates and times become ISO strings."""
+    parquet = require("pyarrow.parquet", "files")
+    try:
+        with parquet.ParquetFile(path) as file:
+            names: list[str] = file.schema_arrow.names
+            if len(set(names)) < len(names):
+                raise CorpusError(f"{path}: two columns have the same name: {', '.join(names)}. Rename one of them.")
+            number = 0
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", partial(_parse_values, row)
+    except CorpusError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise CorpusError(f"{path}: not a readable Parquet file: {error}") from error
+
+
+def _record(where: str, parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | BadRecord:
+    try:
+        return to_record(parse(), fields)
+    except UnusableError as reason:
+        return BadRecord(where, str(reason))
+
+
+def _lines(file: BufferedIOBase, name: str) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            yield number, line.removeprefix(BOM) if number == 1 else line
+    except (EOFError, OSError, zlib.error) as error:
+        raise CorpusError(f"{name}: not readable after line {number}: {error}") from error
+
+
+def _parse_json(line: bytes) -> Mapping[str, Any]:
+    try:
+        text = line.decode("utf-8")
+        values: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    except UnusableError:
+        raise
+    except UnicodeDecodeError as error:
+        raise UnusableError(f"not UTF-8: byte {line[error.start]:#04x} at byte {error.start} of the line") from error
+    except json.JSONDecodeError as error:
+        raise UnusableError(f"not JSON: {error.msg} (character {error.pos} of the line)") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits or levels
+        raise UnusableError(f"not JSON that can be read: {error}") from error
+    if not isinstance(values, dict):
+        raise UnusableError(f"expected one JSON object a line, found {kind(values)}")
+    if "\\ud" in text.lower():  # only an escape can smuggle a surrogate into valid UTF-8
+        _check_unicode(json.dumps(values, ensure_ascii=False))
+    return cast(dict[str, Any], values)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise UnusableError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise UnusableError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(value := float(digits)):
+        raise UnusableError(f"{digits} is beyond the range of a number")
+    return value
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UnusableError(f"not valid Unicode: a lone surrogate {text[error.start]!r}") from error
+
+
+def _parse_cells(header: list[str], cells: list[str]) -> Mapping[str, Any]:
+    if len(cells) != len(header):
+        raise UnusableError(f"expected {len(header)} cells as in the header, found {len(cells)}")
+    try:
+        "".join(cells).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UnusableError("not UTF-8") from error
+    return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+
+
+def _parse_values(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: _plain(value, name) for name, value in row.items() if value is not None}
+
+
+def _plain(value: object, column: str) -> object:
+    """The JSON of a Parquet value."""
+    if isinstance(value, date):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {str(key): _plain(part, column) for key, part in cast(dict[object, object], value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part, column) for part in cast(list[object], value)]
+    if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    found = str(value) if isinstance(value, float) else kind(value)
+    raise UnusableError(f"expected values that JSON can hold in {column!r}, found {found}")

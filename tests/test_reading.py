@@ -1,0 +1,285 @@
+"""Input files to records: one result whatever the format; for what is no record a sentence with file, line, reason."""
+
+import csv
+import gzip
+import io
+import json
+import sys
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cde_rag.errors import CorpusError, MissingExtraError
+from cde_rag.reading import Fields, RecordReader
+from cde_rag.stores.base import Record
+
+GOOD = b'{"id": "a", "text": "First."}'
+
+
+def written(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_one_line_becomes_one_record(tmp_path: Path) -> None:
+    line = '{"id": 7, "title": "Swifts", "text": "They fly.", "year": 2016, "tags": ["bird"], "source": null}'
+    assert list(RecordReader(written(tmp_path, "a.jsonl", line.encode()))) == [
+        Record("7", "They fly.", "Swifts", {"year": 2016, "tags": ["bird"], "source": None})
+    ]
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
+
+
+@given(rows=st.lists(st.tuples(texts, texts, texts), max_size=8))
+def test_every_format_gives_the_same_records(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, ...]]
+) -> None:
+    folder, names = tmp_path_factory.mktemp("formats"), ["text", "title", "colour"]
+    objects = [{"id": f"r{number}", **dict(zip(names, row, strict=True))} for number, row in enumerate(rows)]
+    lines = "".join(json.dumps(row, ensure_ascii=number % 2 == 0) + "\n" for number, row in enumerate(objects)).encode()
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, ["id", *names])
+    writer.writeheader()
+    writer.writerows(objects)
+    written(folder, "a.jsonl", lines)
+    written(folder, "a.jsonl.gz", gzip.compress(lines))
+    written(folder, "a.csv", b"\xef\xbb\xbf" + table.getvalue().encode())  # as spreadsheets write it
+    columns = {name: [row[name] for row in objects] for name in ["id", *names]}
+    pq.write_table(pa.table(columns), folder / "a.parquet")
+
+    expected = [Record(row["id"], row["text"], row["title"], {"colour": row["colour"]}) for row in objects]
+    for name in ("a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet"):
+        assert list(RecordReader(folder / name)) == expected, name
+
+
+def test_fields_can_have_other_names(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", b"key\tbody\theading\tid\nk1\tSome words.\tH\t9\n")
+    reader = RecordReader(path, fields=Fields(id="key", text="body", title="heading"))
+    assert list(reader) == [Record("k1", "Some words.", "H", {"id": "9"})]
+
+
+def test_beir_ids_are_known_and_missing_ids_follow_from_the_text(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, "a.jsonl", b'{"_id": "4983", "text": "x"}\n{"text": "x", "year": 1}\n{"text": "x", "year": 2}\n'
+    )
+    first, second, third = RecordReader(path)
+    assert first.id == "4983"
+    assert second.id == third.id != first.id
+    assert len(second.id) == 32
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"id": "a", "text": "cut off', "not JSON: Unterminated string starting at (character 20 of the line)"),
+        (b'{"id": "a", "text": "\xff"}', "not UTF-8: byte 0xff at byte 21"),
+        (b'["a"]', "expected one JSON object a line, found a list"),
+        (b"null", "expected one JSON object a line, found null"),
+        (b'{"id": "a"}', "no field 'text' (found: 'id')"),
+        (b'{"id": "a", "text": null}', "expected a string in 'text', found null"),
+        (b'{"id": "a", "text": ["x"]}', "expected a string in 'text', found a list"),
+        (b'{"id": "a", "text": " \\n\\u00a0"}', "the text in 'text' is blank"),
+        (b'{"id": "a", "text": "x \\ud83d"}', "not valid Unicode: a lone surrogate '\\ud83d'"),
+        (b'{"id": "a", "text": "x", "m": {"\\uDFFF": 1}}', "not valid Unicode: a lone surrogate '\\udfff'"),
+        (b'{"id": "a", "id": "b", "text": "x"}', "the key 'id' stands twice"),
+        (b'{"id": "a", "text": "x", "m": {"k": 1, "k": 2}}', "the key 'k' stands twice"),
+        (b'{"id": "a", "text": "x", "title": 3}', "expected a string in 'title', found a number"),
+        (b'{"id": 1.5, "text": "x"}', "expected a string or a whole number in 'id', found a number"),
+        (b'{"id": true, "text": "x"}', "expected a string or a whole number in 'id', found a boolean"),
+        (b'{"id": null, "text": "x"}', "expected a string or a whole number in 'id', found null"),
+        (b'{"id": " ", "text": "x"}', "the id in 'id' is blank"),
+        (b'{"id": "a", "text": "x", "m": NaN}', "NaN is not JSON"),
+        (b'{"id": "a", "text": "x", "m": 1e999}', "1e999 is beyond the range of a number"),
+        (b"[" * 100_000, "not JSON that can be read"),
+    ],
+)
+def test_a_bad_line_stops_with_file_line_and_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+    path = written(tmp_path, "a.jsonl", GOOD + b"\n\n" + line + b"\n")
+    records = iter(RecordReader(path))
+    assert next(records).id == "a"
+    with pytest.raises(CorpusError) as error:
+        next(records)
+    assert str(error.value).startswith(f"{path}, line 3: {reason}")
+    assert "--skip-bad" in str(error.value)
+
+
+def test_a_surrogate_pair_is_one_character(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.jsonl", b'{"id": "a", "text": "\\ud83d\\ude00"}')
+    assert [record.text for record in RecordReader(path)] == ["😀"]
+
+
+def test_skipped_lines_are_counted_and_reported(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.jsonl", GOOD + b"\n" + b"oops\n" * 30 + GOOD)
+    reader = RecordReader(path, skip_bad=True)
+    for _ in range(2):  # counts begin anew in each iteration
+        assert len(list(reader)) == 2
+        assert reader.skipped == 30
+        assert len(reader.reports) == 20
+        assert reader.reports[0] == f"{path}, line 2: not JSON: Expecting value (character 0 of the line)"
+
+
+@pytest.mark.parametrize(
+    ("row", "where"),
+    [
+        (b"b,x", "line 4: expected 3 cells as in the header, found 2"),
+        (b"b,x,y,z", "line 4: expected 3 cells as in the header, found 4"),
+        (b"b,\xff,y", "line 4: not UTF-8"),
+        (b"b,,y", "line 4: no field 'text' (found: 'id', 'colour')"),
+        (b"b,  ,y", "line 4: the text in 'text' is blank"),
+        (b'b,"open', "line 4: not CSV from here on: unexpected end of data"),
+    ],
+)
+def test_a_bad_csv_row_names_its_first_line(tmp_path: Path, row: bytes, where: str) -> None:
+    path = written(tmp_path, "a.csv", b'id,text,colour\na,"two\nlines",\n' + row)
+    records = iter(RecordReader(path))
+    assert next(records) == Record("a", "two\nlines")
+    with pytest.raises(CorpusError) as error:
+        next(records)
+    assert str(error.value).startswith(f"{path}, {where}")
+
+
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", b"id,text,text\na,b,c\n")
+    with pytest.raises(CorpusError, match="two columns have the same name"):
+        list(RecordReader(path))
+
+
+def test_parquet_values_become_json(tmp_path: Path) -> None:
+    columns = {
+        "id": [1, 2],
+        "text": ["x", "y"],
+        "day": [date(2024, 2, 29), None],
+        "at": [datetime(2024, 2, 29, 12, 30, tzinfo=timezone.utc), None],
+        "parts": [{"tags": ["a"]}, None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    first, second = RecordReader(tmp_path / "a.parquet")
+    assert first.metadata == {"day": "2024-02-29", "at": "2024-02-29T12:30:00+00:00", "parts": {"tags": ["a"]}}
+    assert second == Record("2", "y")
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [(b"\x00", "a bytes"), (float("nan"), "nan"), (Decimal("1.5"), "a Decimal")]
+)
+def test_parquet_values_beyond_json_are_refused(tmp_path: Path, value: object, found: str) -> None:
+    pq.write_table(pa.table({"text": ["x"], "m": [value]}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match=f"row 1: expected values that JSON can hold in 'm', found {found}"):
+        list(RecordReader(tmp_path / "a.parquet"))
+
+
+def test_standard_input_is_read_once_and_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO(GOOD + b"\n"))
+    monkeypatch.setattr(sys, "stdin", pipe)
+    reader = RecordReader("-")
+    assert list(reader) == list(reader) == [Record("a", "First.")]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"oops")))
+    with pytest.raises(CorpusError, match="standard input, line 1: not JSON"):
+        list(RecordReader("-"))
+
+
+prose = st.lists(
+    st.sampled_from(["# Größe 🎉", "Swifts sleep\r\non the wing.", "```\n# no heading\n```", "- é\n- ü", "x" * 70])
+)
+
+
+@given(blocks=prose.filter(bool), suffix=st.sampled_from([".md", ".txt"]), limit=st.integers(20, 200))
+def test_passages_lie_where_their_offset_says(
+    tmp_path_factory: pytest.TempPathFactory, blocks: list[str], suffix: str, limit: int
+) -> None:
+    text = "\n\n".join(blocks)
+    path = written(tmp_path_factory.mktemp("texts"), f"guide{suffix}", text.encode())
+    records = list(RecordReader(path, max_characters=limit))
+    end = 0
+    for number, record in enumerate(records):
+        offset = record.metadata["offset"]
+        assert record.id == f"guide{suffix}#{number}"
+        assert record.metadata == {"source": f"guide{suffix}", "offset": offset}
+        assert len(record.text) <= limit
+        assert text[offset : offset + len(record.text)] == record.text
+        assert not text[end:offset].strip()  # nothing between two passages is lost
+        end = offset + len(record.text)
+    assert not text[end:].strip()
+
+
+def test_a_folder_is_read_in_order_of_paths(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    written(docs, "b.txt", b"Plain.")
+    written(docs, "a/z.md", b"\xef\xbb\xbf# Of swifts #\n\nThey fly.")
+    written(docs, "a/y.MARKDOWN", b"```\n# code\n```")
+    written(docs, "a/picture.png", b"\x89PNG")
+    written(docs, ".git/readme.md", b"hidden")
+    reader = RecordReader(docs)
+    assert [(record.id, record.title) for record in reader] == [
+        ("docs/a/y.MARKDOWN#0", "y"),
+        ("docs/a/z.md#0", "Of swifts"),
+        ("docs/b.txt#0", "b"),
+    ]
+    assert reader.parent_key == "source"
+
+
+def test_ids_do_not_depend_on_how_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "docs/a.md", b"A.")
+    monkeypatch.chdir(tmp_path / "docs")
+    assert list(RecordReader(".")) == list(RecordReader(tmp_path / "docs"))
+
+
+def test_several_sources_follow_each_other(tmp_path: Path) -> None:
+    records = written(tmp_path, "a.jsonl", GOOD)
+    text = written(tmp_path, "b.txt", b"Second.")
+    assert [record.text for record in RecordReader(records, text)] == ["First.", "Second."]
+    assert RecordReader(records).parent_key is None
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"", "holds no text"), (b"\n \n", "holds no text"), (b"\xe9", "not UTF-8: byte 0xe9")]
+)
+def test_a_bad_text_file_is_named(tmp_path: Path, data: bytes, reason: str) -> None:
+    written(tmp_path, "docs/a.md", data)
+    good = written(tmp_path, "docs/b.md", b"Good.")
+    with pytest.raises(CorpusError, match=f"a.md: .*{reason}"):
+        list(RecordReader(tmp_path / "docs"))
+    reader = RecordReader(tmp_path / "docs", skip_bad=True)
+    assert [record.text for record in reader] == [good.read_text()]
+    assert reader.skipped == 1
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("cut.jsonl.gz", gzip.compress(GOOD * 9)[:-9], "not readable after line"),
+        ("no.jsonl.gz", GOOD, "not readable after line 0"),
+        ("cut.parquet", b"PAR1 and nothing", "not a readable Parquet file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_on_always_stops(
+    tmp_path: Path, name: str, data: bytes, reason: str, skip_bad: bool
+) -> None:
+    with pytest.raises(CorpusError, match=f"{name}: {reason}"):
+        list(RecordReader(written(tmp_path, name, data), skip_bad=skip_bad))
+
+
+def test_sources_are_checked_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="does not exist"):
+        RecordReader(tmp_path / "missing.jsonl")
+    with pytest.raises(CorpusError, match=r"unknown format. Expected a folder or a file that ends in \.json"):
+        RecordReader(written(tmp_path, "a.pdf", b""))
+    with pytest.raises(CorpusError, match="Two sources have one name"):
+        RecordReader(written(tmp_path, "x/docs/a.md", b"A.").parent, written(tmp_path, "y/docs/a.md", b"B.").parent)
+    with pytest.raises(CorpusError, match="holds no text"):
+        list(RecordReader(written(tmp_path, "z/a.png", b"").parent))
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'cde-rag\[files\]'"):
+        list(RecordReader(written(tmp_path, "a.md", b"A.")))
