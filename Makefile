@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .PHONY: help setup demo test lint clean
 
 help: ## say what can be made
-	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## install the project and all it needs into .venv
 

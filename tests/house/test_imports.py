@@ -1,0 +1,34 @@
+"""What an import brings in, seen from a fresh interpreter."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("faiss", "numpy", "sentence_transformers", "sqlite3", "tokenizers", "torch", "transformers", "typer")
+
+
+def loaded_by(statement: str, folder: Path) -> set[str]:
+    """Those of the heavy packages that a fresh interpreter has loaded after one statement."""
+    code = f"import sys; {statement}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
+    return set(subprocess.check_output([sys.executable, "-c", code], cwd=folder, text=True).split())
+
+
+def test_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
+    assert loaded_by("import cde_rag, cde_rag_training", tmp_path) == set()
+
+
+@pytest.mark.parametrize("module", ["stores.base", "context", "sampling", "siblings"])
+def test_the_core_below_the_model_loads_no_torch(module: str, tmp_path: Path) -> None:
+    assert loaded_by(f"import cde_rag.{module}", tmp_path) <= {"numpy"}
+
+
+def test_help_is_cheap(tmp_path: Path) -> None:
+    assert "torch" not in loaded_by("import cde_rag.cli", tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "integrations", "tests", "training"])
+def test_an_installation_offers_no_folder_of_the_repository(folder: str, tmp_path: Path) -> None:
+    code = f"import importlib.util; print(importlib.util.find_spec({folder!r}))"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True).strip() == "None"

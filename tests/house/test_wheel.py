@@ -1,0 +1,49 @@
+"""What is in the wheel: two packages, their typing markers, licences and the bundled model, and nothing else."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import cde_rag
+
+ROOT = Path(__file__).resolve().parents[2]
+BUNDLED = ROOT / "cde_rag/model/bundled/cde-mini-0"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT, check=True)
+    (built,) = folder.iterdir()
+    return zipfile.ZipFile(built)
+
+
+def test_top_level_names(wheel: zipfile.ZipFile) -> None:
+    top = {name.split("/")[0] for name in wheel.namelist()}
+    assert top == {"cde_rag", "cde_rag_training", f"cde_rag-{cde_rag.__version__}.dist-info"}
+
+
+def test_the_modules_of_the_repository_are_all_there(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    for folder in (ROOT / "cde_rag", ROOT / "training/cde_rag_training"):
+        modules = {path.relative_to(folder.parent).as_posix() for path in folder.rglob("*.py")}
+        assert modules <= names
+        assert f"{folder.name}/py.typed" in names
+
+
+def test_licences(wheel: zipfile.ZipFile) -> None:
+    assert {Path(name).name for name in wheel.namelist() if "/licenses/" in name} == {"LICENSE", "NOTICE"}
+
+
+def test_the_bundled_model_is_there_to_the_byte_and_small(wheel: zipfile.ZipFile) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        assert wheel.read(f"cde_rag/model/bundled/cde-mini-0/{name}") == (BUNDLED / name).read_bytes()
+    assert sum(path.stat().st_size for path in BUNDLED.iterdir()) <= 35e6
+
+
+def test_the_command(wheel: zipfile.ZipFile) -> None:
+    entry_points = wheel.read(f"cde_rag-{cde_rag.__version__}.dist-info/entry_points.txt").decode()
+    assert "cde-rag = cde_rag.cli:app" in entry_points
