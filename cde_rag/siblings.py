@@ -28,15 +28,14 @@ def choose_siblings(position: int, count: int, limit: int = SIBLINGS) -> list[in
     """
     if not 0 <= position < count:
         raise ValueError(f"a parent of {count} passages has no position {position}")
-    by_distance = sorted(
-        (other for other in range(count) if other != position), key=lambda other: abs(other - position)
-    )
-    if len(by_distance) <= limit:
-        return sorted(by_distance)
-    near, far = by_distance[: limit // 2], sorted(by_distance[limit // 2 :])
-    wanted = limit - len(near)
-    spread = [far[(2 * step + 1) * len(far) // (2 * wanted)] for step in range(wanted)]  # middles of equal stretches
-    return sorted(near + spread)
+    others = count - 1
+    if others <= limit:
+        return [other for other in range(count) if other != position]
+    near, wanted = limit // 2, limit - limit // 2
+    first = min(max(position - (near + 1) // 2, 0), others - near)  # the window first … first + near holds the position
+    window = [other for other in range(first, first + near + 1) if other != position]
+    outside = [(2 * step + 1) * (others - near) // (2 * wanted) for step in range(wanted)]  # middles of equal stretches
+    return sorted(window + [other if other < first else other + near + 1 for other in outside])
 
 
 def sibling_positions(parents: Sequence[str | None], limit: int = SIBLINGS) -> list[list[int]]:
@@ -51,14 +50,11 @@ def sibling_positions(parents: Sequence[str | None], limit: int = SIBLINGS) -> l
         [[2], [], [0], []]
     """
     members: defaultdict[str, list[int]] = defaultdict(list)
-    places: list[int] = []  # of each text in its parent
     for position, parent in enumerate(parents):
-        if parent is None:
-            places.append(0)
-            continue
-        places.append(len(members[parent]))
-        members[parent].append(position)
-    return [
-        [] if parent is None else [members[parent][i] for i in choose_siblings(place, len(members[parent]), limit)]
-        for parent, place in zip(parents, places, strict=True)
-    ]
+        if parent is not None:
+            members[parent].append(position)
+    siblings: list[list[int]] = [[] for _ in parents]
+    for positions in members.values():
+        for place, position in enumerate(positions):
+            siblings[position] = [positions[other] for other in choose_siblings(place, len(positions), limit)]
+    return siblings
