@@ -15,6 +15,7 @@ help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## install the project and all it needs into .venv
+	@echo "setup: $(VENV) is ready"
 
 demo: $(READY) ## index this Python's own documentation and ask it questions
 	@$(BIN)/cde-rag demo

@@ -1,0 +1,66 @@
+"""Calls that users make. pyright, strict, has to accept them (`make lint`); nothing here is run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from cde_rag import (
+    AddReport,
+    CDEModel,
+    Collection,
+    Context,
+    ContextualEmbedder,
+    Damage,
+    Hit,
+    Inspection,
+    Progress,
+    Record,
+    evaluate,
+)
+from cde_rag.stores.faiss import FaissStore
+
+
+def embed(texts: list[str], parents: list[str | None]) -> np.ndarray:
+    embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini", context_size=256, seed=1)
+    embedder.context.save(Path("docs.context.safetensors"))
+    same = ContextualEmbedder("cde-mini", Context.load("docs.context.safetensors"), device="cpu", dtype="float32")
+    documents: np.ndarray = same.embed_documents(texts, parents=parents, progress=True)
+    queries: np.ndarray = same.embed_queries(["how do I parse a date?"])
+    return queries @ documents.T
+
+
+def without_a_corpus(texts: tuple[str, ...]) -> np.ndarray:
+    model = CDEModel.from_pretrained("cde-mini")
+    assert model.dim == model.identity.dim
+    return ContextualEmbedder(model, Context.null(model)).embed_documents(texts)
+
+
+def fill(embedder: ContextualEmbedder, records: Iterator[Record]) -> int:
+    def tell(progress: Progress) -> None:
+        assert progress.done <= (progress.total or progress.done), f"after {progress.elapsed_s:.0f} s"
+
+    with Collection.create(FaissStore("papers.faiss"), embedder, parent_key="source") as papers:
+        papers.add(["a text"], ids=["1"], titles=["A title"], metadata=[{"year": 2021, "tags": ["a"]}])
+        report: AddReport = papers.add_records(records, on_progress=tell)
+        assert papers.delete(["1"]) + papers.delete(where={"year": {"lt": 2000}}) >= 0
+        return report.added + report.replaced + report.updated + report.unchanged + report.truncated
+
+
+def ask(question: str) -> list[Hit]:
+    papers = Collection.open(FaissStore(Path("papers.faiss")))
+    hits = papers.search(question, k=5, where={"year": {"gte": 2020}})
+    both: list[list[Hit]] = papers.search_batch([question, "another"], 3)
+    some: list[Record] = papers.get([hit.id for hit in hits])
+    assert len(both) == 2
+    assert papers.count() == len(list(papers.scroll())) >= len(some)
+    about: Inspection = papers.inspect()
+    damages: list[Damage] = papers.verify()
+    assert about.fingerprint == papers.embedder.fingerprint
+    assert not [damage.where for damage in damages]
+    papers.close()
+    return sorted(hits, key=lambda hit: (hit.score, hit.id, hit.title, hit.text))
+
+
+def measure() -> None:
+    evaluate([Path("scifact")], model="cde-mini")

@@ -1,0 +1,34 @@
+"""What README says is true: its example runs, its commands exist, its links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.main import get_command
+
+from cde_rag.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    texts = [f"Recipe {number}: how to parse the date of day {number} of a year." for number in range(600)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"(0\.\d{3}  Recipe \d+: .*\n){5}", done.stdout)
+
+
+def test_every_command_is_in_the_table_and_the_other_way_round() -> None:
+    assert set(re.findall(r"^\| `cde-rag (\w+)", README, flags=re.MULTILINE)) == set(get_command(app).commands)
+
+
+def test_links_lead_somewhere() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
