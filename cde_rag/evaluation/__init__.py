@@ -1,0 +1,16 @@
+"""How well a contextual model retrieves, always beside what a user could have without it."""
+
+from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
+from cde_rag.evaluation.harness import EvaluationProgress, evaluate
+from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
+
+__all__ = [
+    "SYSTEMS",
+    "Corpus",
+    "Evaluation",
+    "EvaluationProgress",
+    "RetrievalSet",
+    "SetResult",
+    "evaluate",
+    "read_beir",
+]

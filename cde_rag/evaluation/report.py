@@ -1,0 +1,180 @@
+"""What an evaluation found: figures per set, means over sets, intervals; as JSON and as a table for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
+
+SYSTEMS = {  # in the order of the table
+    "own": "the corpus's own context",
+    "own_without_relevant": "own, the relevant documents kept out of the context; for corpora of at most two contexts",
+    "null": "no context",
+    "foreign": "the context of another corpus",
+    "parents": "own, each document given its siblings; for corpora with parents",
+    "bm25": "BM25",
+    "minilm": "all-MiniLM-L6-v2",
+    "centred": "minilm, less the corpus's mean vector",
+    "whitened": "minilm, mildly whitened by the corpus",
+    "hybrid": "minilm and bm25, fused by reciprocal rank",
+    "siblings_mean": "minilm with 0.3 × the siblings' mean vector; for corpora with parents",
+}
+MAIN_METRIC = "ndcg@10"
+SATURATED = frozenset({"pubmedqa", "xquad_en", "limit_small"})  # near 100 % or synthetic: they would hide the others
+COMPARED = (("own", "null"), ("own", "foreign"), ("own", "minilm"), ("parents", "own"), ("parents", "siblings_mean"))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SetResult:
+    """What was found on one set.
+
+    Attributes:
+        name: The set's.
+        documents: Embedded ones.
+        blank_documents: Left out, since they have neither title nor text.
+        truncated_documents: Longer than the model reads.
+        context_documents: In the own context.
+        foreign_corpus: Whose context `foreign` had; None where it did not run.
+        query_ids: The queries asked.
+        blocks: Queries of one number share their best relevant document.
+        scores: Metric → system → one figure for each query, averaged over context seeds.
+    """
+
+    name: str
+    documents: int
+    blank_documents: int
+    truncated_documents: int
+    context_documents: int
+    foreign_corpus: str | None
+    query_ids: tuple[str, ...]
+    blocks: Int64[np.ndarray, " queries"]
+    scores: Mapping[str, Mapping[str, Float64[np.ndarray, " queries"]]]
+
+    def mean(self, system: str, metric: str = MAIN_METRIC) -> float:
+        """The mean over queries, a fraction."""
+        return float(self.scores[metric][system].mean())
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts and means, without the single queries."""
+        return {
+            "documents": self.documents,
+            "queries": len(self.query_ids),
+            "blank_documents": self.blank_documents,
+            "truncated_documents": self.truncated_documents,
+            "context_documents": self.context_documents,
+            "foreign_corpus": self.foreign_corpus,
+            **{metric: {system: self.mean(system, metric) for system in found} for metric, found in self.scores.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evaluation:
+    """What was found on all sets. `str(evaluation)` is a table for people.
+
+    Attributes:
+        model: Exact name of the contextual model.
+        context_size: Context documents asked for.
+        seeds: Of the contexts.
+        sets: One result for each set, in the order asked.
+    """
+
+    model: str
+    context_size: int
+    seeds: tuple[int, ...]
+    sets: tuple[SetResult, ...]
+
+    @property
+    def counted(self) -> tuple[SetResult, ...]:
+        """The sets that means and intervals are over: all but the saturated ones, unless there are no others."""
+        return tuple(one for one in self.sets if one.name not in SATURATED) or self.sets
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """Those that ran on any set, in the order of `SYSTEMS`."""
+        return tuple(name for name in SYSTEMS if any(name in one.scores[MAIN_METRIC] for one in self.sets))
+
+    def mean(self, system: str, metric: str = MAIN_METRIC) -> float | None:
+        """The mean over those counted sets on which the system ran, a fraction; None where it ran on none."""
+        means = [one.mean(system, metric) for one in self.counted if system in one.scores[metric]]
+        return float(np.mean(means)) if means else None
+
+    def difference(self, system: str, other: str) -> Difference | None:
+        """NDCG@10 of one system minus another's over the counted sets on which both ran; None if they did on none."""
+        pairs = [
+            PairedQueries(found[system] - found[other], one.blocks)
+            for one in self.counted
+            if system in (found := one.scores[MAIN_METRIC]) and other in found
+        ]
+        return compare(pairs) if pairs else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; all figures are fractions."""
+        intervals = {f"{system}-{other}": self.difference(system, other) for system, other in COMPARED}
+        foreign = {one.foreign_corpus for one in self.sets}
+        return {
+            **{metric: {system: self.mean(system, metric) for system in self.systems} for metric in self.sets[0].scores},
+            "intervals": {name: asdict(found) for name, found in intervals.items() if found is not None},
+            "foreign_corpus": foreign.pop() if len(foreign) == 1 else "the next set",
+            "model": self.model,
+            "context_size": self.context_size,
+            "seeds": list(self.seeds),
+            "sets": {one.name: one.to_json() for one in self.sets},
+            "saturated": [one.name for one in self.sets if one not in self.counted],
+        }
+
+    def __str__(self) -> str:
+        seeds = ", ".join(map(str, self.seeds))
+        saturated = [one for one in self.sets if one not in self.counted]
+        rows = [self._row(one) for one in self.counted]
+        rows.append(["mean", *(_percent(self.mean(system)) for system in self.systems)])
+        if saturated:
+            rows += [["(apart:)"], *(self._row(one) for one in saturated)]
+        table = _table([["", *(_HEADINGS.get(system, system) for system in self.systems)], *rows])
+        differences = [
+            [f"{system} − {other}", *_described(found)]
+            for system, other in COMPARED
+            if (found := self.difference(system, other)) is not None
+        ]
+        headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
+        return "\n".join(
+            [
+                f"NDCG@10 × 100 · {self.model} · {self.context_size} context documents · seeds {seeds}",
+                *table,
+                *(["", *_table([headings, *differences])] if differences else []),
+            ]
+        )
+
+    def _row(self, one: SetResult) -> list[str]:
+        found = one.scores[MAIN_METRIC]
+        return [one.name, *(_percent(one.mean(system) if system in found else None) for system in self.systems)]
+
+
+_HEADINGS = {"own_without_relevant": "held out", "siblings_mean": "siblings"}
+
+
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:.1f}"
+
+
+def _described(difference: Difference) -> list[str]:
+    intervals = (difference.queries, difference.sets)
+    return [
+        f"{100 * difference.mean:+.2f}",
+        *("" if ends is None else f"{100 * ends[0]:+.2f} … {100 * ends[1]:+.2f}" for ends in intervals),
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of equal columns: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ).rstrip()
+        for row in rows
+    ]
