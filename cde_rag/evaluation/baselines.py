@@ -18,6 +18,9 @@ SIBLINGS_SHARE = 0.3  # weight of the siblings' mean beside the document's own v
 WHITENING_EXPONENT = 0.25  # a: 0 changes nothing, ½ whitens wholly
 WHITENING_SHIFT = 5.0  # s: keeps the rare directions from being blown up
 
+DENSE = frozenset({"minilm", "hybrid", "centred", "whitened", "siblings_mean"})  # these need a plain embedder
+BASELINES = DENSE | {"bm25"}
+
 PlainEmbedder = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
 
 
@@ -45,34 +48,35 @@ class MiniLM:
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """Unit vectors of texts."""
-        return unit(self._model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu().numpy())
+        return unit(
+            self._model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu().numpy()
+        )
 
 
 def baseline_rankings(data: RetrievalSet, embed: PlainEmbedder | None) -> Iterator[tuple[str, list[Ranking]]]:
-    """The rankings of each system without a contextual model, by its name in `report.SYSTEMS`, as they are ready.
+    """The systems without a contextual model: name (of `report.SYSTEMS`) and a ranking per query, as each is ready.
 
     Args:
         data: The set.
-        embed: The plain embedder; without one only BM25 is asked.
+        embed: The plain embedder; BM25 stays alone without one.
     """
-    document_ids, query_ids = data.corpus.ids, data.query_ids
+    ids = data.corpus.ids, data.query_ids
     words = BM25(data.corpus.texts)
     found = (words.scores(query) for query in data.queries)
-    bm25 = rank((np.where(scores > 0, scores, -np.inf) for scores in found), document_ids, query_ids)
+    bm25 = rank((np.where(scores > 0, scores, -np.inf) for scores in found), *ids)
     yield "bm25", bm25
     if embed is None:
         return
     queries, documents = embed(data.queries), embed(data.corpus.texts)
-    minilm = rank_vectors(queries, documents, document_ids, query_ids)
+    minilm = rank_vectors(queries, documents, *ids)
     yield "minilm", minilm
     yield "hybrid", [fuse(pair) for pair in zip(bm25, minilm, strict=True)]
     mean = documents.mean(axis=0)
-    yield "centred", rank_vectors(unit(queries - mean), unit(documents - mean), document_ids, query_ids)
+    yield "centred", rank_vectors(unit(queries - mean), unit(documents - mean), *ids)
     matrix = whitening(documents)
-    yield "whitened", rank_vectors(unit(queries @ matrix), unit(documents @ matrix), document_ids, query_ids)
+    yield "whitened", rank_vectors(unit(queries @ matrix), unit(documents @ matrix), *ids)
     if data.corpus.parents is not None:
-        mixed = mix_siblings(documents, data.corpus.parents)
-        yield "siblings_mean", rank_vectors(queries, mixed, document_ids, query_ids)
+        yield "siblings_mean", rank_vectors(queries, mix_siblings(documents, data.corpus.parents), *ids)
 
 
 def unit(vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
@@ -90,7 +94,7 @@ def whitening(documents: Float32[np.ndarray, "documents dim"]) -> Float32[np.nda
 def mix_siblings(
     documents: Float32[np.ndarray, "documents dim"], parents: Sequence[str | None]
 ) -> Float32[np.ndarray, "documents dim"]:
-    """Each document's vector plus 0.3 × the mean of its siblings', at unit norm; the siblings are those of the library."""
+    """Each document's vector plus 0.3 × the mean of its siblings', at unit norm."""
     mixed = documents.copy()
     for row, siblings in enumerate(sibling_positions(parents)):
         if siblings:

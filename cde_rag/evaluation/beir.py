@@ -1,8 +1,8 @@
 """Retrieval sets in the layout of BEIR.
 
-A folder holds `corpus.jsonl` (`_id`, `text`, optional `title` and `parent`) and `queries.jsonl` (`_id`, `text`), each plain
-or as `.jsonl.gz`, and for each split one `qrels/<split>.tsv` (query id, corpus id, grade; a header line). Where a split has
-queries of its own, they lie in `queries_<split>.jsonl`.
+A folder holds `corpus.jsonl` (`_id`, `text`, optional `title` and `parent`) and `queries.jsonl` (`_id`, `text`), each
+plain or as `.jsonl.gz`, and for each split one `qrels/<split>.tsv` (query id, corpus id, grade; a header line). Where a
+split has queries of its own, they lie in `queries_<split>.jsonl`.
 
 Source: Thakur et al. (2021), BEIR.
 """
@@ -30,7 +30,7 @@ class Corpus:
         name: Of the folder.
         ids: Unique.
         texts: What is embedded: title and text. None is blank.
-        parents: The parent of each document, or None; documents stand in the order of their parent. None if none has one.
+        parents: The parent of each document or None, None if none has one; a parent's documents stand in its order.
         blank: Documents that are left out since they have neither title nor text.
     """
 
@@ -59,9 +59,9 @@ class RetrievalSet:
 
     @property
     def blocks(self) -> Int64[np.ndarray, " queries"]:
-        """A number for each query, the same for queries whose best document (highest grade, then lowest id) is the same.
+        """A number for each query, the same where the best document (of the highest grade, then the lowest id) is.
 
-        What a system does on such queries is not independent.
+        What a system does on queries of one number is not independent.
         """
         best = [min(judged, key=lambda document: (-judged[document], document)) for judged in self.judgments]
         return np.unique(np.array(best, dtype=object), return_inverse=True)[1]
@@ -78,8 +78,8 @@ class RetrievalSet:
     def sample_queries(self, limit: int, *, seed: int = 0) -> "RetrievalSet":
         """The same corpus with at most `limit` queries, in their order.
 
-        Kept are those with the lowest sha256 of `<seed>:<query id>`, so the choice depends on no order, and a smaller sample
-        is part of a larger one.
+        Kept are those with the lowest sha256 of `<seed>:<query id>`, so the choice depends on no order, and a smaller
+        sample is part of a larger one.
         """
         hashes = [sha256(f"{seed}:{query}".encode()).digest() for query in self.query_ids]
         lowest = sorted(range(len(hashes)), key=hashes.__getitem__)[:limit]
@@ -121,9 +121,9 @@ def read_corpus(folder: str | Path, *, parent_key: str | None = None) -> Corpus:
 
     Args:
         folder: In the layout above.
-        parent_key: Field that names the longer document a row was cut from; dots reach into objects (`metadata.doc_id`).
-            `"title"` makes the title the parent and leaves it out of the text. By default the field `parent`, where rows
-            have one.
+        parent_key: Field that names the longer document a row was cut from; dots reach into objects, as in
+            `metadata.doc_id`. `"title"` makes the title the parent and leaves it out of the text. By default the field
+            `parent`, where rows have one.
 
     Raises:
         CorpusError: As `read_beir`.

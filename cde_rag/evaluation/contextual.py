@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32
 
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.ranking import Ranking, rank_vectors
@@ -16,13 +16,19 @@ class Embedder(Protocol):
     """What is asked of a ContextualEmbedder."""
 
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """Of its context."""
+        ...
 
     def embed_documents(
         self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None
-    ) -> Float32[np.ndarray, "texts dim"]: ...
+    ) -> Float32[np.ndarray, "documents dim"]:
+        """Unit vectors of documents; those of one parent are each other's siblings."""
+        ...
 
-    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]: ...
+    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
+        """Unit vectors of queries."""
+        ...
 
 
 class Binder(Protocol):
@@ -64,7 +70,7 @@ def contextual_rankings(
 def without_relevant(data: RetrievalSet) -> list[tuple[list[int], list[str]]] | None:
     """Two halves of the queries, each with the texts of the documents that are relevant to none of them.
 
-    Queries of one best document stay together. Two halves, since where every document is relevant to some query none would
+    Queries of one best document stay together. Halves, since where every document is relevant to some query, none would
     be left for a context.
 
     Returns:

@@ -1,27 +1,24 @@
 """Run systems over retrieval sets."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float64
 
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import CorpusError, SmallContextWarning
-from cde_rag.evaluation.baselines import MiniLM, PlainEmbedder, baseline_rankings
+from cde_rag.evaluation.baselines import BASELINES, DENSE, MiniLM, PlainEmbedder, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
-from cde_rag.evaluation.contextual import Binder, Embedder, contextual_rankings, without_relevant
+from cde_rag.evaluation.contextual import Binder, contextual_rankings, without_relevant
 from cde_rag.evaluation.generic import standard_library
 from cde_rag.evaluation.metrics import METRICS, score
 from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
 from cde_rag.model import CDEModel
-from cde_rag.texts import reject_str
-
-DENSE = frozenset({"minilm", "centred", "whitened", "hybrid", "siblings_mean"})  # they need the plain embedder
-WITH_PARENTS = frozenset({"parents", "siblings_mean"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +60,9 @@ def evaluate(
         model: As for `ContextualEmbedder`.
         context_size: Documents of a context.
         seeds: A context is sampled for each; a query's figures are averaged over them.
-        systems: Names from `report.SYSTEMS`. Those that a set gives no ground for (siblings without parents) are left out.
-        foreign: Folder with the `corpus.jsonl` of the foreign context. By default each set has the corpus of the next, and
-            a single set the docstrings of Python's standard library.
+        systems: Of `SYSTEMS`; what a set gives no ground for (siblings where there are no parents) is left out.
+        foreign: Folder with the `corpus.jsonl` of the foreign context. By default each set has the corpus of the next,
+            and a single set the docstrings of Python's standard library.
         split: Name of the judgments' file.
         parent_key: Field that names a document's parent; see `read_beir`.
         max_queries: Of a set; more are sampled as `RetrievalSet.sample_queries` says.
@@ -78,13 +75,97 @@ def evaluate(
         ModelError: The model cannot be loaded.
         ValueError: Unknown systems.
     """
-    reject_str(folders, call="evaluate")
-    if unknown := sorted(set(systems) - set(SYSTEMS)):
-        raise ValueError(f"systems are {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
-    sets = [
-        (one if isinstance(one, RetrievalSet) else read_beir(one, split=split, parent_key=parent_key)).sample_queries(
-            max_queries
+    sets = [one.sample_queries(max_queries) for one in _read(folders, split, parent_key)]
+    asked = [_applicable(data, systems, context_size) for data in sets]
+    foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
+    embed = MiniLM(device) if DENSE.intersection(systems) else None
+    loaded = model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device)
+    bind = _binder(loaded, context_size)
+    done, total = 0, sum(map(len, asked))
+    results: list[SetResult] = []
+    for data, wanted, other in zip(sets, asked, foreign_corpora, strict=True):
+        scores: dict[str, dict[str, Float64[np.ndarray, " queries"]]] = {metric: {} for metric in METRICS}
+        for system, rankings in _rankings(data, wanted, embed, bind, other, seeds):
+            for metric, figures in _mean_over_contexts(rankings, data).items():
+                scores[metric][system] = figures
+            done += 1
+            if on_progress is not None:
+                on_progress(EvaluationProgress(done, total, data.corpus.name, system))
+        results.append(
+            SetResult(
+                name=data.corpus.name,
+                documents=len(data.corpus.texts),
+                blank_documents=data.corpus.blank,
+                context_documents=min(context_size, len(set(data.corpus.texts))),
+                foreign_corpus=other.name if other else None,
+                query_ids=data.query_ids,
+                blocks=data.blocks,
+                scores=scores,
+            )
         )
-        for one in folders
+    return Evaluation(model=loaded.identity.name, context_size=context_size, seeds=tuple(seeds), sets=tuple(results))
+
+
+def _read(folders: Sequence[str | Path | RetrievalSet], split: str, parent_key: str | None) -> list[RetrievalSet]:
+    if isinstance(folders, (str, Path)):
+        raise TypeError(f"evaluate takes a list of folders and was given one; pass [{str(folders)!r}].")
+    sets = [
+        one if isinstance(one, RetrievalSet) else read_beir(one, split=split, parent_key=parent_key) for one in folders
     ]
-    ...
+    names = [one.corpus.name for one in sets]
+    if not sets or len(set(names)) < len(names):
+        raise CorpusError(f"Expected at least one folder, each of another name; found {names}.")
+    return sets
+
+
+def _applicable(data: RetrievalSet, systems: Sequence[str], context_size: int) -> list[str]:
+    """Those of the systems that the set gives ground for."""
+    if unknown := sorted(set(systems) - set(SYSTEMS)):
+        raise ValueError(f"Expected systems among {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
+    absent = set[str]()
+    if data.corpus.parents is None:
+        absent |= {"parents", "siblings_mean"}
+    if len(data.corpus.texts) > 2 * context_size or without_relevant(data) is None:
+        absent.add("own_without_relevant")
+    return [system for system in systems if system not in absent]
+
+
+def _foreign_corpora(sets: Sequence[RetrievalSet], foreign: str | Path | None) -> list[Corpus]:
+    """For each set the given corpus, else that of the next set, else the standard library's docstrings."""
+    corpora = [one.corpus for one in sets]
+    if foreign is not None:
+        return [read_corpus(foreign)] * len(sets)
+    return [*corpora[1:], corpora[0]] if len(corpora) > 1 else [standard_library()]
+
+
+def _binder(model: CDEModel, context_size: int) -> Binder:
+    def bind(corpus: Sequence[str] | None, seed: int) -> ContextualEmbedder:
+        if corpus is None:
+            return ContextualEmbedder(model, Context.null(model))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SmallContextWarning)  # the result counts the context's documents
+            return ContextualEmbedder.from_corpus(corpus, model=model, context_size=context_size, seed=seed)
+
+    return bind
+
+
+def _rankings(
+    data: RetrievalSet,
+    wanted: Sequence[str],
+    embed: PlainEmbedder | None,
+    bind: Binder,
+    other: Corpus | None,
+    seeds: Sequence[int],
+) -> Iterator[tuple[str, list[list[Ranking]]]]:
+    """What each wanted system answers with each of its contexts; baselines first: a missing extra shows at once."""
+    if BASELINES.intersection(wanted):
+        yield from ((system, [one]) for system, one in baseline_rankings(data, embed) if system in wanted)
+    yield from contextual_rankings(data, wanted, bind, foreign=other.texts if other else (), seeds=seeds)
+
+
+def _mean_over_contexts(
+    rankings: Sequence[Sequence[Ranking]], data: RetrievalSet
+) -> dict[str, Float64[np.ndarray, " queries"]]:
+    """Each metric of each query, averaged over the contexts."""
+    found = [score(one, data.judgments) for one in rankings]
+    return {metric: np.mean([one[metric] for one in found], axis=0) for metric in METRICS}

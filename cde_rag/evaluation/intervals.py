@@ -17,7 +17,7 @@ class PairedQueries:
 
     Attributes:
         differences: One system's metric minus the other's, each averaged over context seeds first.
-        blocks: Queries that are not independent of each other carry the same number (here: those of one relevant document).
+        blocks: A number for each query, the same for queries that are not independent of each other.
     """
 
     differences: Float64[np.ndarray, " queries"]

@@ -1,7 +1,7 @@
 """Retrieval metrics of one ranking, with trec_eval's definitions, which are those of BEIR.
 
-A ranking holds document ids, best first. Judgments map each relevant document to its grade, a whole number above zero; a
-query has at least one. Every figure is a fraction in [0, 1].
+A ranking holds document ids, best first. Judgments map each relevant document to its grade, a whole number above zero;
+a query has at least one. Every figure is a fraction in [0, 1].
 """
 
 import math

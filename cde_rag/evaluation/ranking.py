@@ -22,8 +22,8 @@ def rank(
 ) -> list[Ranking]:
     """The best documents for each query.
 
-    A document with its query's id is left out: it is the query. Equal scores are ordered by document id, so a ranking does
-    not depend on the order of the corpus.
+    A document with its query's id is left out: it is the query. Equal scores are ordered by document id, so a ranking
+    does not depend on the order of the corpus.
 
     Args:
         scores: For each query one score per document, higher is better; minus infinity means "not found".
@@ -35,7 +35,8 @@ def rank(
     rankings: list[Ranking] = []
     for row, query in zip(scores, query_ids, strict=True):
         best = by_id[_highest(row[by_id], depth + 1)]
-        rankings.append([document_ids[i] for i in best if document_ids[i] != query][:depth])
+        found = (document_ids[int(position)] for position in best)
+        rankings.append([document for document in found if document != query][:depth])
     return rankings
 
 

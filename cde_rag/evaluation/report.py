@@ -36,7 +36,6 @@ class SetResult:
         name: The set's.
         documents: Embedded ones.
         blank_documents: Left out, since they have neither title nor text.
-        truncated_documents: Longer than the model reads.
         context_documents: In the own context.
         foreign_corpus: Whose context `foreign` had; None where it did not run.
         query_ids: The queries asked.
@@ -47,7 +46,6 @@ class SetResult:
     name: str
     documents: int
     blank_documents: int
-    truncated_documents: int
     context_documents: int
     foreign_corpus: str | None
     query_ids: tuple[str, ...]
@@ -64,10 +62,11 @@ class SetResult:
             "documents": self.documents,
             "queries": len(self.query_ids),
             "blank_documents": self.blank_documents,
-            "truncated_documents": self.truncated_documents,
             "context_documents": self.context_documents,
             "foreign_corpus": self.foreign_corpus,
-            **{metric: {system: self.mean(system, metric) for system in found} for metric, found in self.scores.items()},
+            **{
+                metric: {system: self.mean(system, metric) for system in found} for metric, found in self.scores.items()
+            },
         }
 
 
@@ -116,7 +115,9 @@ class Evaluation:
         intervals = {f"{system}-{other}": self.difference(system, other) for system, other in COMPARED}
         foreign = {one.foreign_corpus for one in self.sets}
         return {
-            **{metric: {system: self.mean(system, metric) for system in self.systems} for metric in self.sets[0].scores},
+            **{
+                metric: {system: self.mean(system, metric) for system in self.systems} for metric in self.sets[0].scores
+            },
             "intervals": {name: asdict(found) for name, found in intervals.items() if found is not None},
             "foreign_corpus": foreign.pop() if len(foreign) == 1 else "the next set",
             "model": self.model,
