@@ -2,11 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast, get_origin, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
@@ -17,7 +17,6 @@ from cde_rag.errors import ContextError, ContextMissingError
 from cde_rag.texts import digest
 
 FORMAT = 1
-_TENSORS = {"context_embeddings": np.float32, "counts": np.int64, "digests": np.uint8}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +50,7 @@ class ModelIdentity:
     dim: int
 
 
+@runtime_checkable
 class HasIdentity(Protocol):
     """A model, as far as a Context needs to know it."""
 
@@ -76,15 +76,18 @@ class ContextManifest:
         created: UTC, ISO 8601.
     """
 
-    format: int
+    format: int = FORMAT
     identity: ModelIdentity
     fingerprint: str
     source: str
     sampling: str
     seed: int
     documents_seen: int
-    library_version: str
-    created: str
+    library_version: str = __version__
+    created: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+
+
+_T = TypeVar("_T", ModelIdentity, ContextManifest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,31 +134,41 @@ class Context:
             source: Which texts those were.
 
         Raises:
-            ContextError: Another shape than `(documents, dim)`, no document, or values that are not finite.
+            ContextError: Not float32 `(documents, dim)`, no document, or values that are not finite.
             CorpusError: A document with a lone surrogate.
         """
-        expected = (len(documents), identity.dim)
-        if not documents or context_embeddings.shape != expected or not np.isfinite(context_embeddings).all():
+        expected, found = (len(documents), identity.dim), context_embeddings
+        if not documents or found.shape != expected or found.dtype != np.float32 or not np.isfinite(found).all():
             raise ContextError(
-                f"A context needs finite embeddings of shape {expected} with at least one row; found shape "
-                f"{context_embeddings.shape}. For no context at all use Context.null(model)."
+                f"A context needs finite float32 embeddings of shape {expected}, at least one row; found {found.dtype} of "
+                f"shape {found.shape}. For no context at all use Context.null(model)."
             )
         rows = b"".join(digest(text, where=f"context document {row}") for row, text in enumerate(documents))
         by_row = np.frombuffer(rows, dtype=np.uint8).reshape(-1, 32)
         digests, first, counts = np.unique(by_row, axis=0, return_index=True, return_counts=True)
-        return cls(
-            _manifest(identity, digests, counts, source=source, sampling=sampling, seed=seed, seen=documents_seen),
-            np.ascontiguousarray(context_embeddings[first], dtype=np.float32),
-            counts.astype(np.int64),
-            digests,
+        manifest = ContextManifest(
+            identity=identity,
+            fingerprint=_fingerprint(identity, digests, counts),
+            source=source,
+            sampling=sampling,
+            seed=seed,
+            documents_seen=documents_seen,
         )
+        return cls(manifest, context_embeddings[first], counts, digests)
 
     @classmethod
     def null(cls, model: HasIdentity) -> "Context":
         """The explicit absence of a corpus: the model's learned null latents take its place."""
-        counts, digests = np.empty(0, dtype=np.int64), np.empty((0, 32), dtype=np.uint8)
-        manifest = _manifest(model.identity, digests, counts, source="null", sampling="none", seed=0, seen=0)
-        return cls(manifest, np.empty((0, model.identity.dim), dtype=np.float32), counts, digests)
+        identity, counts, digests = model.identity, np.empty(0, dtype=np.int64), np.empty((0, 32), dtype=np.uint8)
+        manifest = ContextManifest(
+            identity=identity,
+            fingerprint=_fingerprint(identity, digests, counts),
+            source="null",
+            sampling="none",
+            seed=0,
+            documents_seen=0,
+        )
+        return cls(manifest, np.empty((0, identity.dim), dtype=np.float32), counts, digests)
 
     @property
     def identity(self) -> ModelIdentity:
@@ -187,7 +200,8 @@ class Context:
 
     def to_bytes(self) -> bytes:
         """The file's content; equal contexts give equal bytes."""
-        return pack({name: getattr(self, name) for name in _TENSORS}, asdict(self.manifest))
+        tensors = {"context_embeddings": self.context_embeddings, "counts": self.counts, "digests": self.digests}
+        return pack(tensors, asdict(self.manifest))
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> "Context":
@@ -200,14 +214,16 @@ class Context:
         Raises:
             ContextFormatError: Too large, truncated, changed, or of a newer format.
         """
-        tensors, manifest = unpack(data, newest=FORMAT, where=where)
+        tensors, raw = unpack(data, newest=FORMAT, where=where)
         try:
-            identity = ModelIdentity(**manifest.pop("identity"))
-            context = cls(ContextManifest(identity=identity, **manifest), **tensors)
+            identity = _typed(ModelIdentity, raw.pop("identity"))
+            manifest = _typed(ContextManifest, {**raw, "identity": identity})
         except (TypeError, KeyError) as error:
             raise unreadable(where, f"other fields than those of format {FORMAT} ({error})") from error
-        context._check(where)
-        return context
+        problem = _problem(manifest, tensors)
+        if problem:
+            raise unreadable(where, problem)
+        return cls(manifest, **tensors)
 
     def save(self, path: str | Path) -> None:
         """Write one `*.context.safetensors`; a kill at any instant leaves the old file or the new one, whole.
@@ -241,42 +257,6 @@ class Context:
             raise ContextError(f"{path}: not readable ({error.strerror}).") from error
         return cls.from_bytes(data, where=str(path))
 
-    def _check(self, where: str) -> None:
-        """What must hold of any Context, whoever wrote it."""
-        for name, dtype in _TENSORS.items():
-            if getattr(self, name).dtype != dtype:
-                raise unreadable(where, f"{name} of type {getattr(self, name).dtype}, not {np.dtype(dtype)}")
-        shapes = self.context_embeddings.shape, self.counts.shape, self.digests.shape
-        if shapes != ((self.size, self.identity.dim), (self.size,), (self.size, 32)):
-            raise unreadable(where, f"tensors of shapes {shapes} for dim {self.identity.dim}")
-        if not np.isfinite(self.context_embeddings).all() or (self.counts < 1).any():
-            raise unreadable(where, "embeddings that are not finite, or counts below 1")
-        if self.fingerprint != _fingerprint(self.identity, self.digests, self.counts):
-            raise unreadable(where, "a fingerprint that is not that of its model and documents")
-
-
-def _manifest(
-    identity: ModelIdentity,
-    digests: UInt8[np.ndarray, "context 32"],
-    counts: Int64[np.ndarray, " context"],
-    *,
-    source: str,
-    sampling: str,
-    seed: int,
-    seen: int,
-) -> ContextManifest:
-    return ContextManifest(
-        format=FORMAT,
-        identity=identity,
-        fingerprint=_fingerprint(identity, digests, counts),
-        source=source,
-        sampling=sampling,
-        seed=seed,
-        documents_seen=seen,
-        library_version=__version__,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
-
 
 def _fingerprint(
     identity: ModelIdentity, digests: UInt8[np.ndarray, "context 32"], counts: Int64[np.ndarray, " context"]
@@ -286,3 +266,30 @@ def _fingerprint(
     del space["name"]
     documents = [[row.tobytes().hex(), int(count)] for row, count in zip(digests, counts, strict=True)]
     return hashlib.sha256(canonical_json({**space, "documents": documents or "null"}).encode()).hexdigest()
+
+
+def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
+    """A dataclass of values that have the types of its fields. Raises `TypeError` or `KeyError` for any others."""
+    for each in fields(kind):
+        expected = cast(type, get_origin(each.type) or each.type)
+        if not isinstance(values[each.name], expected):
+            raise TypeError(f"{each.name} is no {expected.__name__}")
+    return kind(**values)
+
+
+def _problem(manifest: ContextManifest, tensors: Mapping[str, np.ndarray]) -> str | None:
+    """What does not hold of a context's content, or nothing."""
+    size = len(tensors.get("counts", ()))
+    expected = {
+        "context_embeddings": ("float32", (size, manifest.identity.dim)),
+        "counts": ("int64", (size,)),
+        "digests": ("uint8", (size, 32)),
+    }
+    found = {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()}
+    if found != expected:
+        return f"tensors {found} and not {expected}"
+    if not np.isfinite(tensors["context_embeddings"]).all() or (tensors["counts"] < 1).any():
+        return "embeddings that are not finite, or counts below 1"
+    if manifest.fingerprint != _fingerprint(manifest.identity, tensors["digests"], tensors["counts"]):
+        return "a fingerprint that is not that of its model and documents"
+    return None

@@ -128,8 +128,8 @@ def sample_clusters(
 ) -> Sample:
     """Draw one text near each of `size` centroids of the corpus: rare subjects are heard as much as common ones.
 
-    A random sample of 16 texts for each centroid is embedded and clustered with spherical k-means, which starts at the
-    sample's first `size` texts. Machines that round differently may settle ties differently.
+    A random sample of 16 texts for each centroid is embedded and clustered with spherical k-means. Machines that round
+    differently may settle ties differently.
 
     Args:
         texts: The corpus; blank texts are passed over. A corpus with fewer unique texts is taken whole, not embedded.
@@ -145,7 +145,7 @@ def sample_clusters(
     if len(pool.documents) <= size:
         return pool
     vectors = embed(pool.documents)  # (pool, dim)
-    scores = vectors @ _centroids(vectors, size).T  # (pool, size)
+    scores = vectors @ _centroids(vectors, size, seed).T  # (pool, size)
     chosen: list[int] = []
     for cluster in range(size):
         nearest = int(np.argmax(scores[:, cluster]))
@@ -154,9 +154,18 @@ def sample_clusters(
     return Sample([pool.documents[i] for i in sorted(chosen)], pool.documents_seen)
 
 
-def _centroids(vectors: Float32[np.ndarray, "documents dim"], size: int) -> Float32[np.ndarray, "size dim"]:
-    """Spherical k-means; a cluster that loses all its documents keeps its centroid."""
-    centroids = vectors[:size].copy()
+def _centroids(vectors: Float32[np.ndarray, "documents dim"], size: int, seed: int) -> Float32[np.ndarray, "size dim"]:
+    """Spherical k-means from a k-means++ start; a cluster that loses all its documents keeps its centroid.
+
+    Source: Arthur and Vassilvitskii 2007; half the squared distance of unit vectors is 1 - cosine.
+    """
+    random = np.random.default_rng(seed)
+    starts = [0]  # the documents already stand in random order
+    distances = np.full(len(vectors), np.inf)
+    while len(starts) < size:
+        distances = np.minimum(distances, 1 - vectors @ vectors[starts[-1]]).clip(min=1e-12)  # (documents,)
+        starts.append(int(random.choice(len(vectors), p=distances / distances.sum())))
+    centroids = vectors[starts]
     for _ in range(ROUNDS):
         nearest = np.argmax(vectors @ centroids.T, axis=1)  # (documents,)
         sums = np.zeros_like(centroids)
