@@ -140,8 +140,8 @@ class Context:
         expected, found = (len(documents), identity.dim), context_embeddings
         if not documents or found.shape != expected or found.dtype != np.float32 or not np.isfinite(found).all():
             raise ContextError(
-                f"A context needs finite float32 embeddings of shape {expected}, at least one row; found {found.dtype} of "
-                f"shape {found.shape}. For no context at all use Context.null(model)."
+                f"A context needs finite float32 embeddings of shape {expected}, one row or more; found "
+                f"{found.dtype} of shape {found.shape}. For no context at all use Context.null(model)."
             )
         rows = b"".join(digest(text, where=f"context document {row}") for row, text in enumerate(documents))
         by_row = np.frombuffer(rows, dtype=np.uint8).reshape(-1, 32)
