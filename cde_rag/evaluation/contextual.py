@@ -1,11 +1,13 @@
 """The contextual model's systems: with its own context, without, with another's, and with siblings."""
 
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.ranking import Ranking, rank_vectors
 
@@ -97,8 +99,11 @@ def _without_relevant(data: RetrievalSet, bind: Binder, seeds: Sequence[int]) ->
 
 
 def _rankings(embedder: Embedder, data: RetrievalSet, *, siblings: bool = False) -> list[Ranking]:
-    documents = embedder.embed_documents(data.corpus.texts, parents=data.corpus.parents if siblings else None)
-    return rank_vectors(embedder.embed_queries(data.queries), documents, data.corpus.ids, data.query_ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)  # the result counts what is cut
+        documents = embedder.embed_documents(data.corpus.texts, parents=data.corpus.parents if siblings else None)
+        queries = embedder.embed_queries(data.queries)
+    return rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
 
 
 def _bound(bind: Binder, corpus: Sequence[str], seeds: Sequence[int]) -> list[Embedder]:

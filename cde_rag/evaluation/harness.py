@@ -84,10 +84,9 @@ def evaluate(
     done, total = 0, sum(map(len, asked))
     results: list[SetResult] = []
     for data, wanted, other in zip(sets, asked, foreign_corpora, strict=True):
-        scores: dict[str, dict[str, Float64[np.ndarray, " queries"]]] = {metric: {} for metric in METRICS}
+        scores: dict[str, dict[str, Float64[np.ndarray, " queries"]]] = {}
         for system, rankings in _rankings(data, wanted, embed, bind, other, seeds):
-            for metric, figures in _mean_over_contexts(rankings, data).items():
-                scores[metric][system] = figures
+            scores[system] = _mean_over_contexts(rankings, data)
             done += 1
             if on_progress is not None:
                 on_progress(EvaluationProgress(done, total, data.corpus.name, system))
@@ -96,6 +95,8 @@ def evaluate(
                 name=data.corpus.name,
                 documents=len(data.corpus.texts),
                 blank_documents=data.corpus.blank,
+                truncated_documents=_count_truncated(loaded, data.corpus.texts),
+                truncated_queries=_count_truncated(loaded, data.queries),
                 context_documents=min(context_size, len(set(data.corpus.texts))),
                 foreign_corpus=other.name if other else None,
                 query_ids=data.query_ids,
@@ -169,3 +170,7 @@ def _mean_over_contexts(
     """Each metric of each query, averaged over the contexts."""
     found = [score(one, data.judgments) for one in rankings]
     return {metric: np.mean([one[metric] for one in found], axis=0) for metric in METRICS}
+
+
+def _count_truncated(model: CDEModel, texts: Sequence[str]) -> int:
+    return sum(tokens.truncated for tokens in model.tokenize(texts))

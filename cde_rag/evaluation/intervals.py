@@ -83,7 +83,7 @@ def _block_means(one: PairedQueries, draws: int, rng: np.random.Generator) -> Fl
     step = max(1, _AT_ONCE // len(sizes))
     means = np.empty(draws)
     for start in range(0, draws, step):
-        drawn = rng.integers(len(sizes), size=(min(step, draws - start), len(sizes)))  # (draws, blocks)
+        drawn = rng.integers(len(sizes), size=(min(step, draws - start), len(sizes)), dtype=np.int32)  # (draws, blocks)
         means[start : start + step] = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
     return means
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
+from cde_rag.evaluation.metrics import METRICS
 
 SYSTEMS = {  # in the order of the table
     "own": "the corpus's own context",
@@ -25,7 +27,14 @@ SYSTEMS = {  # in the order of the table
 }
 MAIN_METRIC = "ndcg@10"
 SATURATED = frozenset({"pubmedqa", "xquad_en", "limit_small"})  # near 100 % or synthetic: they would hide the others
-COMPARED = (("own", "null"), ("own", "foreign"), ("own", "minilm"), ("parents", "own"), ("parents", "siblings_mean"))
+COMPARED = (
+    ("own", "null"),
+    ("own", "foreign"),
+    ("own", "minilm"),
+    ("own_without_relevant", "own"),
+    ("parents", "own"),
+    ("parents", "siblings_mean"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,16 +45,20 @@ class SetResult:
         name: The set's.
         documents: Embedded ones.
         blank_documents: Left out, since they have neither title nor text.
+        truncated_documents: Longer than the contextual model reads.
+        truncated_queries: Likewise.
         context_documents: In the own context.
         foreign_corpus: Whose context `foreign` had; None where it did not run.
         query_ids: The queries asked.
         blocks: Queries of one number share their best relevant document.
-        scores: Metric → system → one figure for each query, averaged over context seeds.
+        scores: System → metric → one figure for each query, averaged over its contexts.
     """
 
     name: str
     documents: int
     blank_documents: int
+    truncated_documents: int
+    truncated_queries: int
     context_documents: int
     foreign_corpus: str | None
     query_ids: tuple[str, ...]
@@ -54,7 +67,7 @@ class SetResult:
 
     def mean(self, system: str, metric: str = MAIN_METRIC) -> float:
         """The mean over queries, a fraction."""
-        return float(self.scores[metric][system].mean())
+        return float(self.scores[system][metric].mean())
 
     def to_json(self) -> dict[str, Any]:
         """Counts and means, without the single queries."""
@@ -62,11 +75,11 @@ class SetResult:
             "documents": self.documents,
             "queries": len(self.query_ids),
             "blank_documents": self.blank_documents,
+            "truncated_documents": self.truncated_documents,
+            "truncated_queries": self.truncated_queries,
             "context_documents": self.context_documents,
             "foreign_corpus": self.foreign_corpus,
-            **{
-                metric: {system: self.mean(system, metric) for system in found} for metric, found in self.scores.items()
-            },
+            **{metric: {system: self.mean(system, metric) for system in self.scores} for metric in METRICS},
         }
 
 
@@ -94,64 +107,77 @@ class Evaluation:
     @property
     def systems(self) -> tuple[str, ...]:
         """Those that ran on any set, in the order of `SYSTEMS`."""
-        return tuple(name for name in SYSTEMS if any(name in one.scores[MAIN_METRIC] for one in self.sets))
+        return tuple(name for name in SYSTEMS if any(name in one.scores for one in self.sets))
 
     def mean(self, system: str, metric: str = MAIN_METRIC) -> float | None:
         """The mean over those counted sets on which the system ran, a fraction; None where it ran on none."""
-        means = [one.mean(system, metric) for one in self.counted if system in one.scores[metric]]
+        means = [one.mean(system, metric) for one in self.counted if system in one.scores]
         return float(np.mean(means)) if means else None
 
     def difference(self, system: str, other: str) -> Difference | None:
         """NDCG@10 of one system minus another's over the counted sets on which both ran; None if they did on none."""
         pairs = [
-            PairedQueries(found[system] - found[other], one.blocks)
+            PairedQueries(one.scores[system][MAIN_METRIC] - one.scores[other][MAIN_METRIC], one.blocks)
             for one in self.counted
-            if system in (found := one.scores[MAIN_METRIC]) and other in found
+            if system in one.scores and other in one.scores
         ]
         return compare(pairs) if pairs else None
 
+    @cached_property
+    def differences(self) -> dict[tuple[str, str], Difference]:
+        """Those of `COMPARED` that can be told."""
+        found = {pair: self.difference(*pair) for pair in COMPARED}
+        return {pair: difference for pair, difference in found.items() if difference is not None}
+
+    @property
+    def foreign_corpus(self) -> str | None:
+        """Whose context `foreign` had; None where it did not run."""
+        names = {one.foreign_corpus for one in self.sets}
+        return names.pop() if len(names) == 1 else "the next set"
+
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; all figures are fractions."""
-        intervals = {f"{system}-{other}": self.difference(system, other) for system, other in COMPARED}
-        foreign = {one.foreign_corpus for one in self.sets}
+        """A JSON object; all figures are fractions. Means are over those counted sets on which a system ran."""
         return {
-            **{
-                metric: {system: self.mean(system, metric) for system in self.systems} for metric in self.sets[0].scores
-            },
-            "intervals": {name: asdict(found) for name, found in intervals.items() if found is not None},
-            "foreign_corpus": foreign.pop() if len(foreign) == 1 else "the next set",
+            **{metric: {system: self.mean(system, metric) for system in self.systems} for metric in METRICS},
+            "intervals": {"-".join(pair): asdict(difference) for pair, difference in self.differences.items()},
+            "foreign_corpus": self.foreign_corpus,
             "model": self.model,
             "context_size": self.context_size,
             "seeds": list(self.seeds),
             "sets": {one.name: one.to_json() for one in self.sets},
-            "saturated": [one.name for one in self.sets if one not in self.counted],
+            "saturated": [one.name for one in self._apart],
         }
 
     def __str__(self) -> str:
         seeds = ", ".join(map(str, self.seeds))
-        saturated = [one for one in self.sets if one not in self.counted]
-        rows = [self._row(one) for one in self.counted]
-        rows.append(["mean", *(_percent(self.mean(system)) for system in self.systems)])
-        if saturated:
-            rows += [["(apart:)"], *(self._row(one) for one in saturated)]
-        table = _table([["", *(_HEADINGS.get(system, system) for system in self.systems)], *rows])
-        differences = [
-            [f"{system} − {other}", *_described(found)]
-            for system, other in COMPARED
-            if (found := self.difference(system, other)) is not None
-        ]
-        headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
-        return "\n".join(
-            [
-                f"NDCG@10 × 100 · {self.model} · {self.context_size} context documents · seeds {seeds}",
-                *table,
-                *(["", *_table([headings, *differences])] if differences else []),
-            ]
+        lines = [f"NDCG@10 × 100 · {self.model} · {self.context_size} context documents · seeds {seeds}"]
+        lines += _table([["", *(_HEADINGS.get(system, system) for system in self.systems)], *self._rows()])
+        if self.differences:
+            headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
+            pairs = [[" − ".join(pair), *_described(found)] for pair, found in self.differences.items()]
+            lines += ["", *_table([headings, *pairs])]
+        if self.foreign_corpus is not None:
+            lines += ["", f"foreign context: {self.foreign_corpus}"]
+        for one in self.sets:
+            if one.truncated_documents:
+                lines.append(f"{one.name}: {one.truncated_documents} of {one.documents} documents were cut")
+        return "\n".join(lines)
+
+    @property
+    def _apart(self) -> list[SetResult]:
+        return [one for one in self.sets if one not in self.counted]
+
+    def _rows(self) -> list[list[str]]:
+        """The counted sets, the means of the systems that ran on all of them, the other sets."""
+        means = (
+            self.mean(system) if all(system in one.scores for one in self.counted) else None for system in self.systems
         )
+        rows = [self._row(one) for one in self.counted] + [["mean", *map(_percent, means)]]
+        return rows + [["(apart)"]] + [self._row(one) for one in self._apart] if self._apart else rows
 
     def _row(self, one: SetResult) -> list[str]:
-        found = one.scores[MAIN_METRIC]
-        return [one.name, *(_percent(one.mean(system) if system in found else None) for system in self.systems)]
+        figures = (one.mean(system) if system in one.scores else None for system in self.systems)
+        return [one.name, *map(_percent, figures)]
 
 
 _HEADINGS = {"own_without_relevant": "held out", "siblings_mean": "siblings"}
