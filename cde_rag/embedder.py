@@ -1,0 +1,261 @@
+"""ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float32
+from tqdm import tqdm
+
+from cde_rag.context import Context
+from cde_rag.errors import CorpusError, SmallContextWarning, TruncationWarning
+from cde_rag.model import CDEModel
+from cde_rag.model.batching import length_buckets
+from cde_rag.model.cde_model import DTYPES
+from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.sampling import Sample, sample_clusters, sample_random, sample_strata
+from cde_rag.siblings import sibling_positions
+from cde_rag.texts import reject_str
+
+TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Embeddings and what had to be cut for them.
+
+    Attributes:
+        vectors: Unit norm; row i belongs to text i.
+        truncated: Which texts were longer than the model reads.
+    """
+
+    vectors: Float32[np.ndarray, "texts dim"]
+    truncated: Bool[np.ndarray, " texts"]
+
+
+class ContextualEmbedder:
+    """A model bound to one Context; all it makes lies in the one vector space that `fingerprint` names.
+
+    The context is prepared once, here. Thread-safe.
+
+    Args:
+        model: A CDEModel, or what `CDEModel.from_pretrained` takes.
+        context: Made by the same weights.
+        device: For a model given by name; see CDEModel.
+        dtype: For a model given by name; see CDEModel.
+        mini_batch_size: Texts per forward pass; lower it when memory runs out.
+
+    Raises:
+        ContextMismatchError: The context was made by other weights.
+        ModelError: No such model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | CDEModel,
+        context: Context,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        mini_batch_size: int = 32,
+    ) -> None:
+        self.model = _loaded(model, device, dtype)
+        self.context = context
+        self.mini_batch_size = mini_batch_size
+        self._prepared = self.model.prepare(context).to(DTYPES[self.model.dtype])
+
+    @classmethod
+    def from_corpus(
+        cls,
+        texts: Iterable[str],
+        *,
+        model: str | Path | CDEModel = "cde-mini",
+        context_size: int = 512,
+        seed: int = 0,
+        strategy: str = "random",
+        strata: Iterable[str] | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        mini_batch_size: int = 32,
+    ) -> "ContextualEmbedder":
+        """Sample the corpus, run the first stage once, and bind the model to the Context that comes out.
+
+        Args:
+            texts: The documents as they will be embedded, in any order; read once, needs memory for the sample only.
+            model: As in the class.
+            context_size: Context documents (J); a smaller corpus is used whole.
+            seed: Of the sample.
+            strategy: "random" (paper §4.2), "clusters" (one document near each of J centroids) or "strata".
+            strata: For "strata": each text's stratum; the sample is proportional.
+            device: As in the class.
+            dtype: As in the class.
+            mini_batch_size: As in the class.
+
+        Raises:
+            CorpusError: No text that is not blank, or one with a lone surrogate.
+            TypeError: `texts` is a single str.
+            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
+
+        Warns:
+            SmallContextWarning: The corpus has fewer documents than `context_size`.
+        """
+        reject_str(texts, call="from_corpus")
+        if (strategy == "strata") != (strata is not None):
+            raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
+        loaded = _loaded(model, device, dtype)
+        if strategy == "random":
+            sample = sample_random(texts, context_size, seed=seed)
+        elif strategy == "clusters":
+            sample = sample_clusters(texts, context_size, seed=seed, embed=loaded.first_stage)
+        elif strata is not None:
+            sample = sample_strata(texts, strata, context_size, seed=seed)
+        else:
+            raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
+        context = fit(loaded, sample, strategy=strategy, seed=seed)
+        if context.size < context_size:
+            warnings.warn(
+                f"The corpus has {context.size} different documents, fewer than context_size={context_size}; "
+                "all of them are the context.",
+                SmallContextWarning,
+                stacklevel=2,
+            )
+        return cls(loaded, context, mini_batch_size=mini_batch_size)
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.model.dim
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the vector space, 64 hex digits."""
+        return self.context.fingerprint
+
+    def embed_documents(
+        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
+    ) -> Float32[np.ndarray, "documents dim"]:
+        """Embed texts that are to be found.
+
+        Args:
+            texts: Documents.
+            parents: The longer document that each text was cut from (None: none); texts of the same parent in this call
+                are each other's siblings, in the order given.
+            progress: Show a bar on stderr.
+
+        Returns:
+            Unit norm; row i belongs to `texts[i]`.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate (with its position), or parents of another length.
+            TypeError: `texts` is a single str.
+
+        Warns:
+            TruncationWarning: Texts are longer than the model reads, with their number.
+        """
+        reject_str(texts, call="embed_documents")
+        if parents is None:
+            siblings: list[list[str]] = [[] for _ in texts]
+        elif len(parents) != len(texts):
+            raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
+        else:
+            positions = sibling_positions(parents, self.model.config.max_siblings)
+            siblings = [[texts[position] for position in row] for row in positions]
+        embedded = self.embed_passages(texts, siblings, progress=progress)
+        self._warn(embedded.truncated)
+        return embedded.vectors
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
+        """Embed texts that search. Returns, raises and warns like `embed_documents`."""
+        reject_str(texts, call="embed_queries")
+        embedded = self._embed(texts, QUERY, [[] for _ in texts], progress=False)
+        self._warn(embedded.truncated)
+        return embedded.vectors
+
+    def embed_passages(
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]], *, progress: bool = False
+    ) -> Embedded:
+        """Embed documents, each given exactly the siblings named here; for callers that keep track of parents themselves.
+
+        Args:
+            texts: Documents.
+            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`; order does not matter.
+            progress: Show a bar on stderr.
+
+        Raises:
+            CorpusError: As `embed_documents`.
+        """
+        return self._embed(texts, DOCUMENT, siblings, progress=progress)
+
+    def _embed(self, texts: Sequence[str], role: int, siblings: Sequence[Sequence[str]], *, progress: bool) -> Embedded:
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        truncated = np.zeros(len(texts), dtype=np.bool_)
+        with tqdm(total=len(texts), unit="text", disable=not progress) as bar:
+            for start in range(0, len(texts), TOKENIZED_AT_ONCE):
+                part = slice(start, start + TOKENIZED_AT_ONCE)
+                tokens = self.model.tokenize(texts[part])
+                truncated[part] = [token.truncated for token in tokens]
+                first = _SiblingVectors(self.model, siblings[part])
+                for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):
+                    given, mask = first.padded(bucket)
+                    rows = [tokens[position].ids for position in bucket]
+                    vectors[[start + position for position in bucket]] = self.model.second_stage(
+                        rows, role, self._prepared, given, mask
+                    )
+                    bar.update(len(bucket))
+        return Embedded(vectors, truncated)
+
+    def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
+        if count := int(truncated.sum()):
+            warnings.warn(
+                f"{count} of {len(truncated)} texts are longer than the {self.model.config.max_length} tokens that "
+                f"{self.model.config.name} reads; what comes after was not embedded. Split long documents.",
+                TruncationWarning,
+                stacklevel=3,
+            )
+
+
+class _SiblingVectors:
+    """First-stage vectors of the siblings of some texts; each text goes through the first stage once."""
+
+    def __init__(self, model: CDEModel, siblings: Sequence[Sequence[str]]) -> None:
+        rows = {text: row for row, text in enumerate(dict.fromkeys(text for group in siblings for text in group))}
+        self._rows = [[rows[text] for text in group] for group in siblings]
+        self._vectors = model.first_stage(list(rows))
+
+    def padded(
+        self, bucket: Sequence[int]
+    ) -> tuple[Float32[np.ndarray, "batch siblings dim"] | None, Bool[np.ndarray, "batch siblings"] | None]:
+        """The siblings of a batch of texts, padded; nothing where no text of the batch has any."""
+        width = max(len(self._rows[position]) for position in bucket)
+        if width == 0:
+            return None, None
+        given = np.zeros((len(bucket), width, self._vectors.shape[1]), dtype=np.float32)
+        mask = np.zeros((len(bucket), width), dtype=np.bool_)
+        for number, position in enumerate(bucket):
+            count = len(self._rows[position])
+            given[number, :count] = self._vectors[self._rows[position]]
+            mask[number, :count] = True
+        return given, mask
+
+
+def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: str = "all") -> Context:
+    """Run the first stage over a sample and make the Context of it."""
+    return Context.create(
+        model.identity,
+        sample.documents,
+        model.first_stage(sample.documents),
+        sampling=strategy,
+        seed=seed,
+        documents_seen=sample.documents_seen,
+        source=source,
+    )
+
+
+def _loaded(model: str | Path | CDEModel, device: str | None, dtype: str | None) -> CDEModel:
+    if not isinstance(model, CDEModel):
+        return CDEModel.from_pretrained(model, device=device, dtype=dtype)
+    if device is not None or dtype is not None:
+        raise TypeError("device and dtype are chosen where a model is loaded: CDEModel.from_pretrained(name, dtype=…).")
+    return model

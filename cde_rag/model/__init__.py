@@ -1,0 +1,5 @@
+"""The two-stage model: config · first_stage · context_path · second_stage · checkpoints."""
+
+from cde_rag.model.cde_model import CDEModel
+
+__all__ = ["CDEModel"]

@@ -1,0 +1,92 @@
+"""Transformer layers whose text may look at given keys and values, which never look back."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from cde_rag.model.config import ModelConfig
+
+
+def split_heads(x: Float[Tensor, "batch tokens dim"], heads: int) -> Float[Tensor, "batch {heads} tokens head_dim"]:
+    """Cut the last axis into heads and bring them before the tokens."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Float[Tensor, "batch heads tokens head_dim"]) -> Float[Tensor, "batch tokens dim"]:
+    """The inverse of `split_heads`."""
+    return x.transpose(1, 2).flatten(2)
+
+
+class Given(NamedTuple):
+    """What text may attend to beside itself: keys and values, and which of them are there."""
+
+    keys: Float[Tensor, "batch heads given head_dim"]
+    values: Float[Tensor, "batch heads given head_dim"]
+    mask: Bool[Tensor, "batch 1 1 given"] | None  # None: all are there
+
+
+class EncoderLayer(nn.Module):
+    """A post-norm BERT layer with gated cross-attention inside its attention.
+
+    The text's queries meet its own keys and, in a softmax of its own, the given ones. Each head's second answer is
+    weighted with tanh(gate) and added to the first before the output projection, so that with gates at zero the layer is
+    exactly BERT's, and with them open a context costs no projection of the text at all.
+
+    Source: Devlin et al. 2018 for the layer; the gated one-way attention is ours.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query_key_value = nn.Linear(config.dim, 3 * config.dim)
+        self.output = nn.Linear(config.dim, config.dim)
+        self.attention_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+        self.up = nn.Linear(config.dim, config.intermediate)
+        self.down = nn.Linear(config.intermediate, config.dim)
+        self.output_norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch tokens dim"],
+        mask: Bool[Tensor, "batch 1 1 tokens"] | None,
+        given: Given | None = None,
+        gate: Float[Tensor, "heads 1 1"] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """One layer over the text; `given` and its `gate` come together."""
+        query, key, value = (split_heads(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
+        answer = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        if given is not None and gate is not None:
+            context = F.scaled_dot_product_attention(query, given.keys, given.values, attn_mask=given.mask)
+            answer = torch.addcmul(answer, gate, context)
+        x = self.attention_norm(x + self.output(merge_heads(answer)))
+        return self.output_norm(x + self.down(F.gelu(self.up(x))))
+
+
+class Embeddings(nn.Module):
+    """Word pieces and positions as vectors; shared by both stages, always float32."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.dim)
+        self.position = nn.Embedding(config.max_positions, config.dim)
+        self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
+
+    def forward(
+        self, ids: Int[Tensor, "batch tokens"], role: Float[Tensor, "dim"] | None = None
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Embed token ids; `role` is added to every token (second stage only)."""
+        x = self.word(ids) + self.position.weight[: ids.shape[1]]
+        return self.norm(x if role is None else x + role)
+
+
+def mean_pool(
+    x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None
+) -> Float[Tensor, "batch dim"]:
+    """The mean over the tokens that are there, in float32."""
+    if mask is None:
+        return x.float().mean(dim=1)
+    weights = mask.float()
+    return torch.einsum("btd,bt->bd", x.float(), weights) / weights.sum(dim=1, keepdim=True).clamp(min=1)

@@ -1,0 +1,26 @@
+"""Texts of like length together, so that little is computed for padding."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Positions of at most `size` texts at a time, longest texts first (what does not fit in memory fails at once)."""
+    order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def pad(rows: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
+    """Token ids padded on the right with 0, and where there is a token."""
+    width = max(map(len, rows))
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = torch.tensor(row)
+        mask[number, : len(row)] = True
+    return ids, mask

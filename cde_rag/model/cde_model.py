@@ -1,0 +1,170 @@
+"""A model as users hold it: texts in, arrays out, and an identity that names its vector space."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32
+
+from cde_rag.context import Context, ModelIdentity
+from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.model import checkpoints
+from cde_rag.model.batching import length_buckets, pad
+from cde_rag.model.config import ModelConfig
+from cde_rag.model.context_path import PreparedContext
+from cde_rag.model.tokenizer import TextTokenizer, Tokens
+from cde_rag.model.two_stage import TwoStage
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def native_dtype(device: str) -> str:
+    """The fastest dtype that the device computes in natively: bf16 where it has it, else fp16 on GPUs and fp32 on CPUs."""
+    if device.startswith("cuda"):
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    if device.startswith("mps"):
+        return "float16"
+    capabilities = torch.cpu.get_capabilities()
+    return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
+
+
+class CDEModel:
+    """A two-stage model with one-way context attention.
+
+    The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
+
+    Args:
+        network: Both stages, float32.
+        tokenizer: Serves both stages.
+        digest: sha256 hex of config and weights.
+        device: Where it computes, such as "cpu" or "cuda"; CUDA where there is one by default.
+        dtype: "float32", "bfloat16" or "float16" for the second stage's layers; the device's native one by default.
+
+    Raises:
+        ModelError: Another dtype.
+    """
+
+    def __init__(
+        self,
+        network: TwoStage,
+        tokenizer: TextTokenizer,
+        digest: str,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype = dtype or native_dtype(self.device)
+        if self.dtype not in DTYPES:
+            raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {self.dtype!r}.")
+        self.config: ModelConfig = network.config
+        self.network = network.to(self.device)
+        network.second_stage.layers.to(DTYPES[self.dtype])
+        network.second_stage.given.to(DTYPES[self.dtype])
+        self.tokenizer = tokenizer
+        self.identity = ModelIdentity(
+            name=self.config.name,
+            weights_sha256=digest,
+            tokenizer_sha256=tokenizer.sha256,
+            attention="one_way",
+            semantics="cde-rag",
+            roles="vector",
+            prefixes={"query": "", "document": ""},
+            max_length=self.config.max_length,
+            pooling="mean",
+            normalisation="unit",
+            dim=self.config.dim,
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path = "cde-mini", *, device: str | None = None, dtype: str | None = None
+    ) -> "CDEModel":
+        """Load a bundled model by name, or a model from a local folder.
+
+        Args:
+            name: "cde-mini" (the newest bundled model), an exact bundled name, or a folder.
+            device: As in the class.
+            dtype: As in the class.
+
+        Raises:
+            ModelError: No such model, or its files are incomplete, damaged or of a newer format.
+        """
+        network, tokenizer, digest = checkpoints.read(checkpoints.find(name))
+        return cls(network, tokenizer, digest, device=device, dtype=dtype)
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.config.dim
+
+    def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
+        """Token ids as the second stage reads them. Raises `CorpusError` for blank or invalid texts."""
+        return self.tokenizer(texts, self.config.max_length)
+
+    def first_stage(self, texts: Sequence[str], *, mini_batch_size: int = 64) -> Float32[np.ndarray, "texts dim"]:
+        """Read each text by itself: the rows of a Context, or siblings.
+
+        Returns:
+            Float32, unit norm, independent of the other texts of the call up to rounding (1e-6).
+        """
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        rows = [tokens.ids for tokens in self.tokenizer(texts, self.config.first_stage_max_length)]
+        for bucket in length_buckets([len(row) for row in rows], mini_batch_size):
+            ids, mask = pad([rows[position] for position in bucket])
+            with torch.inference_mode():
+                batch = self.network.first_stage(self.network.embeddings, ids.to(self.device), mask.to(self.device))
+            vectors[bucket] = batch.cpu().numpy()
+        return vectors
+
+    def prepare(self, context: Context) -> PreparedContext:
+        """What the second stage needs of a Context; compute it once.
+
+        Raises:
+            ContextMismatchError: The context was made by other weights.
+        """
+        if context.identity.weights_sha256 != self.identity.weights_sha256:
+            raise ContextMismatchError(
+                expected=context.identity.weights_sha256,
+                found=self.identity.weights_sha256,
+                remedy=f"The context was made by {context.identity.name!r}: load that model, or fit a new context.",
+            )
+        with torch.inference_mode():
+            return self.network.prepare(
+                torch.tensor(context.context_embeddings, device=self.device),
+                torch.tensor(context.counts, device=self.device),
+            )
+
+    def second_stage(
+        self,
+        rows: Sequence[Sequence[int]],
+        role: int,
+        prepared: PreparedContext,
+        siblings: Float32[np.ndarray, "batch siblings dim"] | None = None,
+        sibling_mask: Bool[np.ndarray, "batch siblings"] | None = None,
+    ) -> Float32[np.ndarray, "batch dim"]:
+        """Embed one batch of tokenized texts.
+
+        Args:
+            rows: Token ids from `tokenize`.
+            role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
+            prepared: From `prepare`.
+            siblings: First-stage vectors of each text's siblings, padded.
+            sibling_mask: Where there is a sibling.
+
+        Returns:
+            Float32, unit norm.
+        """
+        ids, mask = pad(rows)
+        with torch.inference_mode():
+            vectors = self.network.second_stage(
+                self.network.embeddings,
+                ids.to(self.device),
+                None if bool(mask.all()) else mask.to(self.device),
+                role,
+                prepared,
+                None if siblings is None else torch.from_numpy(siblings).to(self.device),
+                None if sibling_mask is None else torch.from_numpy(sibling_mask).to(self.device),
+            )
+        return vectors.cpu().numpy()

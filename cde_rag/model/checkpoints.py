@@ -1,0 +1,131 @@
+"""Weights on disk: a folder with config.json, model.safetensors and tokenizer.json. No pickle, no remote code."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from cde_rag.errors import ModelError
+from cde_rag.model.config import ModelConfig
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.model.two_stage import TwoStage
+
+BUNDLED = Path(__file__).parent / "bundled"
+ALIASES = {"cde-mini": "cde-mini-0"}  # the newest bundled model
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+SCALE = ".scale"  # beside an int8 tensor: its float16 scales, per row and group
+GROUP = 64  # entries of a row that share a scale
+MAX_WEIGHTS_BYTES = 2 * 1024**3
+
+
+def find(name: str | Path) -> Path:
+    """The folder of a bundled model's name, an alias, or a local folder.
+
+    Raises:
+        ModelError: There is no such model.
+    """
+    bundled = BUNDLED / ALIASES.get(str(name), str(name))
+    for folder in (bundled, Path(name)):
+        if (folder / CONFIG).is_file():
+            return folder
+    known = ", ".join(sorted({*ALIASES, *(path.name for path in BUNDLED.glob("*") if path.is_dir())}))
+    raise ModelError(f"Expected a bundled model ({known}) or a folder with {CONFIG}, found {str(name)!r}.")
+
+
+def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
+    """Store every matrix of `state` as int8 with a float16 scale for each `GROUP` entries of a row.
+
+    The largest absolute value of a group becomes 127, so that no entry moves by more than a 254th of it (and the scale's
+    own rounding). Vectors and scalars stay float32.
+    """
+    stored: dict[str, Tensor] = {}
+    for key, value in state.items():
+        if value.ndim == 2:
+            groups = value.float().unflatten(1, (-1, GROUP if value.shape[1] % GROUP == 0 else value.shape[1]))
+            scale = (groups.abs().amax(dim=2, keepdim=True) / 127).clamp(min=1e-7).half()
+            stored[key] = torch.round(groups / scale.float()).clamp(-127, 127).to(torch.int8).flatten(1)
+            stored[key + SCALE] = scale[..., 0]
+        else:
+            stored[key] = value.float().contiguous()
+    return stored
+
+
+def dequantise(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The float32 state that `quantise` stored; float tensors pass as they are."""
+    state: dict[str, Tensor] = {}
+    for key, value in stored.items():
+        if value.dtype == torch.int8:
+            scale = stored[key + SCALE].float()
+            state[key] = (value.unflatten(1, (scale.shape[1], -1)) * scale[..., None]).flatten(1)
+        elif not key.endswith(SCALE):
+            state[key] = value.float()
+    return state
+
+
+def write(folder: Path, network: TwoStage, tokenizer_json: str) -> None:
+    """Write a model as three files, its matrices in int8; `config.json` names the digests of the other two."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save(quantise(network.state_dict()))
+    config = network.config.to_json() | {
+        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        "tokenizer_sha256": hashlib.sha256(tokenizer_json.encode()).hexdigest(),
+    }
+    (folder / WEIGHTS).write_bytes(weights)
+    (folder / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _checked(path: Path, expected: str) -> bytes:
+    try:
+        if path.stat().st_size > MAX_WEIGHTS_BYTES:
+            raise ModelError(f"{path} is larger than {MAX_WEIGHTS_BYTES} bytes; is it a model of this library?")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"Expected {path}, found: {error}. Give the folder of a complete model.") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise ModelError(
+            f"{path}: {CONFIG} expects sha256 {expected[:16]}…, found {found[:16]}…. The file is damaged or of another "
+            "model; install or download it again."
+        )
+    return content
+
+
+def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
+    """Read a model folder.
+
+    Returns:
+        The network in float32 and evaluation mode, the tokenizer, and the digest of config and weights.
+
+    Raises:
+        ModelError: A file is missing, damaged, of a newer format, or its tensors are not those of the config.
+    """
+    try:
+        text = (folder / CONFIG).read_text(encoding="utf-8")
+        value: Any = json.loads(text)
+        weights_sha256, tokenizer_sha256 = value.pop("weights_sha256"), value.pop("tokenizer_sha256")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ModelError(f"Expected a model config at {folder / CONFIG}, found: {error!r}.") from error
+    config = ModelConfig.from_json(value)
+    content = _checked(folder / WEIGHTS, weights_sha256)
+    tokenizer = TextTokenizer(_checked(folder / TOKENIZER, tokenizer_sha256).decode())
+    with torch.device("meta"):
+        network = TwoStage(config)
+    try:
+        network.load_state_dict(dequantise(load(content)), strict=True, assign=True)
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        raise ModelError(f"{folder / WEIGHTS} does not hold the tensors that {CONFIG} describes: {error}") from error
+    return network.eval().requires_grad_(False), tokenizer, digest(config, weights_sha256)
+
+
+def digest(config: ModelConfig, weights_sha256: str) -> str:
+    """sha256 hex over the config (its name apart) and the weights file: what a Context is bound to."""
+    sizes = {key: value for key, value in config.to_json().items() if key != "name"}
+    return hashlib.sha256(json.dumps([sizes, weights_sha256], sort_keys=True).encode()).hexdigest()

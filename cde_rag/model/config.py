@@ -1,0 +1,64 @@
+"""What a one-way model is made of: sizes in tokens, dimensions and counts."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from cde_rag.errors import ModelError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The sizes of a two-stage model with one-way context attention.
+
+    Source: design ours; the encoder's sizes are those of all-MiniLM-L6-v2.
+    """
+
+    name: str
+    vocab_size: int = 30522  # word pieces
+    dim: int = 384  # of every hidden state and of the embedding
+    layers: int = 6  # second stage
+    heads: int = 12
+    intermediate: int = 1536  # hidden units of a feed-forward layer
+    max_positions: int = 512  # tokens that have a position embedding
+    max_length: int = 256  # tokens of a text that the second stage reads
+    norm_eps: float = 1e-12
+    first_stage_layers: int = 1
+    first_stage_max_length: int = 128  # tokens of a text that the first stage reads
+    latents: int = 64  # vectors that a context is condensed to
+    max_siblings: int = 16  # siblings given to a document's text
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads:
+            raise ModelError(f"dim must be a multiple of heads, found dim {self.dim} and heads {self.heads}.")
+        if not max(self.max_length, self.first_stage_max_length) <= self.max_positions:
+            raise ModelError(f"Texts may not be longer than max_positions {self.max_positions}; lower the max lengths.")
+
+    @property
+    def head_dim(self) -> int:
+        """Dimensions of one attention head."""
+        return self.dim // self.heads
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, with the format's number."""
+        return {"format": FORMAT, "attention": "one_way", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ModelConfig":
+        """Read what `to_json` wrote.
+
+        Raises:
+            ModelError: Another format or attention, or fields that are missing or unknown.
+        """
+        if value.get("format") != FORMAT or value.get("attention") != "one_way":
+            raise ModelError(
+                f"Expected a one_way config of format {FORMAT}, found attention {value.get('attention')!r} of format "
+                f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
+            )
+        given = {key: item for key, item in value.items() if key not in ("format", "attention")}
+        expected = {field.name for field in fields(cls)}
+        if given.keys() != expected:
+            raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
+        return cls(**given)

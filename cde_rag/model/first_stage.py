@@ -1,0 +1,38 @@
+"""The first stage: a text read by itself, cheaply, as one vector. Makes contexts and siblings."""
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from cde_rag.model.attention import Embeddings, EncoderLayer, mean_pool
+from cde_rag.model.config import ModelConfig
+
+
+class FirstStage(nn.Module):
+    """M1: a few encoder layers, mean pooling and a projection to the space of the second stage's embeddings.
+
+    It sees every document of a corpus whose documents have siblings, so it has to be cheap; it runs in float32, since
+    what it makes is shared by all vectors of a collection.
+
+    Source: paper §4.2 for the stage, figure 17 for its size mattering little.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.first_stage_layers))
+        self.up = nn.Linear(config.dim, config.intermediate)
+        self.down = nn.Linear(config.intermediate, config.dim)
+
+    def forward(
+        self, embeddings: Embeddings, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch dim"]:
+        """Read each text by itself.
+
+        Returns:
+            Float32, unit norm.
+        """
+        x = embeddings(ids)
+        for layer in self.layers:
+            x = layer(x, mask[:, None, None, :])
+        pooled = mean_pool(x, mask)
+        return F.normalize(pooled + self.down(F.gelu(self.up(pooled))), dim=-1)

@@ -1,0 +1,97 @@
+"""The second stage: a text read given its corpus and, for a passage, its siblings."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from cde_rag.model.attention import Embeddings, EncoderLayer, Given, mean_pool, split_heads
+from cde_rag.model.config import ModelConfig
+from cde_rag.model.context_path import PreparedContext
+
+SIBLINGS_SHARE = 0.3  # of the siblings' mean in the output at the start; measured, see docs/decisions
+QUERY, DOCUMENT = 0, 1  # rows of `roles`
+
+
+class SecondStage(nn.Module):
+    """M2: an encoder whose every layer lets the text attend to the prepared context and to its siblings, never back.
+
+    Source: ours (one-way context attention); pooling over text tokens as in paper §4.2.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.given = nn.ModuleList(nn.Linear(config.dim, 2 * config.dim) for _ in range(config.layers))
+        self.gates = nn.Parameter(torch.zeros(config.layers, config.heads))
+        self.roles = nn.Parameter(torch.zeros(2, config.dim))
+        self.sibling_norm = nn.LayerNorm(config.dim)
+        self.sibling_level = nn.Parameter(torch.zeros(config.dim))
+        self.sibling_output = nn.Linear(config.dim, config.dim, bias=False)
+        nn.init.eye_(self.sibling_output.weight)
+        with torch.no_grad():
+            self.sibling_output.weight.mul_(SIBLINGS_SHARE)
+
+    def keys_and_values(
+        self, layer: int, x: Float[Tensor, "batch given dim"]
+    ) -> tuple[Float[Tensor, "batch heads given head_dim"], Float[Tensor, "batch heads given head_dim"]]:
+        """What one layer's text attends to, from latents or siblings."""
+        key, value = self.given[layer](x).chunk(2, dim=-1)
+        return split_heads(key, self.heads), split_heads(value, self.heads)
+
+    def prepare(self, latents: Float[Tensor, "latents dim"], output_map: Float[Tensor, "dim dim"]) -> PreparedContext:
+        """Everything that a corpus contributes, computed once."""
+        pairs = [self.keys_and_values(layer, latents[None]) for layer in range(len(self.layers))]
+        return PreparedContext(
+            keys=torch.cat([key for key, _ in pairs]),
+            values=torch.cat([value for _, value in pairs]),
+            output_map=output_map,
+        )
+
+    def forward(
+        self,
+        embeddings: Embeddings,
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"] | None,
+        role: int,
+        prepared: PreparedContext,
+        siblings: Float[Tensor, "batch siblings dim"] | None = None,
+        sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
+    ) -> Float[Tensor, "batch dim"]:
+        """Embed a batch of texts.
+
+        Args:
+            embeddings: Shared with the first stage.
+            ids: Token ids, padded on the right.
+            mask: True where there is a token; None where every row is full.
+            role: `QUERY` or `DOCUMENT`.
+            prepared: Of the corpus; keys and values in the dtype of the layers.
+            siblings: First-stage vectors of each text's siblings, padded; None where no text of the batch has any.
+            sibling_mask: True where there is a sibling; given together with `siblings`.
+
+        Returns:
+            Float32, unit norm.
+        """
+        batch = ids.shape[0]
+        dtype = prepared.keys.dtype
+        x = embeddings(ids, self.roles[role]).to(dtype)
+        text_mask = None if mask is None else mask[:, None, None, :]
+        gates = torch.tanh(self.gates)[:, :, None, None].to(dtype)
+        given_mask, sibling_input = None, None
+        if siblings is not None and sibling_mask is not None:
+            sibling_input = (self.sibling_norm(siblings) + self.sibling_level).to(dtype)
+            latents_mask = sibling_mask.new_ones(batch, prepared.keys.shape[2])
+            given_mask = torch.cat([latents_mask, sibling_mask], dim=1)[:, None, None, :]
+        for number, layer in enumerate(self.layers):
+            keys = prepared.keys[number].expand(batch, -1, -1, -1)
+            values = prepared.values[number].expand(batch, -1, -1, -1)
+            if sibling_input is not None:
+                sibling_keys, sibling_values = self.keys_and_values(number, sibling_input)
+                keys, values = torch.cat([keys, sibling_keys], dim=2), torch.cat([values, sibling_values], dim=2)
+            x = layer(x, text_mask, Given(keys, values, given_mask), gates[number])
+        with torch.autocast(x.device.type, enabled=False):
+            pooled = F.normalize(mean_pool(x, mask), dim=-1)
+            if siblings is not None and sibling_mask is not None:
+                pooled = pooled + self.sibling_output(mean_pool(siblings, sibling_mask))
+            return F.normalize(pooled @ prepared.output_map, dim=-1)

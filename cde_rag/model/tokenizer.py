@@ -1,0 +1,59 @@
+"""Texts to token ids."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tokenizers import Tokenizer
+
+from cde_rag.errors import CorpusError, ModelError
+from cde_rag.texts import utf8
+
+
+class Tokens(NamedTuple):
+    """A text as token ids, special tokens included.
+
+    Attributes:
+        ids: At most the length asked for; the last one stays the separator.
+        truncated: Whether the text was longer.
+    """
+
+    ids: list[int]
+    truncated: bool
+
+
+class TextTokenizer:
+    """A tokenizer that cuts and never pads; the same object serves both stages and all threads.
+
+    Args:
+        serialised: The JSON of a `tokenizers` tokenizer.
+
+    Raises:
+        ModelError: `serialised` is not that.
+    """
+
+    def __init__(self, serialised: str) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_str(serialised)
+        except Exception as error:  # the library raises bare Exceptions
+            raise ModelError(f"Expected the JSON of a tokenizer, found: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.sha256 = hashlib.sha256(serialised.encode()).hexdigest()
+
+    def __call__(self, texts: Sequence[str], max_length: int) -> list[Tokens]:
+        """Tokenize a batch in one call.
+
+        Raises:
+            CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
+        """
+        for position, text in enumerate(texts):
+            if not text.strip():
+                raise CorpusError(f"Text {position} is empty or blank; leave it out or give it content.")
+            utf8(text, where=f"Text {position}")
+        cut: list[Tokens] = []
+        for encoding in self._tokenizer.encode_batch_fast(list(texts)):
+            ids = encoding.ids
+            too_long = len(ids) > max_length
+            cut.append(Tokens([*ids[: max_length - 1], ids[-1]] if too_long else ids, too_long))
+        return cut

@@ -1,0 +1,40 @@
+"""The network: both stages, the path of the context between them, and what they share."""
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cde_rag.model.attention import Embeddings
+from cde_rag.model.config import ModelConfig
+from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention
+from cde_rag.model.first_stage import FirstStage
+from cde_rag.model.second_stage import SecondStage
+
+
+class TwoStage(nn.Module):
+    """A two-stage model with one-way context attention.
+
+    first_stage: texts → context embeddings (or siblings); set_attention and output_map: context embeddings → prepared
+    context, once per Context; second_stage: texts, prepared context, siblings → embeddings.
+
+    Source: Morris & Rush 2024 §4.2 for the two stages; the one-way path between them is ours.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.first_stage = FirstStage(config)
+        self.set_attention = SetAttention(config)
+        self.output_map = OutputMap()
+        self.second_stage = SecondStage(config)
+
+    def prepare(self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]) -> PreparedContext:
+        """Everything the second stage needs of a corpus.
+
+        Args:
+            context: First-stage vectors of a sample of the corpus, float32, in any order; no rows for the null context.
+            counts: How many equal documents each row stands for, at least 1.
+        """
+        given = self.second_stage.given
+        latents = self.set_attention(context, counts).to(next(given.parameters()).dtype)
+        return self.second_stage.prepare(latents, self.output_map(context, counts))

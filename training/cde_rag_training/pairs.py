@@ -1,0 +1,120 @@
+"""Training pairs: a query, the document that answers it, and where both come from."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from cde_rag.errors import CorpusError
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One training example.
+
+    Attributes:
+        query: What somebody asks, or a title, heading or synopsis that stands for a question.
+        document: The text that answers it, without its title.
+        source: The data set that it comes from; batches never mix sources.
+        domain: The finer subject inside the source.
+        parent: Name of the longer document that `document` was cut from, empty where there is none.
+    """
+
+    query: str
+    document: str
+    source: str
+    domain: str
+    parent: str = ""
+
+
+def _open(path: Path) -> IO[str]:
+    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+
+
+def read_pairs(path: Path, *, source: str) -> Iterator[Pair]:
+    """Read JSON lines with `query`, `document`, `domain` and, where there is one, `title` (the parent's name).
+
+    Raises:
+        CorpusError: A line is not such an object; the message names file, line and reason.
+    """
+    with _open(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = cast(dict[str, str], json.loads(line))
+                pair = Pair(
+                    query=row["query"].strip(),
+                    document=row["document"].strip(),
+                    source=source,
+                    domain=row["domain"],
+                    parent=row.get("title", ""),
+                )
+            except (json.JSONDecodeError, KeyError, AttributeError) as error:
+                raise CorpusError(
+                    f"{path}, line {number}: a pair has query, document and domain; found {error!r}"
+                ) from error
+            if pair.query and pair.document:
+                yield pair
+
+
+def read_sources(
+    folder: Path, sources: Iterable[str], *, without_domains: Collection[str] = ()
+) -> dict[str, list[Pair]]:
+    """Read `folder/<source>/pairs.jsonl.gz` for each source, leaving the named domains out."""
+    return {
+        source: [
+            pair
+            for pair in read_pairs(folder / source / "pairs.jsonl.gz", source=source)
+            if pair.domain not in without_domains
+        ]
+        for source in sources
+    }
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(" ".join(text.lower().split()).encode()).digest()
+
+
+def without_duplicates(pairs: Iterable[Pair], *, against: Iterable[str] = ()) -> list[Pair]:
+    """Keep the first pair of each document, and none whose document or query stands in `against` (evaluation texts).
+
+    Texts are compared without regard to case and white space. A repeated query stays: it has several right answers, which
+    the loss masks for each other.
+    """
+    forbidden = {_key(text) for text in against}
+    kept: list[Pair] = []
+    for pair in pairs:
+        document = _key(pair.document)
+        if document in forbidden or _key(pair.query) in forbidden:
+            continue
+        forbidden.add(document)
+        kept.append(pair)
+    return kept
+
+
+def per_source(pairs: Iterable[Pair], limits: Mapping[str, int]) -> list[Pair]:
+    """A fixed sample of each source: about `limits[source]` pairs, parents kept whole, in the order given."""
+    by_source: dict[str, dict[bytes, list[Pair]]] = {}
+    for pair in pairs:
+        group = _key(f"{pair.domain} {pair.parent}" if pair.parent else pair.document)
+        by_source.setdefault(pair.source, {}).setdefault(group, []).append(pair)
+    chosen: list[Pair] = []
+    for source, groups in by_source.items():
+        kept, count = set[bytes](), 0
+        for group in sorted(groups):
+            if count < limits[source]:
+                kept.add(group)
+                count += len(groups[group])
+        chosen += [pair for group, members in groups.items() if group in kept for pair in members]
+    return chosen
+
+
+def parents_of(pairs: Sequence[Pair]) -> dict[tuple[str, str], list[int]]:
+    """Positions of the pairs of each (domain, parent), in the order given; pairs without a parent are left out."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for position, pair in enumerate(pairs):
+        if pair.parent:
+            groups.setdefault((pair.domain, pair.parent), []).append(position)
+    return groups

@@ -1,0 +1,55 @@
+"""Other ways to ask for a document than the pair's own query."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
+class KeywordQueries:
+    """Queries of three to six words of a document, the rarer in the corpus the likelier.
+
+    Args:
+        documents: The corpus that word rarity is counted in.
+    """
+
+    def __init__(self, documents: Sequence[str]) -> None:
+        self._frequencies = Counter(word for text in documents for word in set(_words(text)))
+        self._count = len(documents)
+
+    def draw(self, document: str, random: np.random.Generator) -> str | None:
+        """Some words of the document, in its order; None where it has fewer than eight different ones."""
+        counts = Counter(_words(document))
+        if len(counts) < 8:
+            return None
+        words = list(counts)
+        weights = np.array(
+            [(1 + np.log(counts[word])) * np.log(self._count / (1 + self._frequencies[word])) for word in words]
+        ).clip(min=1e-6)
+        size = int(random.integers(3, 7))
+        chosen = random.choice(len(words), size=size, replace=False, p=weights / weights.sum())
+        return " ".join(words[place] for place in sorted(chosen.tolist()))
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def sentence_and_rest(document: str, random: np.random.Generator) -> tuple[str, str] | None:
+    """One sentence of the document and the document without it; None where there are fewer than three sentences."""
+    sentences = _SENTENCE.split(document)
+    long = [place for place, sentence in enumerate(sentences) if 5 <= len(sentence.split()) <= 40]
+    if len(sentences) < 3 or not long:
+        return None
+    place = long[int(random.integers(len(long)))]
+    return sentences[place], " ".join(sentences[:place] + sentences[place + 1 :])
+
+
+def without_parent(query: str, parent: str) -> str:
+    """The query without its parent's name in front ("page: heading" → "heading"); as it is where it has none there."""
+    heading = query.removeprefix(f"{parent}: ")
+    return heading if heading else query
