@@ -176,11 +176,11 @@ class ContextualEmbedder:
     def embed_passages(
         self, texts: Sequence[str], siblings: Sequence[Sequence[str]], *, progress: bool = False
     ) -> Embedded:
-        """Embed documents, each given exactly the siblings named here; for callers that keep track of parents themselves.
+        """Embed documents, each given exactly these siblings; for callers that keep track of parents themselves.
 
         Args:
             texts: Documents.
-            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`; order does not matter.
+            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`, in any order.
             progress: Show a bar on stderr.
 
         Raises:
@@ -194,7 +194,7 @@ class ContextualEmbedder:
         with tqdm(total=len(texts), unit="text", disable=not progress) as bar:
             for start in range(0, len(texts), TOKENIZED_AT_ONCE):
                 part = slice(start, start + TOKENIZED_AT_ONCE)
-                tokens = self.model.tokenize(texts[part])
+                tokens = self.model.tokenize(texts[part], first=start)
                 truncated[part] = [token.truncated for token in tokens]
                 first = _SiblingVectors(self.model, siblings[part])
                 for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):

@@ -2,9 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from cde_rag.model import CDEModel
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"  # beside the repository
 
@@ -21,3 +25,11 @@ def shared_data() -> Path:
             pytest.fail(f"expected the evaluation data in {data}")
         pytest.skip("the evaluation data is on the project's own machines only")
     return data
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> "CDEModel":
+    """Two layers of sixteen dimensions in float32; everything a big model does, in a millisecond."""
+    from tiny import tiny_cde_model
+
+    return tiny_cde_model()

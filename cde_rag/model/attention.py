@@ -12,7 +12,7 @@ from cde_rag.model.config import ModelConfig
 
 def split_heads(x: Float[Tensor, "batch tokens dim"], heads: int) -> Float[Tensor, "batch {heads} tokens head_dim"]:
     """Cut the last axis into heads and bring them before the tokens."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def merge_heads(x: Float[Tensor, "batch heads tokens head_dim"]) -> Float[Tensor, "batch tokens dim"]:
@@ -32,8 +32,8 @@ class EncoderLayer(nn.Module):
     """A post-norm BERT layer with gated cross-attention inside its attention.
 
     The text's queries meet its own keys and, in a softmax of its own, the given ones. Each head's second answer is
-    weighted with tanh(gate) and added to the first before the output projection, so that with gates at zero the layer is
-    exactly BERT's, and with them open a context costs no projection of the text at all.
+    weighted with tanh(gate) and added to the first before the output projection. So the layer is exactly BERT's while the
+    gates are zero, and a context costs no projection of the text when they are not.
 
     Source: Devlin et al. 2018 for the layer; the gated one-way attention is ours.
     """

@@ -20,7 +20,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def native_dtype(device: str) -> str:
-    """The fastest dtype that the device computes in natively: bf16 where it has it, else fp16 on GPUs and fp32 on CPUs."""
+    """The fastest dtype the device computes in natively: bf16 where it can, else fp16 on GPUs and fp32 on CPUs."""
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.startswith("mps"):
@@ -99,9 +99,17 @@ class CDEModel:
         """Length of an embedding."""
         return self.config.dim
 
-    def tokenize(self, texts: Sequence[str]) -> list[Tokens]:
-        """Token ids as the second stage reads them. Raises `CorpusError` for blank or invalid texts."""
-        return self.tokenizer(texts, self.config.max_length)
+    def tokenize(self, texts: Sequence[str], *, first: int = 0) -> list[Tokens]:
+        """Token ids as the second stage reads them.
+
+        Args:
+            texts: Texts.
+            first: Position of the first of them in the caller's list, for messages.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate.
+        """
+        return self.tokenizer(texts, self.config.max_length, first=first)
 
     def first_stage(self, texts: Sequence[str], *, mini_batch_size: int = 64) -> Float32[np.ndarray, "texts dim"]:
         """Read each text by itself: the rows of a Context, or siblings.
@@ -164,7 +172,7 @@ class CDEModel:
                 None if bool(mask.all()) else mask.to(self.device),
                 role,
                 prepared,
-                None if siblings is None else torch.from_numpy(siblings).to(self.device),
-                None if sibling_mask is None else torch.from_numpy(sibling_mask).to(self.device),
+                None if siblings is None else torch.tensor(siblings, device=self.device),
+                None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device),
             )
         return vectors.cpu().numpy()

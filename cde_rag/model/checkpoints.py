@@ -42,13 +42,14 @@ def find(name: str | Path) -> Path:
 def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
     """Store every matrix of `state` as int8 with a float16 scale for each `GROUP` entries of a row.
 
-    The largest absolute value of a group becomes 127, so that no entry moves by more than a 254th of it (and the scale's
-    own rounding). Vectors and scalars stay float32.
+    The largest absolute value of a group becomes 127, so that no entry moves by more than a 254th of it (and by the
+    rounding of the scale). Vectors and scalars stay float32.
     """
     stored: dict[str, Tensor] = {}
     for key, value in state.items():
         if value.ndim == 2:
-            groups = value.float().unflatten(1, (-1, GROUP if value.shape[1] % GROUP == 0 else value.shape[1]))
+            width = GROUP if value.shape[1] % GROUP == 0 else value.shape[1]
+            groups = value.float().reshape(len(value), -1, width)
             scale = (groups.abs().amax(dim=2, keepdim=True) / 127).clamp(min=1e-7).half()
             stored[key] = torch.round(groups / scale.float()).clamp(-127, 127).to(torch.int8).flatten(1)
             stored[key + SCALE] = scale[..., 0]
@@ -63,7 +64,7 @@ def dequantise(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for key, value in stored.items():
         if value.dtype == torch.int8:
             scale = stored[key + SCALE].float()
-            state[key] = (value.unflatten(1, (scale.shape[1], -1)) * scale[..., None]).flatten(1)
+            state[key] = (value.reshape(*scale.shape, -1) * scale[..., None]).flatten(1)
         elif not key.endswith(SCALE):
             state[key] = value.float()
     return state
@@ -122,7 +123,7 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
         network.load_state_dict(dequantise(load(content)), strict=True, assign=True)
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise ModelError(f"{folder / WEIGHTS} does not hold the tensors that {CONFIG} describes: {error}") from error
-    return network.eval().requires_grad_(False), tokenizer, digest(config, weights_sha256)
+    return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, weights_sha256)
 
 
 def digest(config: ModelConfig, weights_sha256: str) -> str:

@@ -1,6 +1,7 @@
 """From the vectors of a sample of the corpus to what every layer of the second stage needs of it."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,7 @@ class SetAttention(nn.Module):
 
 
 class OutputMap(nn.Module):
-    """A mild whitening by the context's second moments: U (λ/λ̄ + s)^(-a) Uᵀ, scaled to leave an average direction alone.
+    """A mild whitening by the context's second moments: U ((λ/λ̄ + s) / (1 + s))^(-a) Uᵀ.
 
     λ and U are the eigenvalues and eigenvectors of the context embeddings' second-moment matrix and λ̄ their mean; a is
     learned and zero at the start, where the map is the identity, and s ≥ 0 is learned. Directions that all documents of
@@ -93,7 +94,7 @@ class OutputMap(nn.Module):
         with torch.no_grad():
             weights = (counts / counts.sum()).double()
             moments = torch.einsum("jd,je,j->de", context.double(), context.double(), weights)
-            values, vectors = torch.linalg.eigh(moments)
+            values, vectors = cast("tuple[Tensor, Tensor]", torch.linalg.eigh(moments))  # pyright: ignore[reportUnknownMemberType]
             relative = (values.clamp(min=0) / values.mean()).float()
             vectors = vectors.float()
         shift = self.log_shift.exp()

@@ -41,13 +41,13 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self.sha256 = hashlib.sha256(serialised.encode()).hexdigest()
 
-    def __call__(self, texts: Sequence[str], max_length: int) -> list[Tokens]:
-        """Tokenize a batch in one call.
+    def __call__(self, texts: Sequence[str], max_length: int, *, first: int = 0) -> list[Tokens]:
+        """Tokenize a batch in one call; messages count positions from `first`.
 
         Raises:
             CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
         """
-        for position, text in enumerate(texts):
+        for position, text in enumerate(texts, start=first):
             if not text.strip():
                 raise CorpusError(f"Text {position} is empty or blank; leave it out or give it content.")
             utf8(text, where=f"Text {position}")

@@ -1,7 +1,7 @@
 """What one update sees: pairs of one source, a context they do not stand in, and the siblings of passages.
 
-A batch is a pure function of the data, the seed and the update's number, so that a resumed run sees what an uninterrupted
-one would have seen.
+A batch is a pure function of the data, the seed and the update's number, so that a resumed run sees what an
+uninterrupted one would have seen.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ class Batches:
         return self._parents[self._of_domain[domain][0]][0]
 
     def _context(self, positions: list[int], random: np.random.Generator) -> list[int]:
-        """Documents of the batch's domain (its source, where that is small) without the batch and its near-duplicates."""
+        """Documents of the batch's domain (or source, where that is small) but not the batch or its near-duplicates."""
         config = self._config
         low, high = np.log(config.smallest_context), np.log(config.largest_context)
         size = round(float(np.exp(random.uniform(low, high))))

@@ -65,7 +65,7 @@ def start(folder: Path) -> TwoStage:
 
 
 def main(data: Path, output: Path, minutes: float, distillation_minutes: float) -> None:
-    """Make the model: every finished step is kept in `output`, so that a second call goes on where the first stopped."""
+    """Make the model. Finished steps are kept in `output`: a second call goes on where the first stopped."""
     teacher = minilm_folder()
     pairs = load_pairs(data)
     surrogate = cached(minilm(max_length=SURROGATE_TOKENS), f"minilm-{SURROGATE_TOKENS}", output / "surrogate")

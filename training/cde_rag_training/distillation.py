@@ -37,7 +37,7 @@ def distil_first_stage(
         log: Called with the update's number and the mean cosine of its batch.
     """
     stage = network.first_stage.train()
-    parameters = [parameter.requires_grad_(True) for parameter in stage.parameters()]
+    parameters = [parameter.requires_grad_() for parameter in stage.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.01)
     random = np.random.default_rng(seed)
     started, update = time.monotonic(), 0
@@ -62,4 +62,4 @@ def distil_first_stage(
             elapsed = time.monotonic() - started
             if elapsed >= seconds:
                 break
-    stage.eval().requires_grad_(False)
+    stage.eval().requires_grad_(requires_grad=False)

@@ -80,8 +80,8 @@ def _key(text: str) -> bytes:
 def without_duplicates(pairs: Iterable[Pair], *, against: Iterable[str] = ()) -> list[Pair]:
     """Keep the first pair of each document, and none whose document or query stands in `against` (evaluation texts).
 
-    Texts are compared without regard to case and white space. A repeated query stays: it has several right answers, which
-    the loss masks for each other.
+    Texts are compared without regard to case and white space. A repeated query stays: it has several right answers,
+    which the loss masks for each other.
     """
     forbidden = {_key(text) for text in against}
     kept: list[Pair] = []

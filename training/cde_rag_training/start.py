@@ -37,8 +37,8 @@ def from_bert(folder: Path, config: ModelConfig, *, seed: int) -> TwoStage:
     """Build a one-way model from a BERT checkpoint with mean pooling, such as all-MiniLM-L6-v2.
 
     The second stage starts as that checkpoint: gates and roles are zero, the output map is the identity, so that its
-    vectors are the checkpoint's under every context. The first stage takes the checkpoint's first layers and a projection
-    that starts at nothing, and has to be distilled. A layer's context keys and values start as its own.
+    vectors are the checkpoint's under every context. The first stage takes the checkpoint's first layers and a
+    projection that starts at nothing, and has to be distilled. A layer's context keys and values start as its own.
 
     Args:
         folder: Holds `model.safetensors` with Hugging Face's BERT keys.

@@ -59,8 +59,7 @@ class Trainer:
     """Trains a network whose first stage is finished.
 
     The learning rates rise over the warm-up and fall linearly to zero at the end of the time. Every `save_every` updates
-    the state is written to `output`, and a new Trainer on the same folder goes on from there with the batches that would
-    have come next.
+    the state is written to `output`; a new Trainer on the same folder goes on from there with the batches that come next.
 
     Args:
         network: Trained in place; word embeddings and first stage stay as they are.
@@ -86,11 +85,11 @@ class Trainer:
         self.network, self.tokenizer, self.batches, self.surroundings = network, tokenizer, batches, surroundings
         self.config, self.output = config, output
         self.update, self.elapsed = 0, 0.0
-        network.requires_grad_(False)
+        network.requires_grad_(requires_grad=False)
         groups = _parameter_groups(network, config)
         for group in groups:
             for parameter in group["params"]:
-                parameter.requires_grad_(True)
+                parameter.requires_grad_()
         self.optimiser = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
         self._rates = [group["lr"] for group in self.optimiser.param_groups]
         output.mkdir(parents=True, exist_ok=True)
@@ -108,7 +107,7 @@ class Trainer:
             self._log({"update": self.update, "seconds": round(self.elapsed, 1), **row})
             if self.update % self.config.save_every == 0 or self.elapsed >= self.config.seconds:
                 self._save()
-        self.network.eval().requires_grad_(False)
+        self.network.eval().requires_grad_(requires_grad=False)
 
     def _step(self, batch: Batch) -> dict[str, float | int]:
         share = self.elapsed / self.config.seconds
@@ -125,8 +124,8 @@ class Trainer:
             "context": len(batch.context),
             "siblings": sum(map(len, batch.siblings)),
             "norm": round(float(norm), 3),
-            "gate": round(float(self.network.second_stage.gates.abs().mean()), 4),
-            "exponent": round(float(self.network.output_map.exponent), 4),
+            "gate": round(float(self.network.second_stage.gates.detach().abs().mean()), 4),
+            "exponent": round(float(self.network.output_map.exponent.detach()), 4),
         }
 
     def loss(self, batch: Batch) -> Float[Tensor, ""]:
@@ -194,7 +193,7 @@ class Trainer:
         progress = json.loads((self.output / "state.json").read_text())
         if progress["config"] != asdict(self.config):
             raise ResumeError(
-                f"{self.output} holds a run with another config: {progress['config']}. Choose another output folder, or "
+                f"{self.output} holds a run with another config: {progress['config']}. Choose another folder, or "
                 "train with that config."
             )
         tensors = load_file(self.output / "state.safetensors")

@@ -1,0 +1,123 @@
+"""Weights on disk: what is written comes back, and nothing that is not quite right is loaded."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from tiny import tiny_network, tiny_tokenizer
+
+from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
+from cde_rag.model import checkpoints
+from cde_rag.model.config import ModelConfig
+
+TEXTS = ["the river", "a loan of the bank", "water and fish"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    return folder
+
+
+@pytest.fixture
+def copy(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "copy")
+
+
+def null_vectors(model):
+    return ContextualEmbedder(model, Context.null(model)).embed_documents(TEXTS)
+
+
+def test_what_is_written_comes_back(written, tiny_model):
+    loaded = CDEModel.from_pretrained(written, device="cpu", dtype="float32")
+    assert (null_vectors(loaded) * null_vectors(tiny_model)).sum(axis=1).min() > 0.999  # int8
+    again = CDEModel.from_pretrained(str(written), device="cpu", dtype="float32")
+    np.testing.assert_array_equal(null_vectors(again), null_vectors(loaded))
+    assert again.identity == loaded.identity
+
+
+def test_writing_twice_gives_the_same_bytes(written, tmp_path):
+    checkpoints.write(tmp_path, tiny_network(), tiny_tokenizer())
+    for name in (checkpoints.CONFIG, checkpoints.WEIGHTS, checkpoints.TOKENIZER):
+        assert (tmp_path / name).read_bytes() == (written / name).read_bytes()
+
+
+@settings(max_examples=30)
+@given(
+    arrays(np.float32, st.tuples(st.integers(1, 5), st.sampled_from([3, 64, 128])), elements=st.floats(-9, 9, width=32))
+)
+def test_int8_moves_no_entry_by_more_than_promised(matrix):
+    value = torch.from_numpy(matrix)
+    back = checkpoints.dequantise(checkpoints.quantise({"weight": value}))["weight"]
+    width = 64 if matrix.shape[1] % 64 == 0 else matrix.shape[1]
+    largest = value.abs().reshape(len(value), -1, width).amax(dim=2, keepdim=True)
+    error = (back - value).abs().reshape(len(value), -1, width)
+    assert (error <= largest * (1 / 254 + 2**-10) + 1e-5).all()
+
+
+def test_name_of_the_model_is_no_part_of_its_digest(written):
+    config = json.loads((written / "config.json").read_text())
+    first = ModelConfig(name="a", dim=16, heads=4)
+    assert checkpoints.digest(first, "x") == checkpoints.digest(ModelConfig(name="b", dim=16, heads=4), "x")
+    assert checkpoints.digest(first, "x") != checkpoints.digest(ModelConfig(name="a", dim=16, heads=2), "x")
+    assert config["name"] == "tiny"
+
+
+@pytest.mark.parametrize("name", [checkpoints.WEIGHTS, checkpoints.TOKENIZER])
+def test_a_flipped_bit_is_found(copy, name):
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(ModelError, match=f"{name}: config.json expects sha256 .* damaged"):
+        CDEModel.from_pretrained(copy)
+
+
+@pytest.mark.parametrize("name", [checkpoints.WEIGHTS, checkpoints.TOKENIZER])
+def test_a_missing_file_is_named(copy, name):
+    (copy / name).unlink()
+    with pytest.raises(ModelError, match=f"Expected .*{name}"):
+        CDEModel.from_pretrained(copy)
+
+
+def change(folder, **fields):
+    path = folder / checkpoints.CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def test_newer_format_is_refused(copy):
+    change(copy, format=2)
+    with pytest.raises(ModelError, match=r"format 1, found .* format 2. Update cde-rag"):
+        CDEModel.from_pretrained(copy)
+
+
+def test_unknown_fields_are_refused(copy):
+    change(copy, colour="red")
+    with pytest.raises(ModelError, match="colour"):
+        CDEModel.from_pretrained(copy)
+
+
+def test_tensors_have_to_be_those_of_the_config(copy):
+    change(copy, layers=3)
+    with pytest.raises(ModelError, match="does not hold the tensors"):
+        CDEModel.from_pretrained(copy)
+
+
+def test_config_that_is_no_json(copy):
+    (copy / checkpoints.CONFIG).write_text("layers: 2")
+    with pytest.raises(ModelError, match="Expected a model config"):
+        CDEModel.from_pretrained(copy)
+
+
+def test_unknown_name_lists_the_known(tmp_path):
+    with pytest.raises(ModelError, match=r"cde-mini, cde-mini-0.*found .*nothing"):
+        CDEModel.from_pretrained(tmp_path / "nothing")
+
+
+def test_alias_names_a_bundled_model():
+    assert checkpoints.find("cde-mini") == checkpoints.find(checkpoints.ALIASES["cde-mini"])

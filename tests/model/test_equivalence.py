@@ -1,0 +1,143 @@
+"""What must not change a vector, and what must.
+
+Contract: a text's vector depends on the text, its role, the context and its siblings as sets. Not on the order of the
+context, on what else is in the batch, on padding, or on when the context was prepared (1e-5 in float32). All of it is
+tested on a model whose gates are open, since with closed gates everything is equal to everything.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cde_rag import Context, ContextualEmbedder, SmallContextWarning
+from cde_rag.embedder import fit
+from cde_rag.sampling import Sample
+from tiny import WORDS
+
+TOLERANCE = 1e-5
+texts_of_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=25).map(" ".join)
+
+
+def corpus(size: int, *, seed: int) -> list[str]:
+    random = np.random.default_rng(seed)
+    words = WORDS[:10] if seed % 2 else WORDS[10:]
+    return [f"{' '.join(random.choice(words, size=8))} {'abcdefghij'[number % 10]}{number}" for number in range(size)]
+
+
+def context_of(model, documents, **changes):
+    return fit(model, Sample(documents=documents, documents_seen=len(documents)), strategy="random", seed=0)
+
+
+@pytest.fixture(scope="module")
+def embedder(tiny_model):
+    return ContextualEmbedder(tiny_model, context_of(tiny_model, corpus(40, seed=1)))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return ["river", "the bank of the river", "interest " * 12, "a loan", "water and fish in the delta " * 3]
+
+
+def moved(first, second):
+    return float(np.abs(first - second).max())
+
+
+def test_another_context_moves_every_vector(tiny_model, embedder, texts):
+    other = ContextualEmbedder(tiny_model, context_of(tiny_model, corpus(40, seed=2)))
+    null = ContextualEmbedder(tiny_model, Context.null(tiny_model))
+    own = embedder.embed_documents(texts)
+    for foreign in (other, null):
+        assert np.abs(own - foreign.embed_documents(texts)).max(axis=1).min() > 1e-2
+        assert foreign.fingerprint != embedder.fingerprint
+
+
+def test_role_moves_vectors(embedder, texts):
+    assert moved(embedder.embed_documents(texts), embedder.embed_queries(texts)) > 1e-2
+
+
+def test_vectors_are_float32_of_unit_norm_in_the_order_of_the_texts(embedder, texts):
+    vectors = embedder.embed_documents(texts)
+    assert (vectors.dtype, vectors.shape) == (np.float32, (len(texts), 16))
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(embedder.embed_documents(texts[::-1]), vectors[::-1], atol=TOLERANCE)
+
+
+@settings(max_examples=25)
+@given(st.lists(texts_of_words, min_size=1, max_size=9), st.integers(1, 9))
+def test_batched_equals_single(tiny_model, batch, size):
+    context = context_of(tiny_model, corpus(20, seed=1))
+    alone = ContextualEmbedder(tiny_model, context, mini_batch_size=1)
+    together = ContextualEmbedder(tiny_model, context, mini_batch_size=size)
+    one_by_one = np.concatenate([alone.embed_documents([text]) for text in batch])
+    np.testing.assert_allclose(together.embed_documents(batch), one_by_one, atol=TOLERANCE)
+
+
+def test_cached_context_equals_fresh_one(tiny_model, embedder, texts):
+    for text in texts:
+        fresh = ContextualEmbedder(tiny_model, embedder.context).embed_queries([text])
+        np.testing.assert_allclose(embedder.embed_queries([text]), fresh, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("size", [1, 7, 511, 512, 600])
+def test_context_is_a_set_of_any_size(tiny_model, texts, size):
+    documents = corpus(size, seed=1)
+    forward = ContextualEmbedder(tiny_model, context_of(tiny_model, documents))
+    backward = ContextualEmbedder(tiny_model, context_of(tiny_model, documents[::-1]))
+    assert forward.context.size == size
+    assert forward.fingerprint == backward.fingerprint
+    np.testing.assert_allclose(forward.embed_documents(texts), backward.embed_documents(texts), atol=TOLERANCE)
+
+
+def test_a_repeated_document_counts_as_often(tiny_model, texts):
+    once = corpus(6, seed=1)
+    doubled = ContextualEmbedder(tiny_model, context_of(tiny_model, once * 2))
+    tilted = ContextualEmbedder(tiny_model, context_of(tiny_model, once + once[:1] * 9))
+    plain = ContextualEmbedder(tiny_model, context_of(tiny_model, once))
+    np.testing.assert_allclose(doubled.embed_documents(texts), plain.embed_documents(texts), atol=TOLERANCE)
+    assert moved(tilted.embed_documents(texts), plain.embed_documents(texts)) > 1e-3
+    assert len({embedder.fingerprint for embedder in (doubled, tilted, plain)}) == 3
+
+
+def test_siblings_move_a_document_and_no_query(embedder, texts):
+    lone = embedder.embed_documents(texts)
+    together = embedder.embed_documents(texts, parents=["p"] * len(texts))
+    assert np.abs(lone - together).max(axis=1).min() > 1e-2
+
+
+def test_siblings_are_a_set(embedder):
+    siblings = ["the river", "a boat in water", "flood risk"]
+    forward = embedder.embed_passages(["delta"], [siblings]).vectors
+    np.testing.assert_allclose(embedder.embed_passages(["delta"], [siblings[::-1]]).vectors, forward, atol=TOLERANCE)
+    assert moved(embedder.embed_passages(["delta"], [siblings[:2]]).vectors, forward) > 1e-3
+
+
+def test_batch_of_mixed_families_equals_single(tiny_model, embedder, texts):
+    siblings = [["the river", "fish"], [], ["a loan"], [], ["flood", "risk", "delta", "boat"]]
+    together = embedder.embed_passages(texts, siblings).vectors
+    for row, (text, group) in enumerate(zip(texts, siblings, strict=True)):
+        np.testing.assert_allclose(embedder.embed_passages([text], [group]).vectors[0], together[row], atol=TOLERANCE)
+    np.testing.assert_allclose(together[1], embedder.embed_documents([texts[1]])[0], atol=TOLERANCE)
+
+
+def test_parents_are_siblings_in_order(embedder, texts):
+    parents = ["p", None, "p", "q", "p"]
+    by_parent = embedder.embed_documents(texts, parents=parents)
+    siblings = [[texts[2], texts[4]], [], [texts[0], texts[4]], [], [texts[0], texts[2]]]
+    np.testing.assert_allclose(by_parent, embedder.embed_passages(texts, siblings).vectors, atol=TOLERANCE)
+
+
+def test_order_of_the_corpus_changes_nothing(tiny_model, texts):
+    documents = corpus(200, seed=1)
+    shuffled = np.random.default_rng(3).permutation(documents).tolist()
+    first = ContextualEmbedder.from_corpus(documents, model=tiny_model, context_size=64)
+    second = ContextualEmbedder.from_corpus(iter(shuffled), model=tiny_model, context_size=64)
+    assert first.fingerprint == second.fingerprint
+    assert first.context.size == 64
+    np.testing.assert_allclose(first.embed_documents(texts), second.embed_documents(texts), atol=TOLERANCE)
+
+
+def test_a_small_corpus_is_its_own_context(tiny_model):
+    with pytest.warns(SmallContextWarning, match="5 different documents, fewer than context_size=512"):
+        embedder = ContextualEmbedder.from_corpus(corpus(5, seed=1), model=tiny_model)
+    assert embedder.context.size == 5
