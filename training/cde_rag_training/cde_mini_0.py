@@ -3,18 +3,22 @@
 import argparse
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float32, Int64
 from safetensors.torch import load_file, save_file
 
+from cde_rag.evaluation import evaluate
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 from cde_rag_training.batches import BatchConfig, Batches
 from cde_rag_training.clusters import paired_kmeans
+from cde_rag_training.development import development_sets, parent_sets
 from cde_rag_training.distillation import distil_first_stage
 from cde_rag_training.pairs import Pair, per_source, read_sources, without_duplicates
 from cde_rag_training.start import bert_tokenizer, from_bert
@@ -35,7 +39,8 @@ SOURCES = {  # about so many pairs of each, parents kept whole
     "gsm8k": 1_000,
 }
 HELD_OUT_DOMAINS = {
-    "doc_redis", "doc_helm", "doc_govuk", "doc_prometheus", "doc_ansible", "doc_git", "lfrqa_recreation", "lfrqa_science",
+    "doc_redis", "doc_helm", "doc_govuk", "doc_prometheus", "doc_ansible", "doc_git",
+    "lfrqa_recreation", "lfrqa_science",
     "debian_admin", "debian_editors", "debian_graphics", "debian_kde", "debian_mail", "debian_math", "debian_php",
     "debian_ruby", "debian_sound", "debian_web",
 }  # fmt: skip
@@ -64,8 +69,8 @@ def start(folder: Path) -> TwoStage:
     return from_bert(folder, ModelConfig(name="cde-mini-0"), seed=0)
 
 
-def main(data: Path, output: Path, minutes: float, distillation_minutes: float) -> None:
-    """Make the model. Finished steps are kept in `output`: a second call goes on where the first stopped."""
+def train(data: Path, output: Path, minutes: float, distillation_minutes: float) -> None:
+    """Make the trained model. Finished steps are kept in `output`: a second call goes on where the first stopped."""
     teacher = minilm_folder()
     pairs = load_pairs(data)
     surrogate = cached(minilm(max_length=SURROGATE_TOKENS), f"minilm-{SURROGATE_TOKENS}", output / "surrogate")
@@ -73,14 +78,44 @@ def main(data: Path, output: Path, minutes: float, distillation_minutes: float) 
     documents = surrogate([pair.document for pair in pairs])
     network, tokenizer = start(teacher), TextTokenizer(bert_tokenizer(teacher))
     _first_stage(network, tokenizer, pairs, documents, output, seconds=60 * distillation_minutes)
-    texts = [pair.document for pair in pairs]
-    vectors = CDEModel(network, tokenizer, "", dtype="float32").first_stage(texts)
-    cosine = (vectors * documents).sum(axis=1)
-    print(f"first stage against all-MiniLM-L6-v2: mean cosine {cosine.mean():.3f}", flush=True)
+    vectors = CDEModel(network, tokenizer, "", device="cpu", dtype="float32").first_stage(
+        [pair.document for pair in pairs]
+    )
+    print(f"first stage against its teacher: mean cosine {(vectors * documents).sum(axis=1).mean():.3f}", flush=True)
     batches = Batches(pairs, documents, _clusters(pairs, queries, documents), BatchConfig(), seed=0)
     config = TrainingConfig(seconds=60 * minutes)
     Trainer(network, tokenizer, batches, Surroundings(vectors, queries, documents), config, output / "run").run()
-    checkpoints.write(output / "trained", network, bert_tokenizer(teacher))
+
+
+def interpolated(output: Path, share: float) -> TwoStage:
+    """The model between start (share 0) and the last saved state of training (share 1), weight by weight.
+
+    Source: Wortsman et al. 2022 (WiSE-FT): in between lies what a short training adds without what it forgets.
+    """
+    network = start(minilm_folder())
+    first = load_file(output / "first_stage.safetensors")
+    trained = load_file(output / "run" / "state.safetensors")
+    state = network.state_dict()
+    for key, value in state.items():
+        name = key.removeprefix("first_stage.")
+        state[key] = first[name] if key != name else torch.lerp(value, trained[f"network.{key}"], share)
+    network.load_state_dict(state)
+    return network.eval().requires_grad_(requires_grad=False)
+
+
+def choose(data: Path, output: Path, shares: Sequence[float]) -> None:
+    """Measure shares of the training on small development sets, as `evaluate` does."""
+    tokenizer = TextTokenizer(bert_tokenizer(minilm_folder()))
+    plain, with_parents = development_sets(data), parent_sets(data)
+    for share in shares:
+        model = CDEModel(interpolated(output, share), tokenizer, f"{share}", device="cpu")
+        print(f"share {share}", evaluate(plain, model=model, systems=("own", "null", "foreign")), sep="\n", flush=True)
+        print(evaluate(with_parents, model=model, systems=("own", "parents")), flush=True)
+
+
+def ship(output: Path, share: float, folder: Path) -> None:
+    """Write the chosen model to a folder of bundled models."""
+    checkpoints.write(folder, interpolated(output, share), bert_tokenizer(minilm_folder()))
 
 
 def _first_stage(
@@ -119,9 +154,16 @@ def _clusters(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("step", choices=["train", "choose", "ship"])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/ and eval/")
     parser.add_argument("--output", type=Path, default=Path("runs/cde-mini-0"))
-    parser.add_argument("--minutes", type=float, default=60.0, help="of contrastive training")
-    parser.add_argument("--distillation-minutes", type=float, default=6.0)
+    parser.add_argument("--minutes", type=float, default=60.0, help="train: of contrastive training")
+    parser.add_argument("--distillation-minutes", type=float, default=5.0, help="train: of the first stage")
+    parser.add_argument("--share", type=float, nargs="+", default=[0.0, 0.5, 1.0], help="choose, ship: of the training")
     arguments = parser.parse_args()
-    main(arguments.data, arguments.output, arguments.minutes, arguments.distillation_minutes)
+    if arguments.step == "train":
+        train(arguments.data, arguments.output, arguments.minutes, arguments.distillation_minutes)
+    elif arguments.step == "choose":
+        choose(arguments.data, arguments.output, arguments.share)
+    else:
+        ship(arguments.output, arguments.share[0], checkpoints.BUNDLED / "cde-mini-0")

@@ -22,8 +22,8 @@ def false_negatives(
         same_query: Equal numbers where two queries are the same text.
 
     Returns:
-        `mask[i, j]` is true where pair j has the same query as pair i, its document is a duplicate of document i
-        (cosine ≥ 0.95), or scores more than 0.10 above document i for query i. The diagonal is false: the positive stays.
+        `mask[i, j]` is true where pair j has the same query as pair i, document j is a duplicate of document i
+        (cosine ≥ 0.95) or scores more than 0.10 above document i for query i. The diagonal is false.
 
     Source: paper §4.1 eq. 4 with a margin, since the start model is the surrogate: the plain rule would mask, for
     42 % of the queries, just what is to be learned.

@@ -58,8 +58,8 @@ class Surroundings:
 class Trainer:
     """Trains a network whose first stage is finished.
 
-    The learning rates rise over the warm-up and fall linearly to zero at the end of the time. Every `save_every` updates
-    the state is written to `output`; a new Trainer on the same folder goes on from there with the batches that come next.
+    The learning rates rise over the warm-up and fall linearly to zero at the end. Every `save_every` updates
+    the state is written to `output`; a new Trainer on the same folder goes on from there with the next batches.
 
     Args:
         network: Trained in place; word embeddings and first stage stay as they are.
