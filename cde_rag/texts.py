@@ -6,18 +6,19 @@ from collections.abc import Iterable
 from cde_rag.errors import CorpusError
 
 
-def reject_str(texts: Iterable[str], *, call: str) -> None:
+def reject_str(texts: Iterable[object], *, call: str, what: str = "texts") -> None:
     """Refuse one text where a list is due: it would be read letter by letter.
 
     Args:
         texts: What the caller was given.
         call: Name of the called function, for the message.
+        what: What the strings are.
 
     Raises:
         TypeError: `texts` is a `str`.
     """
     if isinstance(texts, str):
-        raise TypeError(f"{call} takes a list of texts and was given one str; pass [text] instead of text.")
+        raise TypeError(f'{call} takes a list of {what} and was given one str; pass ["…"].')
 
 
 def utf8(text: str, *, where: str) -> bytes:

@@ -1,0 +1,284 @@
+"""A collection: an embedder and a store that hold one vector space together."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from cde_rag import __version__
+from cde_rag.context import Context
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.errors import CDEError, ContextMismatchError, ModelError
+from cde_rag.intake import from_columns
+from cde_rag.model import CDEModel
+from cde_rag.stores.base import Damage, Hit, Record, Store
+from cde_rag.texts import reject_str
+from cde_rag.writing import AddReport, Progress, Writer, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a collection is.
+
+    Attributes:
+        documents: Records in it.
+        fingerprint: Names the vector space.
+        model: Exact name of the model.
+        dim: Length of a vector.
+        generation: Number of the active generation.
+        parent_key: The metadata key that names a record's parent, if parents are used.
+        context_size: Documents in the context; 0 for the null context.
+        context_source: Which texts they were sampled from.
+        context_sampling: How.
+        context_seed: Of the sample.
+        context_documents_seen: Texts the sample was drawn from.
+        context_created: UTC, ISO 8601.
+        library_version: Of cde-rag when the collection was created.
+    """
+
+    documents: int
+    fingerprint: str
+    model: str
+    dim: int
+    generation: int
+    parent_key: str | None
+    context_size: int
+    context_source: str
+    context_sampling: str
+    context_seed: int
+    context_documents_seen: int
+    context_created: str
+    library_version: str
+
+
+class Collection:
+    """Records that are embedded in one context, kept in a store and searched. Thread-safe for reading and adding.
+
+    With a `parent_key`, records with the same `metadata[parent_key]` are the passages of one parent, in order of
+    insertion, and each is embedded given its siblings. Where the passages of a parent change, those that have other
+    siblings now are embedded anew.
+
+    Args:
+        store: Holds a collection already; see `create` and `open`.
+        embedder: Of the vector space that is in the store.
+
+    Raises:
+        ContextMismatchError: The embedder is of another vector space.
+        StoreError: There is no collection in the store.
+    """
+
+    def __init__(self, store: Store, embedder: ContextualEmbedder) -> None:
+        manifest = store.manifest()
+        if manifest.fingerprint != embedder.fingerprint:
+            raise ContextMismatchError(expected=manifest.fingerprint, found=embedder.fingerprint)
+        self.store = store
+        self.embedder = embedder
+        self.parent_key: str | None = manifest.settings["parent_key"]
+        self._writer = Writer(store, embedder, self.parent_key)
+
+    @classmethod
+    def create(cls, store: Store, embedder: ContextualEmbedder, *, parent_key: str | None = None) -> "Collection":
+        """Make an empty collection in an empty store.
+
+        Args:
+            store: Where there is no collection yet.
+            embedder: Its context is stored with the vectors.
+            parent_key: The top-level metadata key that names a record's parent.
+
+        Raises:
+            StoreError: There is a collection already, or the place is not writable.
+            ValueError: A `parent_key` that filters cannot name.
+        """
+        if parent_key is not None and ("." in parent_key or parent_key in ("", "and", "or", "not")):
+            raise ValueError(f"parent_key has to be a key without dots, and not and, or, not; found {parent_key!r}")
+        store.create(
+            dim=embedder.dim,
+            fingerprint=embedder.fingerprint,
+            context=embedder.context.to_bytes(),
+            settings={
+                "parent_key": parent_key,
+                "model": embedder.context.identity.name,
+                "library_version": __version__,
+            },
+        )
+        return cls(store, embedder)
+
+    @classmethod
+    def open(
+        cls,
+        store: Store,
+        *,
+        model: str | Path | CDEModel | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> "Collection":
+        """Open what `create` made: context and model come back with the vectors.
+
+        Args:
+            store: Where the collection is.
+            model: A folder or model in place of the name that is stored with the collection.
+            device: See CDEModel.
+            dtype: See CDEModel.
+
+        Raises:
+            ContextFormatError: The stored context is damaged, or of a newer format.
+            ContextMismatchError: The model has other weights than the one that made the vectors.
+            ModelError: There is no model of the stored name here.
+            StoreError: There is no collection in the store, or it is damaged.
+        """
+        name = store.manifest().settings["model"]
+        context = Context.from_bytes(store.context(), where="The context in the store")
+        try:
+            embedder = ContextualEmbedder(name if model is None else model, context, device=device, dtype=dtype)
+        except ModelError as error:
+            if model is not None:
+                raise
+            raise ModelError(
+                f"The collection was made with the model {name!r}. {error} "
+                "Where its files are elsewhere: Collection.open(store, model=folder)."
+            ) from error
+        return cls(store, embedder)
+
+    def add(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[str] | None = None,
+        titles: Iterable[str] | None = None,
+        metadata: Iterable[Mapping[str, Any]] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Add texts, or replace those of the same id. Streams: any iterable, chunk by chunk.
+
+        A repeated call finishes what an interrupted one began; what is there already costs no work.
+
+        Args:
+            texts: What is embedded (behind its title) and found.
+            ids: Unique; a digest of title, text and parent by default, so that adding twice is adding once.
+            titles: Embedded before each text.
+            metadata: JSON objects; what filters look at.
+            on_progress: Called after each chunk is written.
+
+        Raises:
+            CorpusError: A record cannot be used, the columns are not equally long, or an id comes twice with different
+                texts. Nothing of its chunk is written; the chunks before stay.
+            TypeError: One `str` where a list is due.
+
+        Warns:
+            TruncationWarning: Records were longer than the model reads, with their number.
+        """
+        records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
+        return self._writer.add(records, len(texts) if isinstance(texts, Sized) else None, on_progress)
+
+    def add_records(
+        self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
+    ) -> AddReport:
+        """Add records, or replace those of the same id; streams, raises and warns like `add`."""
+        return self._writer.add(records, len(records) if isinstance(records, Sized) else None, on_progress)
+
+    def search(self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None) -> list[Hit]:
+        """The `k` best hits for one query; see `search_batch`."""
+        if not isinstance(cast(object, query), str):
+            raise TypeError("search takes one query, a str; for several there is search_batch([…])")
+        return self.search_batch([query], k, where=where)[0]
+
+    def search_batch(
+        self, queries: Sequence[str], k: int = 10, *, where: Mapping[str, Any] | None = None
+    ) -> list[list[Hit]]:
+        """The best hits for each query.
+
+        Args:
+            queries: Texts that are not blank.
+            k: At most so many hits for each; there are fewer where fewer records match.
+            where: A filter over the metadata; see `cde_rag.stores.filters`.
+
+        Raises:
+            ContextMismatchError: The collection was given another context since it was opened.
+            CorpusError: A query is blank or no valid Unicode.
+            FilterError: A filter outside the grammar.
+            ValueError: `k` is below 1.
+        """
+        reject_str(queries, call="search_batch", what="queries")
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        if not queries:
+            return []
+        vectors = self.embedder.embed_queries(queries)
+        return self.store.search(vectors, k, fingerprint=self.embedder.fingerprint, where=where)
+
+    def get(self, ids: Sequence[str]) -> list[Record]:
+        """The records of those ids that exist, in the order asked."""
+        reject_str(ids, call="get", what="ids")
+        return [row.record for row in self.store.get(ids)]
+
+    def delete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
+        """Remove records by id or by filter, and embed anew those whose siblings went.
+
+        Args:
+            ids: Unknown ones are passed over.
+            where: A filter over the metadata.
+
+        Returns:
+            How many records there were.
+
+        Raises:
+            FilterError: A filter outside the grammar.
+            ValueError: Not exactly one of `ids` and `where`.
+        """
+        if (ids is None) == (where is None):
+            raise ValueError("delete takes either ids or where=…, exactly one of them")
+        if ids is not None:
+            reject_str(ids, call="delete", what="ids")
+        return self._writer.delete(ids, where)
+
+    def count(self, where: Mapping[str, Any] | None = None) -> int:
+        """How many records match the filter; all without one."""
+        return self.store.count(where)
+
+    def scroll(self, where: Mapping[str, Any] | None = None) -> Iterator[Record]:
+        """All records that match the filter, in order of insertion."""
+        return (row.record for row in rows(self.store, where))
+
+    def inspect(self) -> Inspection:
+        """What the collection is."""
+        manifest, context = self.store.manifest(), self.embedder.context
+        return Inspection(
+            documents=self.store.count(),
+            fingerprint=manifest.fingerprint,
+            model=manifest.settings["model"],
+            dim=manifest.dim,
+            generation=manifest.generation,
+            parent_key=self.parent_key,
+            context_size=context.size,
+            context_source=context.manifest.source,
+            context_sampling=context.manifest.sampling,
+            context_seed=context.manifest.seed,
+            context_documents_seen=context.manifest.documents_seen,
+            context_created=context.manifest.created,
+            library_version=manifest.settings["library_version"],
+        )
+
+    def verify(self) -> list[Damage]:
+        """Read everything and compare it with its checksums; an empty list means all is well."""
+        damages = self.store.verify()
+        try:
+            found = Context.from_bytes(self.store.context(), where="The context in the store").fingerprint
+        except CDEError as error:
+            return [*damages, Damage("context", str(error))]
+        expected = self.store.manifest().fingerprint
+        if found != expected:
+            damages = [*damages, Damage("context", f"Expected fingerprint {expected}, found {found}.")]
+        return damages
+
+    def close(self) -> None:
+        """Release the store; the object is not used after that."""
+        self.store.close()
+
+    def __enter__(self) -> "Collection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

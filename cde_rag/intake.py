@@ -1,0 +1,150 @@
+"""What comes into a collection: records made of columns, checked one by one, and cut into chunks."""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import zip_longest
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from cde_rag.errors import CorpusError
+from cde_rag.stores.base import Record
+from cde_rag.texts import reject_str, utf8
+
+CHUNK = 1024  # records that are embedded and written together: what a kill can cost
+LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
+
+Parent: TypeAlias = str | int
+
+_ENDED = object()
+
+
+def embedded_text(record: Record) -> str:
+    """What of a record is embedded: title and text."""
+    return f"{record.title} {record.text}" if record.title else record.text
+
+
+def parent_of(record: Record, parent_key: str | None) -> Parent | None:
+    """The parent that a record's metadata names; none where the key is missing, null or "".
+
+    Raises:
+        CorpusError: The metadata holds neither a string nor a whole number there.
+    """
+    value = None if parent_key is None else record.metadata.get(parent_key)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise CorpusError(
+            f"Record {record.id!r}: its parent {parent_key!r} must be a string or a whole number, found {value!r:.80}."
+        )
+    return value
+
+
+def from_columns(
+    texts: Iterable[str],
+    *,
+    ids: Iterable[str] | None,
+    titles: Iterable[str] | None,
+    metadata: Iterable[Mapping[str, Any]] | None,
+    parent_key: str | None,
+) -> Iterator[Record]:
+    """Records of parallel columns. Without ids a record's id is a digest of title, text and parent.
+
+    Raises:
+        CorpusError: Columns of different lengths; before the first record where the lengths are known.
+        TypeError: One `str` or one mapping where a list is due.
+    """
+    given = {"texts": texts, "ids": ids, "titles": titles, "metadata": metadata}
+    columns: dict[str, Iterable[Any]] = {name: column for name, column in given.items() if column is not None}
+    for name, column in columns.items():
+        reject_str(column, call="add", what=name)
+        if isinstance(column, Mapping):
+            raise TypeError(f"add takes a list of {name}, one for each text, and was given one mapping.")
+    lengths = {name: len(column) for name, column in columns.items() if isinstance(column, Sized)}
+    if len(set(lengths.values())) > 1:
+        raise CorpusError(f"texts, ids, titles and metadata have to be equally many, found {lengths}.")
+    return _zipped(columns, parent_key)
+
+
+def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Iterator[Record]:
+    for position, values in enumerate(zip_longest(*columns.values(), fillvalue=_ENDED)):
+        row: dict[str, Any] = dict(zip(columns, values, strict=True))
+        ended = [name for name, value in row.items() if value is _ENDED]
+        if ended:
+            raise CorpusError(f"{', '.join(ended)} ended at position {position}, before the other columns did.")
+        record = Record("", row["texts"], row.get("titles", ""), row.get("metadata", {}))
+        yield Record(row.get("ids") or _default_id(record, parent_key), record.text, record.title, record.metadata)
+
+
+def _default_id(record: Record, parent_key: str | None) -> str:
+    parent = parent_of(record, parent_key)
+    parts = f"{record.title}\0{record.text}" + ("" if parent is None else f"\0{parent}")
+    return hashlib.sha256(utf8(parts, where="A record without an id")).hexdigest()[:32]
+
+
+def checked(record: Record, position: int) -> Record:
+    """A record whose metadata is what JSON gives back.
+
+    Args:
+        record: What the caller gave.
+        position: Its place in the call, for messages.
+
+    Raises:
+        CorpusError: An id, title or text that is no valid string, a blank text, or metadata that JSON cannot hold.
+    """
+    where = f"Record {position} ({record.id!r:.80})"
+    for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
+        if not isinstance(cast(object, value), str):
+            raise CorpusError(f"{where}: its {name} has to be a str, found {type(value).__name__}.")
+        utf8(value, where=f"{where}: its {name}")
+    if not record.id:
+        raise CorpusError(f"{where}: its id is empty; leave ids out to have them made of the texts.")
+    if not embedded_text(record).strip():
+        raise CorpusError(f"{where}: its text is empty or blank; leave it out or give it content.")
+    try:
+        written = json.dumps(dict(record.metadata), allow_nan=False, ensure_ascii=False)
+        utf8(written, where=f"{where}: its metadata")
+        metadata = cast(dict[str, Any], json.loads(written))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorpusError(f"{where}: its metadata has to be a JSON object: {error}.") from error
+    return Record(record.id, record.text, record.title, metadata)
+
+
+def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[Record]]:
+    """Cut a stream of records, checked, into chunks which end, if they can, where a parent ends.
+
+    Raises:
+        CorpusError: A record cannot be used; the chunks before its own have been given out.
+    """
+    chunk: list[Record] = []
+    last: Parent | None = None  # parent of the last record
+    for position, record in enumerate(records):
+        record = checked(record, position)
+        parent = parent_of(record, parent_key)
+        if len(chunk) >= LONGEST_CHUNK or (len(chunk) >= CHUNK and (parent is None or parent != last)):
+            yield chunk
+            chunk = []
+        chunk.append(record)
+        last = parent
+    if chunk:
+        yield chunk
+
+
+class Positions:
+    """Where in a call its ids stood, in eight bytes for each record."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+
+    def extend(self, ids: Iterable[str]) -> None:
+        """Note the next records' ids."""
+        self._hashes.extend(map(hash, ids))
+
+    def first(self, ids: Sequence[str]) -> list[int]:
+        """The first position of each of some ids, which all stood in the call."""
+        hashes, asked = np.array(self._hashes, dtype=np.int64), [hash(each) for each in ids]
+        found = np.flatnonzero(np.isin(hashes, np.array(asked, dtype=np.int64)))
+        firsts = {int(hashes[position]): int(position) for position in reversed(found)}
+        return [firsts[each] for each in asked]

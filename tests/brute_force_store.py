@@ -1,0 +1,125 @@
+"""The obvious store: lists in memory, searched one by one. What every real store has to agree with."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cde_rag.errors import ContextMismatchError, StoreError
+from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.filters import matches
+
+
+@dataclass
+class _Entry:
+    row: Row
+    vector: np.ndarray
+
+
+class BruteForceStore:
+    """Generation 1 of a Store, as its Protocol says."""
+
+    def __init__(self) -> None:
+        self._manifest: StoreManifest | None = None
+        self._context = b""
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.RLock()
+        self.added: list[list[str]] = []  # ids of each call of add
+
+    def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        if self._manifest is not None:
+            raise StoreError("expected an empty place, found a store")
+        self._manifest = StoreManifest(dim=dim, fingerprint=fingerprint, generation=1, settings=dict(settings))
+        self._context = context
+
+    def exists(self) -> bool:
+        return self._manifest is not None
+
+    def manifest(self) -> StoreManifest:
+        if self._manifest is None:
+            raise StoreError("expected a store, found none")
+        return self._manifest
+
+    def context(self) -> bytes:
+        return self._context
+
+    def add(self, rows: Sequence[Row], vectors: np.ndarray, *, fingerprint: str) -> None:
+        self._same_space(fingerprint)
+        with self._lock:
+            self.added.append([row.record.id for row in rows])
+            for row, vector in zip(rows, vectors, strict=True):
+                self._entries[row.record.id] = _Entry(row, vector)  # a dict keeps the place of a key
+
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+        with self._lock:
+            entries = {id_: self._entries[id_] for id_ in metadata}
+            for id_, entry in entries.items():
+                entry.row = Row(replace(entry.row.record, metadata=dict(metadata[id_])), entry.row.digest)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        with self._lock:
+            return sum(self._entries.pop(id_, None) is not None for id_ in ids)
+
+    def get(self, ids: Sequence[str]) -> list[Row]:
+        with self._lock:
+            return [self._entries[id_].row for id_ in ids if id_ in self._entries]
+
+    def count(self, where: Mapping[str, Any] | None = None) -> int:
+        return len(self._matching(where))
+
+    def scroll(
+        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
+    ) -> list[Row]:
+        rows = [entry.row for entry in self._matching(None)]
+        start = 0 if after is None else [row.record.id for row in rows].index(after) + 1
+        found = [row for row in rows[start:] if where is None or matches(where, row.record.metadata)]
+        return found[:limit]
+
+    def search(
+        self, queries: np.ndarray, k: int, *, fingerprint: str, where: Mapping[str, Any] | None = None
+    ) -> list[list[Hit]]:
+        self._same_space(fingerprint)
+        entries = self._matching(where)
+        return [self._best(entries, query, k) for query in queries]
+
+    def vectors(self, ids: Sequence[str], *, fingerprint: str) -> np.ndarray:
+        self._same_space(fingerprint)
+        return np.stack([self._entries[id_].vector for id_ in ids])
+
+    def generations(self) -> list[Generation]:
+        return [Generation(1, self.manifest().fingerprint, active=True, vectors=len(self._entries))]
+
+    def create_generation(self, *, fingerprint: str, context: bytes) -> int:
+        raise NotImplementedError
+
+    def add_to_generation(
+        self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: np.ndarray
+    ) -> None:
+        raise NotImplementedError
+
+    def activate(self, generation: int) -> None:
+        raise NotImplementedError
+
+    def drop(self, generation: int) -> None:
+        raise NotImplementedError
+
+    def verify(self) -> list[Damage]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+    def _matching(self, where: Mapping[str, Any] | None) -> list[_Entry]:
+        with self._lock:
+            entries = list(self._entries.values())
+        return [entry for entry in entries if where is None or matches(where, entry.row.record.metadata)]
+
+    def _best(self, entries: Sequence[_Entry], query: np.ndarray, k: int) -> list[Hit]:
+        scored = sorted(((float(entry.vector @ query), entry.row.record) for entry in entries), key=lambda one: -one[0])
+        return [Hit(record.id, score, record.title, record.text, record.metadata) for score, record in scored[:k]]
+
+    def _same_space(self, fingerprint: str) -> None:
+        if self.manifest().fingerprint != fingerprint:
+            raise ContextMismatchError(expected=self.manifest().fingerprint, found=fingerprint)
