@@ -1,0 +1,210 @@
+"""What every store keeps and answers: records, vectors in generations, one context per generation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What goes into a collection.
+
+    Attributes:
+        id: Any non-empty string, unique in the collection.
+        text: What is embedded and returned.
+        title: Embedded in front of the text (`title + " " + text`) and returned beside it.
+        metadata: JSON object; what filters look at.
+    """
+
+    id: str
+    text: str
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record as a store keeps it.
+
+    Attributes:
+        record: The record.
+        digest: sha256 hex over what was embedded (text, title, siblings); opaque to the store.
+    """
+
+    record: Record
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What comes out of a search.
+
+    Attributes:
+        id: The record's id.
+        score: Dot product of unit vectors, in [-1, 1], higher is better.
+        title: The record's title.
+        text: The record's text.
+        metadata: The record's metadata.
+    """
+
+    id: str
+    score: float
+    title: str
+    text: str
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One complete set of vectors of a collection under one fingerprint.
+
+    Attributes:
+        number: 1, 2, 3 … in order of creation; never used twice.
+        fingerprint: Names the vector space.
+        active: Whether searches and additions use it.
+        vectors: How many records have a vector in it.
+    """
+
+    number: int
+    fingerprint: str
+    active: bool
+    vectors: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreManifest:
+    """What a store knows of itself.
+
+    Attributes:
+        dim: Length of a vector.
+        fingerprint: Of the active generation.
+        generation: Number of the active generation.
+        settings: What the collection wrote at creation (JSON object).
+    """
+
+    dim: int
+    fingerprint: str
+    generation: int
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that `verify` found wrong.
+
+    Attributes:
+        where: File, table or record id.
+        found: What was expected and what was found, in one sentence.
+    """
+
+    where: str
+    found: str
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Vectors at rest. Every call is atomic: after a kill at any instant it happened wholly or not at all.
+
+    All vectors are float32, `(rows, dim)`, unit norm. Every call that reads or writes vectors of the active generation
+    names the fingerprint of the space it means and raises `ContextMismatchError` where that generation has another.
+    Safe to use from threads.
+    """
+
+    def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        """Make an empty store with generation 1 active.
+
+        Raises:
+            StoreError: There is a store already, or the place is not writable.
+        """
+        ...
+
+    def exists(self) -> bool:
+        """Whether there is a store at this place."""
+        ...
+
+    def manifest(self) -> StoreManifest:
+        """What the store knows of itself.
+
+        Raises:
+            StoreError: There is no store at this place.
+            StoreFormatError: Damaged, or of a newer format.
+        """
+        ...
+
+    def context(self) -> bytes:
+        """The bytes of the active generation's Context, as given."""
+        ...
+
+    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
+        """Insert rows, or replace rows of the same id (which keep their place in the order)."""
+        ...
+
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+        """Replace the metadata of the given ids; vectors and digests stay. An unknown id raises `KeyError`."""
+        ...
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove rows from every generation; returns how many there were. Unknown ids are passed over."""
+        ...
+
+    def get(self, ids: Sequence[str]) -> list[Row]:
+        """The rows of those ids that exist, in the order asked."""
+        ...
+
+    def count(self, where: Mapping[str, Any] | None = None) -> int:
+        """How many rows match the filter (all without one)."""
+        ...
+
+    def scroll(
+        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
+    ) -> list[Row]:
+        """Up to `limit` rows in order of insertion, those after id `after`."""
+        ...
+
+    def search(
+        self,
+        queries: Float32[np.ndarray, "queries dim"],
+        k: int,
+        *,
+        fingerprint: str,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]:
+        """For each query min(k, matching rows) hits, best first; equal scores in order of insertion."""
+        ...
+
+    def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
+        """The vectors of the given ids; unknown ids raise `KeyError`."""
+        ...
+
+    def generations(self) -> list[Generation]:
+        """All generations, oldest first."""
+        ...
+
+    def create_generation(self, *, fingerprint: str, context: bytes) -> int:
+        """Begin another, empty, inactive generation; returns its number."""
+        ...
+
+    def add_to_generation(
+        self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: Float32[np.ndarray, "ids dim"]
+    ) -> None:
+        """Give rows that are in the store their vectors in an inactive generation."""
+        ...
+
+    def activate(self, generation: int) -> None:
+        """Make a generation that has a vector for every row the active one."""
+        ...
+
+    def drop(self, generation: int) -> None:
+        """Remove an inactive generation and its vectors."""
+        ...
+
+    def verify(self) -> list[Damage]:
+        """Read everything and compare it with its checksums; an empty list means all is well."""
+        ...
+
+    def close(self) -> None:
+        """Release files and locks; the object is not used after that."""
+        ...

@@ -1,0 +1,177 @@
+"""What a valid filter is made of, and what it means: `holds` is the oracle of every store's filters."""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, Literal, TypeAlias, cast
+
+Kind: TypeAlias = Literal["text", "number", "boolean", "null", "date"]
+Key: TypeAlias = str | int | float  # ordered within its kind
+
+_ISO: Final = re.compile(
+    r"""(?P<day>\d{4}-\d\d-\d\d)
+        (?: [T\ ] (?P<minute>\d\d:\d\d) (?: :(?P<second>\d\d) (?: \.(?P<fraction>\d+) )? )?
+            (?: Z | (?P<sign>[+-]) (?P<hours>[01]\d|2[0-3]) :? (?P<minutes>[0-5]\d) )?
+        )?""",
+    re.ASCII | re.IGNORECASE | re.VERBOSE,
+)
+_START: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "in": operator.eq,
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+    "contains": lambda text, part: part in text,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value in a filter: its kind, and its key within that kind."""
+
+    kind: Kind
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """An operator and its operands.
+
+    Attributes:
+        operator: `in` (also for `eq`), `nin` (also for `ne`), `gt`, `gte`, `lt`, `lte` or `contains`.
+        operands: Any number for `in`, at least one for `nin`, else one.
+    """
+
+    operator: str
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A condition on one field.
+
+    Attributes:
+        path: Keys from the top of the metadata.
+        comparisons: What one element of the field passes, all of them; none where only `exists` is asked.
+        exists: Whether the field is there, be it null or an empty list; None where that is not asked.
+    """
+
+    path: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+    exists: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """All parts hold; true of no parts."""
+
+    parts: tuple["Filter", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Some part holds; false of no parts."""
+
+    parts: tuple["Filter", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The part does not hold."""
+
+    part: "Filter"
+
+
+Filter: TypeAlias = Field | And | Or | Not
+
+
+def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
+    """Whether a record with this metadata passes the filter."""
+    match condition:
+        case And(parts):
+            return all(holds(part, metadata) for part in parts)
+        case Or(parts):
+            return any(holds(part, metadata) for part in parts)
+        case Not(part):
+            return not holds(part, metadata)
+        case Field(path, comparisons, exists):
+            found = list(_values(metadata, path))
+            if exists is not None and exists != bool(found):
+                return False
+            leaves = [leaf for value in found for leaf in elements(value)]
+            return not comparisons or any(all(_passes(one, leaf) for one in comparisons) for leaf in leaves)
+
+
+def _passes(comparison: Comparison, leaf: object) -> bool:
+    """Whether one element passes; of another kind than all operands it never does."""
+    pairs = [(key, operand.key) for operand in comparison.operands if (key := key_of(leaf, operand.kind)) is not None]
+    if comparison.operator == "nin":
+        return bool(pairs) and all(key != wanted for key, wanted in pairs)
+    return any(_COMPARISONS[comparison.operator](key, wanted) for key, wanted in pairs)
+
+
+def _values(value: object, path: tuple[str, ...]) -> Iterator[object]:
+    """All values at a path; lists on the way are passed through."""
+    if not path:
+        yield value
+        return
+    for element in elements(value):
+        if isinstance(element, Mapping) and path[0] in element:
+            yield from _values(cast(Mapping[str, object], element)[path[0]], path[1:])
+
+
+def elements(value: object) -> Iterator[object]:
+    """The elements of a list, and of the lists in it; anything else is its own only element."""
+    if not isinstance(value, list | tuple):
+        yield value
+        return
+    for element in cast(Iterable[object], value):
+        yield from elements(element)
+
+
+def key_of(leaf: object, kind: Kind) -> Key | None:
+    """What of an element of the metadata is compared with operands of `kind`; None where it is of another kind."""
+    match kind:
+        case "text":
+            return leaf if isinstance(leaf, str) else None
+        case "date":
+            return instant(leaf) if isinstance(leaf, str) else None
+        case "number":
+            return number(leaf) if isinstance(leaf, int | float) and not isinstance(leaf, bool) else None
+        case "boolean":
+            return int(leaf) if isinstance(leaf, bool) else None
+        case "null":
+            return 0 if leaf is None else None
+
+
+def number(value: int | float) -> int | float:
+    """`value` as numbers are compared: integers beyond 64 bits as the nearest float."""
+    if isinstance(value, float) or -(2**63) <= value < 2**63:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def instant(text: str) -> str | None:
+    """The moment that an ISO 8601 string names, as a string that sorts as time does; None where it names none.
+
+    Example:
+        >>> instant("2024-01-31T01:00:00.50+01:00") == instant("2024-01-31 00:00:00.5") > instant("2024-01-31")
+        True
+    """
+    found = _ISO.fullmatch(text)
+    if found is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(f"{found['day']}T{found['minute'] or '00:00'}:{found['second'] or '00'}+00:00")
+    except ValueError:
+        return None
+    offset = timedelta(hours=int(found["hours"] or 0), minutes=int(found["minutes"] or 0))
+    since = moment - _START + (offset if found["sign"] == "-" else -offset)
+    return f"{since.days:07d}{since.seconds:05d}{(found['fraction'] or '').rstrip('0')}"

@@ -1,0 +1,193 @@
+"""One SQLite file: its tables, its connections, and its errors in our words."""
+
+import contextlib
+import sqlite3
+import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.faiss.folder import check_folder, fsync_folder
+
+FORMAT: Final = 1  # stands in the file's header as user_version
+_APPLICATION: Final = 0x43444552  # "CDER"
+_BUSY_S: Final = 60.0  # how long a writer waits for another
+_CHECKPOINT_PAGES: Final = 100  # of 4 KiB in the write-ahead log; small, so that adding one record writes little
+
+_TABLES: Final = (
+    # One row. `json`: manifest.Manifest; the other tables and files are read as it says.
+    "CREATE TABLE manifest (json TEXT NOT NULL, checksum BLOB NOT NULL)",
+    # `position`: order of insertion. `checksum`: over the other columns. `metadata`: JSON.
+    """CREATE TABLE records (
+        position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, checksum BLOB NOT NULL, title TEXT NOT NULL,
+        metadata TEXT NOT NULL, text TEXT NOT NULL)""",
+    # The metadata once more, one row for each element, for filters; see fields.py.
+    """CREATE TABLE fields (
+        path TEXT NOT NULL, kind TEXT NOT NULL, value NOT NULL, position INTEGER NOT NULL, instant TEXT,
+        PRIMARY KEY (path, kind, value, position)) WITHOUT ROWID""",
+    "CREATE INDEX fields_position ON fields (position)",
+    # `row`: of the generation's vector file. `checksum`: over position, digest and the vector's bytes.
+    """CREATE TABLE vectors (
+        generation INTEGER NOT NULL, position INTEGER NOT NULL, row INTEGER NOT NULL, digest TEXT NOT NULL,
+        checksum BLOB NOT NULL, PRIMARY KEY (generation, position)) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX vectors_row ON vectors (generation, row)",
+    # Rows of vector files whose record was deleted or has another vector now.
+    """CREATE TABLE dead (
+        generation INTEGER NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (generation, row)) WITHOUT ROWID""",
+    # CRC-32 of each block of a vector file; the last block's grows with it.
+    """CREATE TABLE blocks (
+        generation INTEGER NOT NULL, block INTEGER NOT NULL, checksum INTEGER NOT NULL,
+        PRIMARY KEY (generation, block)) WITHOUT ROWID""",
+)
+
+
+class Database:
+    """Connections to the SQLite file at `path`: any number of readers beside one writer, from any thread or process.
+
+    A reader sees one state from its first statement to its end. Durable when `writing` ends (WAL, synchronous=FULL).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._idle: list[sqlite3.Connection] = []
+        self._closing = weakref.finalize(self, _close_all, self._idle)
+
+    def create(self) -> None:
+        """Make the folder and an empty file in it, which is no store until its tables are committed."""
+        with self._errors():
+            check_folder(self.path.parent)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fsync_folder(self.path.parent.parent)
+            with contextlib.closing(sqlite3.connect(self.path, timeout=_BUSY_S)) as connection:
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise StoreError(
+                    f"{self.path}: expected a file system with shared memory, found none. Use a local disk."
+                )
+
+    def exists(self) -> bool:
+        """Whether the file is there and has its tables."""
+        with self._errors():
+            check_folder(self.path.parent)
+            if not self.path.exists():
+                return False
+            with self._borrowed() as connection:
+                return _has_tables(connection)
+
+    @contextmanager
+    def reading(self) -> Generator[sqlite3.Connection, None, None]:
+        """A connection that sees one state of the file.
+
+        Raises:
+            StoreError: There is no store at this place, or it cannot be opened.
+            StoreFormatError: Damaged, or of a newer format.
+        """
+        with self._errors(), self._borrowed() as connection:
+            connection.execute("BEGIN")
+            try:
+                self._check_format(connection)
+                yield connection
+            finally:
+                _roll_back(connection)
+
+    @contextmanager
+    def writing(self, *, new: bool = False) -> Generator[sqlite3.Connection, None, None]:
+        """The only connection that writes; what it did is committed at the end, or undone after an exception.
+
+        Args:
+            new: The file has no tables yet.
+
+        Raises:
+            StoreError: Another writer did not end within a minute, the disk is full, or the place is not writable.
+            StoreFormatError: Damaged, or of a newer format.
+        """
+        with self._errors(), self._borrowed() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if new:
+                    _create_tables(connection, self.path)
+                else:
+                    self._check_format(connection)
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                _roll_back(connection)
+
+    def close(self) -> None:
+        """Close the connections; the last one of all processes moves the write-ahead log into the file."""
+        _close_all(self._idle)
+
+    @contextmanager
+    def _borrowed(self) -> Generator[sqlite3.Connection, None, None]:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        check_folder(self.path.parent)
+        if not self.path.exists():
+            raise StoreError(f"{self.path.parent}: expected a store, found none. Make one with Collection.create(…).")
+        address = f"{self.path.absolute().as_uri()}?mode=rw"
+        connection = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        connection.text_factory = bytes  # checksums are over bytes, and damaged text need not be UTF-8
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        return connection
+
+    def _check_format(self, connection: sqlite3.Connection) -> None:
+        if not _has_tables(connection):
+            raise StoreError(
+                f"{self.path.parent}: expected a store, found one whose creation did not finish. Create it."
+            )
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found != FORMAT:
+            raise StoreFormatError(f"{self.path}: expected format {FORMAT}, found {found}. Update cde-rag.")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        tables = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid").fetchall()
+        if application != _APPLICATION or [sql for (sql,) in tables] != [sql.encode() for sql in _TABLES]:
+            raise StoreFormatError(f"{self.path}: expected the tables of a store, found others. Restore a copy.")
+
+    @contextmanager
+    def _errors(self) -> Generator[None, None, None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            hint = "Is the disk full, the folder not writable, or another writer at work?"
+            raise StoreError(f"{self.path}: expected to read or write it, found: {error}. {hint}") from error
+        except sqlite3.DatabaseError as error:
+            raise StoreFormatError(f"{self.path}: expected a sound file, found: {error}. Restore a copy.") from error
+        except OSError as error:
+            hint = "Is the disk full, or the folder not writable?"
+            raise StoreError(f"{self.path.parent}: expected to read or write it, found: {error}. {hint}") from error
+
+
+def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
+    if _has_tables(connection):
+        raise StoreError(f"{path.parent}: expected no store, found one. Open it with Collection.open(…).")
+    for table in _TABLES:
+        connection.execute(table)
+    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone() is not None
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _close_all(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()

@@ -1,0 +1,78 @@
+"""The folder of a store: whether it may be one, and files that survive a power failure."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import StoreError
+
+# On these, SQLite's locks and the memory that its processes share do not hold. Source: sqlite.org/wal.html, overview
+_NETWORK: Final = re.compile(
+    r"(fuse\.)?(afs|beegfs|ceph|cifs|davfs2?|gcsfuse|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|rclone|s3fs"
+    r"|smb3|smbfs|sshfs)"
+)
+_MOUNTS: Final = Path("/proc/self/mounts")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse what cannot be the folder of a store.
+
+    Raises:
+        StoreError: It is a file, or lies on a network file system (known on Linux only).
+    """
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(
+            f"{folder}: expected a folder (a store is a folder of files), found a file. Give another path."
+        )
+    kind = filesystem(folder, os.fsdecode(_MOUNTS.read_bytes())) if _MOUNTS.exists() else ""
+    if _NETWORK.fullmatch(kind):
+        reason = "its locks and shared memory do not hold between machines"
+        raise StoreError(
+            f"{folder}: expected a local file system, found {kind}; {reason}. Put the store on a local disk."
+        )
+
+
+def filesystem(path: Path, mounts: str) -> str:
+    r"""The type of the file system that `path` is or would be on, by a table in the form of /proc/mounts.
+
+    Example:
+        >>> filesystem(Path("/mnt/my disk/papers"), "/dev/a / ext4 rw 0 0\nhost:/b /mnt/my\\040disk nfs4 rw 0 0\n")
+        'nfs4'
+    """
+    place = path.resolve()
+    found, kind = Path("/"), ""
+    for line in mounts.splitlines():
+        _, point, type_, *_ = line.split(" ")
+        mounted = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point))
+        if place.is_relative_to(mounted) and mounted.is_relative_to(found):
+            found, kind = mounted, type_
+    return kind
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file that nothing refers to yet; it and its name are on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's bytes, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()

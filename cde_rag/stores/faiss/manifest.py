@@ -1,0 +1,160 @@
+"""What a FAISS store knows of itself: one JSON document with a checksum, written anew in every transaction."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cde_rag.errors import ContextMismatchError, StoreError
+from cde_rag.stores.base import Generation, StoreManifest
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """A snapshot of a generation's vectors for approximate search.
+
+    Attributes:
+        name: File name.
+        rows: How many rows of the vector file it holds, from the first on.
+        sha256: Of the file.
+    """
+
+    name: str
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationState:
+    """One generation.
+
+    Attributes:
+        number: Of the generation.
+        fingerprint: Names the vector space.
+        context_sha256: Of the file with its Context's bytes.
+        vectors: Name of the vector file.
+        rows: How many rows of the vector file count; what follows them was never committed.
+        dead: How many of these rows belong to no record any more.
+        index: The snapshot for approximate search, if there is one.
+    """
+
+    number: int
+    fingerprint: str
+    context_sha256: str
+    vectors: str
+    rows: int = 0
+    dead: int = 0
+    index: IndexFile | None = None
+
+    @property
+    def context(self) -> str:
+        """Name of the file with the Context's bytes."""
+        return f"context-{self.number}"
+
+    def check_space(self, fingerprint: str) -> None:
+        """Refuse another vector space.
+
+        Raises:
+            ContextMismatchError: The generation has another fingerprint.
+        """
+        if fingerprint != self.fingerprint:
+            raise ContextMismatchError(expected=self.fingerprint, found=fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The whole store.
+
+    Attributes:
+        dim: Length of a vector.
+        settings: What the collection wrote at creation.
+        active: Number of the active generation.
+        last: Number of the newest generation ever made.
+        generations: All that are there, oldest first.
+    """
+
+    dim: int
+    settings: Mapping[str, Any]
+    active: int
+    last: int
+    generations: tuple[GenerationState, ...]
+
+    @property
+    def serving(self) -> GenerationState:
+        """The active generation."""
+        return self.generation(self.active)
+
+    def generation(self, number: int) -> GenerationState:
+        """The generation of that number.
+
+        Raises:
+            StoreError: There is none.
+        """
+        for state in self.generations:
+            if state.number == number:
+                return state
+        there = ", ".join(str(state.number) for state in self.generations)
+        raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
+
+    def inactive(self, number: int) -> GenerationState:
+        """The generation of that number, which is not the active one.
+
+        Raises:
+            StoreError: There is none, or it is the active one.
+        """
+        if number == self.active:
+            raise StoreError(
+                f"Expected an inactive generation, found {number}, which is active. Activate another first."
+            )
+        return self.generation(number)
+
+    def put(self, state: GenerationState) -> "Manifest":
+        """The manifest with that generation added, or replaced where its number is there."""
+        others = {other.number: other for other in self.generations} | {state.number: state}
+        return dataclasses.replace(self, generations=tuple(others.values()))
+
+    def without(self, number: int) -> "Manifest":
+        """The manifest with that generation left out."""
+        left = tuple(state for state in self.generations if state.number != number)
+        return dataclasses.replace(self, generations=left)
+
+    def files(self) -> set[str]:
+        """Names of all files beside SQLite's that belong to the store."""
+        names = {name for state in self.generations for name in (state.context, state.vectors)}
+        return names | {state.index.name for state in self.generations if state.index is not None}
+
+    def public(self) -> StoreManifest:
+        """What the Store protocol tells."""
+        return StoreManifest(self.dim, self.serving.fingerprint, self.active, self.settings)
+
+    def public_generations(self) -> list[Generation]:
+        """What the Store protocol tells of the generations."""
+        return [
+            Generation(state.number, state.fingerprint, state.number == self.active, state.rows - state.dead)
+            for state in self.generations
+        ]
+
+    def to_json(self) -> bytes:
+        """As stored."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Manifest":
+        """Back from what `to_json` wrote; `data` was compared with its checksum before."""
+        fields = json.loads(data)
+        generations = [
+            state | {"index": state["index"] and IndexFile(**state["index"])} for state in fields["generations"]
+        ]
+        return cls(**fields | {"generations": tuple(GenerationState(**state) for state in generations)})
+
+
+def seal(*parts: str | bytes | int) -> bytes:
+    """sha256 over parts, so that moving a byte from one part to the next changes it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part if isinstance(part, bytes) else b"%d" % part
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.digest()

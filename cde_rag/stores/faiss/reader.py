@@ -1,0 +1,168 @@
+"""Reading one generation: its vectors, which of them count, and the search for the nearest."""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from cde_rag.errors import StoreFormatError
+from cde_rag.stores.base import Hit
+from cde_rag.stores.conditions import Filter
+from cde_rag.stores.faiss.index import Index
+from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest, seal
+from cde_rag.stores.faiss.nearest import candidates, exact_scores
+from cde_rag.stores.faiss.records import Records, Stored
+from cde_rag.stores.faiss.vectors import VectorFile, Vectors
+
+SELECTIVE: Final = 10  # a filter that keeps less than one vector in so many is answered exactly
+
+_log = logging.getLogger(__name__)
+
+
+class Reader:
+    """What a process keeps of one vector file between calls. Safe to use from threads.
+
+    Args:
+        folder: Of the store.
+        dim: Length of a vector.
+        name: Of the vector file.
+        flat_rows: Up to how many vectors are searched exactly.
+    """
+
+    def __init__(self, folder: Path, dim: int, name: str, flat_rows: int) -> None:
+        self.name = name
+        self.flat_rows = flat_rows
+        self._folder = folder
+        self._file = VectorFile(folder / name, dim)
+        self._vectors = self._file.read(0, np.empty(0, np.int64))
+        self._dead = np.empty(0, np.int64)
+        self._index: tuple[IndexFile, Index | None] | None = None
+        self._loading = threading.Lock()
+
+    def view(self, records: Records, manifest: Manifest, state: GenerationState) -> "View":
+        """The generation as a transaction sees it.
+
+        Raises:
+            StoreFormatError: The vector file is too short.
+            FileNotFoundError: It is not there.
+        """
+        vectors, dead = self._vectors, self._dead
+        if len(vectors) != state.rows:
+            vectors = self._vectors = self._file.read(state.rows, records.checksums(state.number))
+        if len(dead) != state.dead:
+            dead = self._dead = records.dead_rows(state.number)
+        return View(self, records, manifest, state, vectors, dead)
+
+    def index(self, wanted: IndexFile | None) -> Index | None:
+        """The snapshot for approximate search; None where there is none, or none that is sound."""
+        if wanted is None:
+            return None
+        with self._loading:
+            if self._index is None or self._index[0] != wanted:
+                try:
+                    self._index = wanted, Index.load(self._folder / wanted.name, wanted.sha256)
+                except (StoreFormatError, FileNotFoundError) as error:
+                    _log.warning("Searching exactly, which is slower, until the index is built again: %s", error)
+                    self._index = wanted, None
+            return self._index[1]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One state of one generation, inside a transaction.
+
+    Attributes:
+        records: The tables.
+        manifest: The manifest.
+        state: The generation in it.
+        vectors: The generation's vectors, those of deleted records too.
+        dead: Their rows, ascending.
+    """
+
+    reader: Reader
+    records: Records
+    manifest: Manifest
+    state: GenerationState
+    vectors: Vectors
+    dead: Int64[np.ndarray, "dead"]
+
+    def context(self) -> bytes:
+        """The bytes of the generation's Context.
+
+        Raises:
+            StoreFormatError: They do not have their checksum.
+            FileNotFoundError: The file is not there.
+        """
+        path = self.vectors.path.with_name(self.state.context)
+        data = path.read_bytes()
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.state.context_sha256:
+            wanted = self.state.context_sha256
+            raise StoreFormatError(f"{path}: expected sha256 {wanted[:16]}…, found {found[:16]}…. Restore a copy.")
+        return data
+
+    def stored(self, ids: Sequence[str]) -> list[Stored]:
+        """The rows of those ids that exist, in the order asked, each compared with its checksums."""
+        places = [(id_, place) for id_ in ids if (place := self.records.position_of(id_)) is not None]
+        found = self.at([place for _, place in places])
+        for (id_, _), stored in zip(places, found, strict=True):
+            if stored.row.record.id != id_:
+                raise self._damaged(f"record {id_!r:.80}, found {stored.row.record.id!r:.80}")
+        return found
+
+    def at(self, positions: Sequence[int]) -> list[Stored]:
+        """The rows at those positions, in the order asked, each compared with its checksums, its vector's too.
+
+        Raises:
+            StoreFormatError: One does not have its checksum.
+        """
+        found = self.records.stored(self.state.number, positions)
+        matrix = self.vectors.take(np.array([stored.vector_row for stored in found], np.int64))
+        for stored, vector in zip(found, matrix, strict=True):
+            if seal(stored.position, stored.row.digest, vector.tobytes()) != stored.checksum:
+                raise self._damaged(f"the vector and digest of record {stored.row.record.id!r:.80}, found others")
+        return found
+
+    def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None) -> list[list[Hit]]:
+        """For each query min(k, matching rows) hits, best first; equal scores in order of insertion."""
+        kept = None if where is None else self.records.vector_rows(self.state.number, where)
+        if kept is None and len(self.dead):
+            kept = np.delete(np.arange(len(self.vectors)), self.dead)
+        return [self._best(query, near, k) for query, near in zip(queries, self._near(queries, k, kept), strict=True)]
+
+    def _near(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, kept: Int64[np.ndarray, "kept"] | None
+    ) -> Iterator[Int64[np.ndarray, "_"]]:
+        """For each query rows that hold its k best among the kept ones, exactly or very probably; ascending."""
+        count = len(self.vectors) if kept is None else len(kept)
+        few = max(self.reader.flat_rows, len(self.vectors) // SELECTIVE, SELECTIVE * k)
+        index = None if count <= few else self.reader.index(self.state.index)
+        if index is None:
+            yield from candidates(self.vectors, queries, k, kept)
+            return
+        kept = np.arange(len(self.vectors)) if kept is None else kept
+        among = np.zeros(index.rows, np.bool_)
+        among[kept[kept < index.rows]] = True
+        tails = candidates(self.vectors, queries, k, kept[kept >= index.rows])
+        for query, near, tail in zip(queries, index.search(queries, k, among=among), tails, strict=True):
+            found = np.concatenate([near, tail])
+            yield found if len(found) >= k else next(candidates(self.vectors, query[None], k, kept))
+
+    def _best(self, query: Float32[np.ndarray, "dim"], near: Int64[np.ndarray, "rows"], k: int) -> list[Hit]:
+        scores = exact_scores(self.vectors, near, query)
+        positions = self.records.positions_of_rows(self.state.number, near)
+        best = np.lexsort((positions, -scores))[:k]
+        return [
+            Hit(record.id, float(scores[place]), record.title, record.text, record.metadata)
+            for place, stored in zip(best, self.at(positions[best].tolist()), strict=True)
+            for record in [stored.row.record]
+        ]
+
+    def _damaged(self, what: str) -> StoreFormatError:
+        return StoreFormatError(f"{self.vectors.path}: expected {what}. Restore a copy.")

@@ -1,0 +1,239 @@
+"""The tables of a store, read and written inside one transaction."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag.errors import CorpusError, StoreFormatError
+from cde_rag.stores.base import Record, Row
+from cde_rag.stores.conditions import Filter
+from cde_rag.stores.faiss.fields import Condition, condition, flatten
+from cde_rag.stores.faiss.manifest import Manifest, seal
+
+_EVERY = Condition("1", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row, and where its vector is.
+
+    Attributes:
+        position: Of the record in the order of insertion.
+        row: The record and the digest of what was embedded.
+        vector_row: In the vector file.
+        checksum: Over position, digest and the vector's bytes.
+    """
+
+    position: int
+    row: Row
+    vector_row: int
+    checksum: bytes
+
+
+class Records:
+    """The tables behind a connection that is in a transaction; `path` is for messages.
+
+    Whatever is read and does not have its checksum raises `StoreFormatError`.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def manifest(self) -> Manifest:
+        """The manifest."""
+        found = self._connection.execute("SELECT json, checksum FROM manifest").fetchall()
+        if len(found) != 1 or seal(found[0][0]) != found[0][1]:
+            raise StoreFormatError(
+                f"{self._path}: expected a manifest with its checksum, found another. Restore a copy."
+            )
+        return Manifest.from_json(found[0][0])
+
+    def put_manifest(self, manifest: Manifest) -> None:
+        """Replace the manifest."""
+        data = manifest.to_json()
+        self._connection.execute("DELETE FROM manifest")
+        self._connection.execute("INSERT INTO manifest VALUES (?, ?)", (data.decode(), seal(data)))
+
+    def position_of(self, id_: str) -> int | None:
+        """Position of the record with that id, if there is one."""
+        found = self._connection.execute("SELECT position FROM records WHERE id = ?", (id_,)).fetchone()
+        return None if found is None else found[0]
+
+    def count(self, where: Filter | None) -> int:
+        """How many records match."""
+        sql, keys = _EVERY if where is None else condition(where)
+        (count,) = self._connection.execute(f"SELECT count(*) FROM records WHERE {sql}", keys).fetchone()  # noqa: S608
+        return count
+
+    def positions(self, where: Filter | None, *, after: int, limit: int) -> list[int]:
+        """The first positions behind `after` of records that match."""
+        sql, keys = _EVERY if where is None else condition(where)
+        statement = f"SELECT position FROM records WHERE position > ? AND {sql} ORDER BY position LIMIT ?"  # noqa: S608
+        return self._integers(statement, (after, *keys, limit)).tolist()
+
+    def vector_rows(self, generation: int, where: Filter) -> Int64[np.ndarray, "rows"]:
+        """Rows of the vector file whose records match, ascending."""
+        sql, keys = condition(where)
+        statement = f"SELECT row FROM vectors WHERE generation = ? AND {sql}"  # noqa: S608
+        return np.sort(self._integers(statement, (generation, *keys)))
+
+    def dead_rows(self, generation: int) -> Int64[np.ndarray, "rows"]:
+        """Rows of the vector file that belong to no record any more, ascending."""
+        return self._integers("SELECT row FROM dead WHERE generation = ? ORDER BY row", (generation,))
+
+    def checksums(self, generation: int) -> Int64[np.ndarray, "blocks"]:
+        """CRC-32 of the vector file's blocks."""
+        return self._integers("SELECT checksum FROM blocks WHERE generation = ? ORDER BY block", (generation,))
+
+    def positions_of_rows(self, generation: int, rows: Int64[np.ndarray, "rows"]) -> Int64[np.ndarray, "rows"]:
+        """Positions of the records that rows of the vector file belong to; `rows` ascending."""
+        positions = self._integers(
+            """SELECT position FROM vectors
+            WHERE generation = ? AND row IN (SELECT value FROM json_each(?)) ORDER BY row""",
+            (generation, json.dumps(rows.tolist())),
+        )
+        if len(positions) != len(rows):
+            raise self._damaged(f"the records of {len(rows)} vectors, found {len(positions)}")
+        return positions
+
+    def stored(self, generation: int, positions: Sequence[int]) -> list[Stored]:
+        """The records at these positions, which must have a vector in the generation, in the order asked."""
+        found = self._connection.execute(
+            """SELECT position, id, title, metadata, text, records.checksum, row, digest, vectors.checksum
+            FROM records JOIN vectors USING (position)
+            WHERE generation = ? AND position IN (SELECT value FROM json_each(?))""",
+            (generation, json.dumps(list(positions))),
+        )
+        stored = {line[0]: self._checked(line) for line in found}
+        missing = set(positions) - set(stored)
+        if missing:
+            raise self._damaged(f"a record and its vector at position {min(missing)}, found none")
+        return [stored[position] for position in positions]
+
+    def put(self, record: Record, metadata: str) -> int:
+        """Insert a record with its metadata in JSON, or replace that of the same id; returns its position."""
+        position = self.position_of(record.id)
+        if position is None:
+            (position,) = self._connection.execute("SELECT coalesce(max(position), 0) + 1 FROM records").fetchone()
+        checksum = seal(position, record.id, record.title, metadata, record.text)
+        values = (position, record.id, checksum, record.title, metadata, record.text)
+        self._connection.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", values)
+        self._connection.execute("DELETE FROM fields WHERE position = ?", (position,))
+        elements = ((*element[:3], position, element.instant) for element in flatten(json.loads(metadata)))
+        self._connection.executemany("INSERT OR IGNORE INTO fields VALUES (?, ?, ?, ?, ?)", elements)
+        return position
+
+    def remove(self, position: int) -> None:
+        """Delete a record whose vectors are buried."""
+        self._connection.execute("DELETE FROM fields WHERE position = ?", (position,))
+        self._connection.execute("DELETE FROM records WHERE position = ?", (position,))
+
+    def bury(self, generation: int, position: int, *, unless: str | None = None) -> int:
+        """Forget a record's vector, unless it was made from what has this digest; returns how many were forgotten."""
+        which = (generation, position, unless)
+        self._connection.execute(
+            """INSERT INTO dead SELECT generation, row FROM vectors
+            WHERE generation = ? AND position = ? AND digest IS NOT ?""",
+            which,
+        )
+        gone = "DELETE FROM vectors WHERE generation = ? AND position = ? AND digest IS NOT ?"
+        return self._connection.execute(gone, which).rowcount
+
+    def put_vectors(self, generation: int, vectors: Iterable[tuple[int, int, str, bytes]]) -> None:
+        """Note vectors as (position, row, digest, checksum); the positions have none in the generation."""
+        lines = ((generation, *vector) for vector in vectors)
+        self._connection.executemany("INSERT INTO vectors VALUES (?, ?, ?, ?, ?)", lines)
+
+    def put_checksums(self, generation: int, checksums: Iterable[tuple[int, int]]) -> None:
+        """Note blocks as (block, checksum), new ones and those that grew."""
+        lines = ((generation, *block) for block in checksums)
+        self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", lines)
+
+    def renumber(self, generation: int, kept: Int64[np.ndarray, "kept"]) -> None:
+        """Note that the vector file has only these rows now, in this order, and no checksums yet."""
+        lines = ((row, generation, was) for row, was in enumerate(kept.tolist()))
+        self._connection.executemany("UPDATE vectors SET row = ? WHERE generation = ? AND row = ?", lines)
+        self._connection.execute("DELETE FROM dead WHERE generation = ?", (generation,))
+        self._connection.execute("DELETE FROM blocks WHERE generation = ?", (generation,))
+
+    def forget(self, generation: int) -> None:
+        """Remove all that is noted of a generation's vectors."""
+        for table in ("vectors", "dead", "blocks"):
+            self._connection.execute(f"DELETE FROM {table} WHERE generation = ?", (generation,))  # noqa: S608
+
+    def _integers(self, statement: str, keys: Sequence[object]) -> Int64[np.ndarray, "found"]:
+        found = self._connection.execute(statement, cast(Any, keys))
+        try:
+            return np.fromiter((value for (value,) in found), np.int64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._damaged(f"integers, found {error}") from error
+
+    def _checked(self, line: tuple[Any, ...]) -> Stored:
+        position, id_, title, metadata, text, checksum, vector_row, digest, vector_checksum = line
+        parts = (id_, title, metadata, text, digest, vector_checksum)
+        sound = isinstance(vector_row, int) and all(isinstance(part, bytes) for part in parts)
+        if not sound or seal(position, id_, title, metadata, text) != checksum:
+            raise self._damaged(f"record {id_!r:.80} with its checksum, found another")
+        record = Record(id_.decode(), text.decode(), title.decode(), json.loads(metadata))
+        return Stored(position, Row(record, digest.decode(errors="replace")), vector_row, vector_checksum)
+
+    def _damaged(self, what: str) -> StoreFormatError:
+        return StoreFormatError(f"{self._path}: expected {what}. Restore a copy.")
+
+
+def encode(metadata: Mapping[str, Any], of: str) -> str:
+    """A JSON object as it is stored; `of` says whose it is.
+
+    Raises:
+        CorpusError: It is not a JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
+    """
+    try:
+        _check_keys(metadata)
+        encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+        encoded.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        hint = "Dates are stored as ISO strings."
+        raise CorpusError(
+            f"{of}: expected metadata that is a JSON object, found what is not: {error}. {hint}"
+        ) from error
+    return encoded
+
+
+def _check_keys(value: object) -> None:
+    match value:
+        case Mapping():
+            for key, inner in cast(Mapping[object, object], value).items():
+                if not isinstance(key, str):
+                    raise TypeError(f"the key {key!r:.80} is not a string")
+                _check_keys(inner)
+        case list() | tuple():
+            for inner in cast(Iterable[object], value):
+                _check_keys(inner)
+        case _:
+            return
+
+
+def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
+    """The records with their metadata in JSON.
+
+    Raises:
+        CorpusError: One cannot be stored: an empty id, an id twice, a lone surrogate, metadata that is not JSON.
+    """
+    seen: set[str] = set()
+    for record in records:
+        of = f"Record {record.id!a:.80}"
+        if not record.id or record.id in seen:
+            raise CorpusError(f"{of}: expected ids that are not empty and not twice in one call.")
+        seen.add(record.id)
+        try:
+            f"{record.id}{record.title}{record.text}".encode()
+        except UnicodeEncodeError as error:
+            raise CorpusError(f"{of}: expected Unicode text, found a lone surrogate.") from error
+        yield record, encode(record.metadata, of)

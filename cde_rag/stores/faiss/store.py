@@ -1,0 +1,317 @@
+"""FaissStore; the package's docstring says what is in its folder."""
+
+import dataclasses
+import hashlib
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.faiss.database import Database
+from cde_rag.stores.faiss.folder import write_durably
+from cde_rag.stores.faiss.index import build
+from cde_rag.stores.faiss.manifest import GenerationState, Manifest
+from cde_rag.stores.faiss.reader import Reader, View
+from cde_rag.stores.faiss.records import Records, check_records, encode
+from cde_rag.stores.faiss.verification import find_damage
+from cde_rag.stores.faiss.writer import Writer
+from cde_rag.stores.filters import parse
+
+FLAT_ROWS: Final = 100_000  # up to so many vectors "auto" searches exactly
+_FLAT: Final[Mapping[str, int]] = {"auto": FLAT_ROWS, "flat": 2**62, "hnsw": 0}
+_TAIL: Final = 10  # the index is extended when it lacks more than one vector in so many
+_DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
+_UNIT: Final = 1e-3  # how far a norm may be from 1
+
+Result = TypeVar("Result")
+
+
+class FaissStore:
+    """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
+
+    Args:
+        path: The folder; `create` makes it.
+        index: `flat` searches exactly, `hnsw` approximately, `auto` exactly up to `FLAT_ROWS` vectors.
+
+    Raises:
+        ValueError: `index` is none of these.
+    """
+
+    def __init__(self, path: str | Path, *, index: str = "auto") -> None:
+        if index not in _FLAT:
+            raise ValueError(f"index: expected one of {', '.join(_FLAT)}, found {index!r}.")
+        self._folder = Path(path)
+        self._flat_rows = _FLAT[index]
+        self._database = Database(self._folder / "collection.sqlite")
+        self._reader: Reader | None = None
+
+    def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        """See `Store.create`."""
+        encode(settings, "The store's settings")
+        self._database.create()
+        with self._database.writing(new=True) as connection:
+            first = self._new_generation(1, fingerprint, context)
+            manifest = Manifest(dim, dict(settings), active=1, last=1, generations=(first,))
+            Records(connection, self._database.path).put_manifest(manifest)
+
+    def exists(self) -> bool:
+        """See `Store.exists`."""
+        return self._database.exists()
+
+    def manifest(self) -> StoreManifest:
+        """See `Store.manifest`."""
+        return self._read(lambda view: view.manifest.public())
+
+    def context(self) -> bytes:
+        """See `Store.context`."""
+        return self._read(lambda view: view.context())
+
+    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
+        """See `Store.add`."""
+        records = list(check_records(row.record for row in rows))
+        digests = [row.digest for row in rows]
+        with self._writing() as writer:
+            active = writer.manifest.serving
+            active.check_space(fingerprint)
+            _check_vectors(vectors, len(rows), writer.manifest.dim)
+            positions = [writer.records.put(record, metadata) for record, metadata in records]
+            for other in writer.manifest.generations:
+                if other.number != active.number:
+                    for position, digest in zip(positions, digests, strict=True):
+                        writer.bury(position, other.number, unless=digest)
+            writer.put_vectors(active.number, positions, digests, vectors)
+        self._extend_index()
+
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+        """See `Store.update_metadata`."""
+        encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
+        with self._writing() as writer:
+            positions = _found(writer.records, list(encoded))
+            active = writer.manifest.active
+            for stored in writer.records.stored(active, positions):
+                record = stored.row.record
+                writer.records.put(record, encoded[record.id])
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """See `Store.delete`."""
+        _check_list(ids)
+        deleted = 0
+        with self._writing() as writer:
+            for id_ in ids:
+                position = writer.records.position_of(id_)
+                if position is not None:
+                    for state in writer.manifest.generations:
+                        writer.bury(position, state.number)
+                    writer.records.remove(position)
+                    deleted += 1
+        return deleted
+
+    def get(self, ids: Sequence[str]) -> list[Row]:
+        """See `Store.get`."""
+        _check_list(ids)
+        return self._read(lambda view: [stored.row for stored in view.stored(ids)])
+
+    def count(self, where: Mapping[str, Any] | None = None) -> int:
+        """See `Store.count`."""
+        condition = None if where is None else parse(where)
+        return self._read(lambda view: view.records.count(condition))
+
+    def scroll(
+        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
+    ) -> list[Row]:
+        """See `Store.scroll`."""
+        condition = None if where is None else parse(where)
+        if limit <= 0:
+            raise ValueError(f"limit: expected a positive number, found {limit}.")
+
+        def page(view: View) -> list[Row]:
+            (position,) = (0,) if after is None else _found(view.records, [after])
+            return [stored.row for stored in view.at(view.records.positions(condition, after=position, limit=limit))]
+
+        return self._read(page)
+
+    def search(
+        self,
+        queries: Float32[np.ndarray, "queries dim"],
+        k: int,
+        *,
+        fingerprint: str,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]:
+        """See `Store.search`."""
+        condition = None if where is None else parse(where)
+        if k <= 0:
+            raise ValueError(f"k: expected a positive number of hits, found {k}.")
+
+        def nearest(view: View) -> list[list[Hit]]:
+            view.state.check_space(fingerprint)
+            _check_vectors(queries, len(queries), view.manifest.dim)
+            return view.search(queries, k, condition)
+
+        return self._read(nearest)
+
+    def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
+        """See `Store.vectors`."""
+        _check_list(ids)
+
+        def vectors(view: View) -> Float32[np.ndarray, "ids dim"]:
+            view.state.check_space(fingerprint)
+            rows = [stored.vector_row for stored in view.at(_found(view.records, ids))]
+            return view.vectors.take(np.array(rows, np.int64))
+
+        return self._read(vectors)
+
+    def generations(self) -> list[Generation]:
+        """See `Store.generations`."""
+        return self._read(lambda view: view.manifest.public_generations())
+
+    def create_generation(self, *, fingerprint: str, context: bytes) -> int:
+        """See `Store.create_generation`."""
+        with self._writing() as writer:
+            number = writer.manifest.last + 1
+            manifest = writer.manifest.put(self._new_generation(number, fingerprint, context))
+            writer.manifest = dataclasses.replace(manifest, last=number)
+        return number
+
+    def add_to_generation(
+        self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: Float32[np.ndarray, "ids dim"]
+    ) -> None:
+        """See `Store.add_to_generation`."""
+        _check_list(ids)
+        with self._writing() as writer:
+            writer.manifest.inactive(generation)
+            _check_vectors(vectors, len(ids), writer.manifest.dim)
+            writer.put_vectors(generation, _found(writer.records, ids), digests, vectors)
+
+    def activate(self, generation: int) -> None:
+        """See `Store.activate`."""
+        with self._writing() as writer:
+            state = writer.manifest.inactive(generation)
+            count, vectors = writer.records.count(None), state.rows - state.dead
+            if vectors != count:
+                hint = "Add the others with add_to_generation."
+                raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
+            writer.manifest = dataclasses.replace(writer.manifest, active=generation)
+        self._extend_index()
+
+    def drop(self, generation: int) -> None:
+        """See `Store.drop`."""
+        with self._writing() as writer:
+            writer.manifest.inactive(generation)
+            writer.records.forget(generation)
+            writer.manifest = writer.manifest.without(generation)
+
+    def compact(self) -> None:
+        """Remove the vectors of deleted and replaced records now; otherwise they stay until they are many."""
+        with self._writing() as writer:
+            for state in writer.manifest.generations:
+                if state.dead:
+                    writer.rewrite(state)
+        self._extend_index()
+
+    def verify(self) -> list[Damage]:
+        """See `Store.verify`."""
+        return find_damage(self._database, self._folder)
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._reader = None
+        self._database.close()
+
+    def _read(self, work: Callable[[View], Result]) -> Result:
+        """Do something with one state of the active generation; again where a writer just replaced its files."""
+        missing = ""
+        while True:
+            with self._database.reading() as connection:
+                records = Records(connection, self._database.path)
+                manifest = records.manifest()
+                try:
+                    return work(self._reader_of(manifest).view(records, manifest, manifest.serving))
+                except FileNotFoundError as error:
+                    if error.filename == missing:
+                        raise StoreFormatError(f"{missing}: expected this file, found none. Restore a copy.") from error
+                    missing = error.filename
+
+    def _reader_of(self, manifest: Manifest) -> Reader:
+        reader = self._reader
+        if reader is None or reader.name != manifest.serving.vectors:
+            reader = Reader(self._folder, manifest.dim, manifest.serving.vectors, self._flat_rows)
+            self._reader = reader
+        return reader
+
+    @contextmanager
+    def _writing(self) -> Generator[Writer, None, None]:
+        with self._database.writing() as connection:
+            writer = Writer(Records(connection, self._database.path), self._folder)
+            before = writer.manifest.files()
+            yield writer
+            for state in writer.manifest.generations:
+                if state.dead > max(_DEAD, state.rows - state.dead):
+                    writer.rewrite(state)
+            writer.records.put_manifest(writer.manifest)
+        if before - writer.manifest.files():
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete files that nothing refers to; as a writer, so that no other is about to refer to one."""
+        with self._database.writing() as connection:
+            kept = Records(connection, self._database.path).manifest().files()
+            for path in self._folder.iterdir():
+                if path.name.startswith(("context-", "index-", "vectors-")) and path.name not in kept:
+                    path.unlink(missing_ok=True)
+
+    def _new_generation(self, number: int, fingerprint: str, context: bytes) -> GenerationState:
+        state = GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest(), f"vectors-{number}")
+        write_durably(self._folder / state.context, context)
+        return state
+
+    def _extend_index(self) -> None:
+        """Bring the index up to date where that is due, beside the one in use, without keeping other writers waiting.
+
+        Raises:
+            StoreError: It cannot be written. The records are stored all the same.
+        """
+        state, vectors = self._read(lambda view: (view.state, view.vectors))
+        old = state.index if state.index is not None and (self._folder / state.index.name).exists() else None
+        lacking = len(vectors) - (0 if old is None else old.rows)
+        if len(vectors) <= self._flat_rows or lacking <= len(vectors) // _TAIL:
+            return
+        index = build(self._folder, f"index-{state.number}-{secrets.token_hex(4)}", vectors, old)
+        with self._writing() as writer:
+            for now in writer.manifest.generations:
+                if now.vectors == state.vectors and (self._folder / index.name).exists():
+                    writer.manifest = writer.manifest.put(dataclasses.replace(now, index=index))
+
+
+def _found(records: Records, ids: Sequence[str]) -> list[int]:
+    """Positions of ids that must be there."""
+    positions = {id_: records.position_of(id_) for id_ in ids}
+    missing = [id_ for id_, position in positions.items() if position is None]
+    if missing:
+        raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
+    return [position for id_ in ids if (position := positions[id_]) is not None]
+
+
+def _check_list(ids: Sequence[str]) -> None:
+    if isinstance(ids, str):
+        raise TypeError(f"Expected a list of ids, found a string. Pass [{ids!r:.80}].")
+
+
+def _check_vectors(vectors: Float32[np.ndarray, "..."], rows: int, dim: int) -> None:
+    if vectors.dtype != np.float32 or vectors.shape != (rows, dim):
+        found = f"{vectors.dtype} {vectors.shape}"
+        raise ValueError(
+            f"Expected float32 vectors of shape {(rows, dim)}, found {found}. Were they made by this model?"
+        )
+    off = np.abs(np.linalg.norm(vectors, axis=1) - 1)
+    if not (off <= _UNIT).all():
+        row = int(np.argmax(~(off <= _UNIT)))
+        raise ValueError(
+            f"Expected vectors of norm 1, found {np.linalg.norm(vectors[row])} in row {row}. Normalise them."
+        )

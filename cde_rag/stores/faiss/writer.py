@@ -1,0 +1,74 @@
+"""Writing: what one transaction does to the tables, the files and the manifest of a store."""
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.stores.faiss.manifest import GenerationState, seal
+from cde_rag.stores.faiss.records import Records
+from cde_rag.stores.faiss.vectors import VectorFile, extended
+
+_COPIED_AT_ONCE: Final = 2**16  # vectors
+
+
+class Writer:
+    """One write transaction. `manifest` is what the store will say of itself once it is committed.
+
+    Vectors are on the disk before the commit that refers to them; what a rollback leaves in a file counts for nothing.
+    """
+
+    def __init__(self, records: Records, folder: Path) -> None:
+        self.records = records
+        self.folder = folder
+        self.manifest = records.manifest()
+
+    def put_vectors(
+        self,
+        number: int,
+        positions: Sequence[int],
+        digests: Sequence[str],
+        vectors: Float32[np.ndarray, "rows dim"],
+    ) -> None:
+        """Give records their vectors in a generation, in place of those that they have there."""
+        for position in positions:
+            self.bury(position, number)
+        state = self.manifest.generation(number)
+        seals = (
+            seal(position, digest, vector.tobytes())
+            for position, digest, vector in zip(positions, digests, vectors, strict=True)
+        )
+        lines = zip(positions, range(state.rows, state.rows + len(vectors)), digests, seals, strict=True)
+        self.records.put_vectors(number, lines)
+        self.manifest = self.manifest.put(self._appended(state, vectors))
+
+    def bury(self, position: int, number: int, *, unless: str | None = None) -> None:
+        """Forget a record's vector in a generation, unless it was made from what has the digest `unless`."""
+        buried = self.records.bury(number, position, unless=unless)
+        if buried:
+            state = self.manifest.generation(number)
+            self.manifest = self.manifest.put(dataclasses.replace(state, dead=state.dead + buried))
+
+    def rewrite(self, state: GenerationState) -> None:
+        """Copy the vectors that belong to records into a new file; readers at work still see the old one."""
+        old = VectorFile(self.folder / state.vectors, self.manifest.dim)
+        vectors = old.read(state.rows, self.records.checksums(state.number))
+        kept = np.delete(np.arange(state.rows), self.records.dead_rows(state.number))
+        self.records.renumber(state.number, kept)
+        name = f"vectors-{state.number}-{secrets.token_hex(4)}"
+        state = dataclasses.replace(state, vectors=name, rows=0, dead=0, index=None)
+        for start in range(0, len(kept), _COPIED_AT_ONCE):
+            state = self._appended(state, vectors.take(kept[start : start + _COPIED_AT_ONCE]))
+        self.manifest = self.manifest.put(state)
+
+    def _appended(self, state: GenerationState, vectors: Float32[np.ndarray, "rows dim"]) -> GenerationState:
+        checksums = self.records.checksums(state.number)
+        file = VectorFile(self.folder / state.vectors, self.manifest.dim)
+        file.append(vectors, rows=state.rows)
+        grown = extended(vectors, rows=state.rows, last=int(checksums[-1]) if len(checksums) else 0)
+        self.records.put_checksums(state.number, grown)
+        return dataclasses.replace(state, rows=state.rows + len(vectors))

@@ -1,0 +1,163 @@
+"""Filters over metadata: the grammar.
+
+    {"year": 2020}                                        equal; several fields: all of them
+    {"year": {"gte": 2020, "lt": 2024}}                   several operators: all of them, by the same element
+    {"tags": {"in": ["numpy", "scipy"]}}                  a list matches if any element does
+    {"author.name": {"contains": "Rush"}}                 dotted path; a part of a string, case matters
+    {"published": {"gte": {"date": "2024-01-31"}}}        compared as time, not as text
+    {"or": [{"year": 2020}, {"not": {"draft": True}}]}    and, or, not; a field cannot have these names
+
+Operators: eq, ne, in, nin, gt, gte, lt, lte, contains, exists. Strings, numbers, booleans, null and dates are five
+kinds. A missing field, and an element of another kind than the operand, match nothing, also under `ne` and `nin`:
+what is not 5 or not there is `{"not": {"field": 5}}`. Lists are transparent, also on a path and inside each other.
+Strings are ordered by code point. Integers beyond 64 bits count as the nearest float. A date is an ISO 8601 string;
+without an offset it is UTC, without a time midnight.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+from cde_rag.errors import FilterError
+from cde_rag.stores.conditions import And, Comparison, Field, Filter, Not, Operand, Or, holds, instant, number
+
+MAX_DEPTH: Final = 32  # groups inside each other
+MAX_PARTS: Final = 500  # fields and groups in one filter
+MAX_VALUES: Final = 10_000  # operands in one filter
+
+_ORDERED: Final = ("gt", "gte", "lt", "lte")
+_OPERATORS: Final = ("eq", "ne", "in", "nin", *_ORDERED, "contains", "exists")
+
+
+def matches(where: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether a record with this metadata passes the filter `where`.
+
+    Raises:
+        FilterError: `where` is outside the grammar.
+
+    Example:
+        >>> matches({"tags": "numpy", "year": {"gte": 2020}}, {"tags": ["scipy", "numpy"], "year": 2021})
+        True
+    """
+    return holds(parse(where), metadata)
+
+
+def parse(where: Mapping[str, Any]) -> Filter:
+    """Read a filter.
+
+    Raises:
+        FilterError: `where` is outside the grammar, or larger than a filter may be.
+    """
+    return _Parser().group(where, "where", 0)
+
+
+class _Parser:
+    """Reads one filter and counts what is in it. `at` is the place in the filter, for messages."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+        self.values = 0
+
+    def group(self, where: object, at: str, depth: int) -> Filter:
+        if not isinstance(where, Mapping):
+            raise FilterError(f'{at}: expected a mapping such as {{"year": {{"gte": 2020}}}}, found {where!r:.80}.')
+        if depth > MAX_DEPTH:
+            raise FilterError(f"More than {MAX_DEPTH} groups inside each other. Make the filter flatter.")
+        parts: list[Filter] = []
+        for name, value in cast(Mapping[object, object], where).items():
+            self.parts += 1
+            if self.parts > MAX_PARTS:
+                raise FilterError(
+                    f'More than {MAX_PARTS} parts in a filter. Many values of one field go into one "in".'
+                )
+            match name:
+                case "and":
+                    parts.append(And(self.groups(value, f"{at}.and", depth + 1)))
+                case "or":
+                    parts.append(Or(self.groups(value, f"{at}.or", depth + 1)))
+                case "not":
+                    parts.append(Not(self.group(value, f"{at}.not", depth + 1)))
+                case str():
+                    parts.append(self.field(name, value, f"{at}.{name}"))
+                case _:
+                    raise FilterError(f"{at}: expected the name of a field, found {name!r:.80}.")
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def groups(self, filters: object, at: str, depth: int) -> tuple[Filter, ...]:
+        if not isinstance(filters, list | tuple):
+            raise FilterError(f"{at}: expected a list of filters, found {filters!r:.80}.")
+        listed = enumerate(cast(Iterable[object], filters))
+        return tuple(self.group(part, f"{at}[{position}]", depth) for position, part in listed)
+
+    def field(self, name: str, condition: object, at: str) -> Field:
+        path = tuple(_encodable(name, at).split("."))
+        if "" in path:
+            raise FilterError(f"{at}: expected a name or a dotted path such as author.name, found {name!r:.80}.")
+        if not isinstance(condition, Mapping) or "date" in condition:
+            return Field(path, (self.comparison("eq", cast(object, condition), at),), None)
+        comparisons: list[Comparison] = []
+        exists: bool | None = None
+        for operator, operand in cast(Mapping[object, object], condition).items():
+            if operator not in _OPERATORS:
+                hint = f"Known are {', '.join(_OPERATORS)}. A field in a field is a dotted path."
+                raise FilterError(f"{at}: expected an operator, found {operator!r:.80}. {hint}")
+            if operator != "exists":
+                comparisons.append(self.comparison(str(operator), operand, f"{at}.{operator}"))
+            elif isinstance(operand, bool):
+                exists = operand
+            else:
+                raise FilterError(f"{at}.exists: expected True or False, found {operand!r:.80}.")
+        if not condition:
+            raise FilterError(f"{at}: expected a value or operators, found an empty mapping.")
+        return Field(path, tuple(comparisons), exists)
+
+    def comparison(self, operator: str, value: object, at: str) -> Comparison:
+        if operator in ("in", "nin"):
+            if not isinstance(value, list | tuple):
+                raise FilterError(f"{at}: expected a list of values, found {value!r:.80}.")
+            operands = tuple(self.operand(one, at) for one in cast(Iterable[object], value))
+            if operator == "nin" and not operands:
+                raise FilterError(f"{at}: expected at least one value. An empty list excludes nothing: leave it out.")
+            return Comparison(operator, operands)
+        operand = self.operand(value, at)
+        if operator == "contains" and operand.kind != "text":
+            hint = 'Lists with an element: {"eq": element}.'
+            raise FilterError(f"{at}: expected a string to look for in strings, found {value!r:.80}. {hint}")
+        if operator in _ORDERED and operand.kind in ("boolean", "null"):
+            raise FilterError(f"{at}: expected what has an order (a number, string or date), found {value!r}.")
+        return Comparison({"eq": "in", "ne": "nin"}.get(operator, operator), (operand,))
+
+    def operand(self, value: object, at: str) -> Operand:
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise FilterError(f"{at}: more than {MAX_VALUES} values in a filter. Split it.")
+        match value:
+            case None:
+                return Operand("null", 0)
+            case bool():
+                return Operand("boolean", int(value))
+            case str():
+                return Operand("text", _encodable(value, at))
+            case int() | float() if math.isfinite(number(value)):
+                return Operand("number", number(value))
+            case Mapping() if list(cast(Mapping[object, object], value)) == ["date"]:
+                return _date(cast(Mapping[object, object], value)["date"], at)
+            case _:
+                hint = 'One of several values: {"in": […]}. A moment: {"date": moment.isoformat()}.'
+                raise FilterError(f"{at}: expected a string, finite number, bool or None, found {value!r:.80}. {hint}")
+
+
+def _date(value: object, at: str) -> Operand:
+    key = instant(value) if isinstance(value, str) else None
+    if key is None:
+        form = "2024-01-31 or 2024-01-31T12:00:00Z"
+        raise FilterError(f"{at}.date: expected an ISO 8601 string such as {form}, found {value!r:.80}.")
+    return Operand("date", key)
+
+
+def _encodable(text: str, at: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise FilterError(f"{at!a:.80}: expected Unicode text, found a lone surrogate in {text!a:.80}.") from error
+    return text
