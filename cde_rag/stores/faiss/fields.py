@@ -5,7 +5,6 @@ on how SQLite reads JSON), and its moment where it is a date. Objects and lists 
 on a field is then one lookup by path, kind and value.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -79,7 +78,8 @@ def condition(where: Filter) -> Condition:
 
 def _having(path: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> Condition:
     """Records with an element at `path` that passes all comparisons."""
-    passes = _joined(" AND ", "1", [Condition("path = ?", (".".join(map(_key, path)),)), *map(_comparison, comparisons)])
+    there = Condition("path = ?", (".".join(map(_key, path)),))
+    passes = _joined(" AND ", "1", [there, *map(_comparison, comparisons)])
     return Condition(f"(position IN (SELECT position FROM fields WHERE {passes.sql}))", passes.parameters)  # noqa: S608
 
 
