@@ -15,6 +15,7 @@ from cde_rag.stores.base import Record, Row
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.fields import Condition, condition, flatten
 from cde_rag.stores.faiss.manifest import Manifest, seal
+from cde_rag.texts import utf8
 
 _EVERY = Condition("1", ())
 
@@ -65,6 +66,18 @@ class Records:
         """Position of the record with that id, if there is one."""
         found = self._connection.execute("SELECT position FROM records WHERE id = ?", (id_,)).fetchone()
         return None if found is None else found[0]
+
+    def positions_of(self, ids: Sequence[str]) -> list[int]:
+        """Positions of the records with those ids.
+
+        Raises:
+            KeyError: One is not there.
+        """
+        positions = [self.position_of(id_) for id_ in ids]
+        missing = [id_ for id_, position in zip(ids, positions, strict=True) if position is None]
+        if missing:
+            raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
+        return [position for position in positions if position is not None]
 
     def count(self, where: Filter | None) -> int:
         """How many records match."""
@@ -197,12 +210,12 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
     try:
         _check_keys(metadata)
         encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-        encoded.encode()
     except (TypeError, ValueError, RecursionError) as error:
         hint = "Dates are stored as ISO strings."
         raise CorpusError(
             f"{of}: expected metadata that is a JSON object, found what is not: {error}. {hint}"
         ) from error
+    utf8(encoded, where=f"{of}: metadata")
     return encoded
 
 
@@ -232,8 +245,5 @@ def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
         if not record.id or record.id in seen:
             raise CorpusError(f"{of}: expected ids that are not empty and not twice in one call.")
         seen.add(record.id)
-        try:
-            f"{record.id}{record.title}{record.text}".encode()
-        except UnicodeEncodeError as error:
-            raise CorpusError(f"{of}: expected Unicode text, found a lone surrogate.") from error
+        utf8(f"{record.id}{record.title}{record.text}", where=of)
         yield record, encode(record.metadata, of)

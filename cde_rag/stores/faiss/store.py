@@ -19,15 +19,16 @@ from cde_rag.stores.faiss.index import build
 from cde_rag.stores.faiss.manifest import GenerationState, Manifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records, check_records, encode
+from cde_rag.stores.faiss.vectors import check_unit
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer
 from cde_rag.stores.filters import parse
+from cde_rag.texts import reject_str
 
 FLAT_ROWS: Final = 100_000  # up to so many vectors "auto" searches exactly
 _FLAT: Final[Mapping[str, int]] = {"auto": FLAT_ROWS, "flat": 2**62, "hnsw": 0}
 _TAIL: Final = 10  # the index is extended when it lacks more than one vector in so many
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
-_UNIT: Final = 1e-3  # how far a norm may be from 1
 
 Result = TypeVar("Result")
 
@@ -79,7 +80,7 @@ class FaissStore:
         with self._writing() as writer:
             active = writer.manifest.serving
             active.check_space(fingerprint)
-            _check_vectors(vectors, len(rows), writer.manifest.dim)
+            check_unit(vectors, len(rows), writer.manifest.dim)
             positions = [writer.records.put(record, metadata) for record, metadata in records]
             for other in writer.manifest.generations:
                 if other.number != active.number:
@@ -92,7 +93,7 @@ class FaissStore:
         """See `Store.update_metadata`."""
         encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
         with self._writing() as writer:
-            positions = _found(writer.records, list(encoded))
+            positions = writer.records.positions_of(list(encoded))
             active = writer.manifest.active
             for stored in writer.records.stored(active, positions):
                 record = stored.row.record
@@ -100,7 +101,7 @@ class FaissStore:
 
     def delete(self, ids: Sequence[str]) -> int:
         """See `Store.delete`."""
-        _check_list(ids)
+        reject_str(ids, call="delete", what="ids")
         deleted = 0
         with self._writing() as writer:
             for id_ in ids:
@@ -114,7 +115,7 @@ class FaissStore:
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """See `Store.get`."""
-        _check_list(ids)
+        reject_str(ids, call="get", what="ids")
         return self._read(lambda view: [stored.row for stored in view.stored(ids)])
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
@@ -131,7 +132,7 @@ class FaissStore:
             raise ValueError(f"limit: expected a positive number, found {limit}.")
 
         def page(view: View) -> list[Row]:
-            (position,) = (0,) if after is None else _found(view.records, [after])
+            (position,) = (0,) if after is None else view.records.positions_of([after])
             return [stored.row for stored in view.at(view.records.positions(condition, after=position, limit=limit))]
 
         return self._read(page)
@@ -151,18 +152,18 @@ class FaissStore:
 
         def nearest(view: View) -> list[list[Hit]]:
             view.state.check_space(fingerprint)
-            _check_vectors(queries, len(queries), view.manifest.dim)
+            check_unit(queries, len(queries), view.manifest.dim)
             return view.search(queries, k, condition)
 
         return self._read(nearest)
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """See `Store.vectors`."""
-        _check_list(ids)
+        reject_str(ids, call="vectors", what="ids")
 
         def vectors(view: View) -> Float32[np.ndarray, "ids dim"]:
             view.state.check_space(fingerprint)
-            rows = [stored.vector_row for stored in view.at(_found(view.records, ids))]
+            rows = [stored.vector_row for stored in view.at(view.records.positions_of(ids))]
             return view.vectors.take(np.array(rows, np.int64))
 
         return self._read(vectors)
@@ -183,11 +184,11 @@ class FaissStore:
         self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: Float32[np.ndarray, "ids dim"]
     ) -> None:
         """See `Store.add_to_generation`."""
-        _check_list(ids)
+        reject_str(ids, call="add_to_generation", what="ids")
         with self._writing() as writer:
             writer.manifest.inactive(generation)
-            _check_vectors(vectors, len(ids), writer.manifest.dim)
-            writer.put_vectors(generation, _found(writer.records, ids), digests, vectors)
+            check_unit(vectors, len(ids), writer.manifest.dim)
+            writer.put_vectors(generation, writer.records.positions_of(ids), digests, vectors)
 
     def activate(self, generation: int) -> None:
         """See `Store.activate`."""
@@ -287,31 +288,3 @@ class FaissStore:
             for now in writer.manifest.generations:
                 if now.vectors == state.vectors and (self._folder / index.name).exists():
                     writer.manifest = writer.manifest.put(dataclasses.replace(now, index=index))
-
-
-def _found(records: Records, ids: Sequence[str]) -> list[int]:
-    """Positions of ids that must be there."""
-    positions = {id_: records.position_of(id_) for id_ in ids}
-    missing = [id_ for id_, position in positions.items() if position is None]
-    if missing:
-        raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
-    return [position for id_ in ids if (position := positions[id_]) is not None]
-
-
-def _check_list(ids: Sequence[str]) -> None:
-    if isinstance(ids, str):
-        raise TypeError(f"Expected a list of ids, found a string. Pass [{ids!r:.80}].")
-
-
-def _check_vectors(vectors: Float32[np.ndarray, "..."], rows: int, dim: int) -> None:
-    if vectors.dtype != np.float32 or vectors.shape != (rows, dim):
-        found = f"{vectors.dtype} {vectors.shape}"
-        raise ValueError(
-            f"Expected float32 vectors of shape {(rows, dim)}, found {found}. Were they made by this model?"
-        )
-    off = np.abs(np.linalg.norm(vectors, axis=1) - 1)
-    if not (off <= _UNIT).all():
-        row = int(np.argmax(~(off <= _UNIT)))
-        raise ValueError(
-            f"Expected vectors of norm 1, found {np.linalg.norm(vectors[row])} in row {row}. Normalise them."
-        )
