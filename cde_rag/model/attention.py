@@ -32,8 +32,8 @@ class EncoderLayer(nn.Module):
     """A post-norm BERT layer with gated cross-attention inside its attention.
 
     The text's queries meet its own keys and, in a softmax of its own, the given ones. Each head's second answer is
-    weighted with tanh(gate) and added to the first before the output projection. So the layer is exactly BERT's while the
-    gates are zero, and a context costs no projection of the text when they are not.
+    weighted with tanh(gate) and added to the first before the output projection. So the layer is exactly BERT's while
+    the gates are zero, and a context costs no projection of the text when they are not.
 
     Source: Devlin et al. 2018 for the layer; the gated one-way attention is ours.
     """
@@ -70,8 +70,10 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.dim)
-        self.position = nn.Embedding(config.max_positions, config.dim)
+        words, positions = (config.vocab_size, config.dim), (config.max_positions, config.dim)
+        # Not nn.Embedding's own initialisation: on the meta device, where weights are read, it imports a compiler.
+        self.word = nn.Embedding(*words, _weight=torch.randn(*words))
+        self.position = nn.Embedding(*positions, _weight=torch.randn(*positions))
         self.norm = nn.LayerNorm(config.dim, eps=config.norm_eps)
 
     def forward(

@@ -1,5 +1,6 @@
 """From the vectors of a sample of the corpus to what every layer of the second stage needs of it."""
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -83,7 +84,7 @@ class OutputMap(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.exponent = nn.Parameter(torch.zeros(()))
-        self.log_shift = nn.Parameter(torch.tensor(5.0).log())
+        self.log_shift = nn.Parameter(torch.tensor(math.log(5.0)))
 
     def forward(
         self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]

@@ -9,7 +9,6 @@ from cde_rag.model.attention import Embeddings, EncoderLayer, Given, mean_pool, 
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.context_path import PreparedContext
 
-SIBLINGS_SHARE = 0.3  # of the siblings' mean in the output at the start; measured, see docs/decisions
 QUERY, DOCUMENT = 0, 1  # rows of `roles`
 
 
@@ -29,9 +28,6 @@ class SecondStage(nn.Module):
         self.sibling_norm = nn.LayerNorm(config.dim)
         self.sibling_level = nn.Parameter(torch.zeros(config.dim))
         self.sibling_output = nn.Linear(config.dim, config.dim, bias=False)
-        nn.init.eye_(self.sibling_output.weight)
-        with torch.no_grad():
-            self.sibling_output.weight.mul_(SIBLINGS_SHARE)
 
     def keys_and_values(
         self, layer: int, x: Float[Tensor, "batch given dim"]

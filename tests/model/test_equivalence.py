@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import WORDS
 
 from cde_rag import Context, ContextualEmbedder, SmallContextWarning
 from cde_rag.embedder import fit
 from cde_rag.sampling import Sample
-from tiny import WORDS
 
 TOLERANCE = 1e-5
 texts_of_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=25).map(" ".join)

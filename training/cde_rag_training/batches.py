@@ -150,8 +150,10 @@ class Batches:
         candidates = [
             position for position in random.permutation(pool)[: size + 2 * len(taken)].tolist() if position not in taken
         ]
-        near = self._vectors[candidates] @ self._vectors[positions].T >= DUPLICATE
-        return [position for position, bad in zip(candidates, near.any(axis=1), strict=True) if not bad][:size]
+        nearest = (self._vectors[candidates] @ self._vectors[positions].T).max(axis=1)
+        return [position for position, near in zip(candidates, nearest.tolist(), strict=True) if near < DUPLICATE][
+            :size
+        ]
 
     def _siblings(self, position: int, random: np.random.Generator) -> list[int]:
         pair = self._pairs[position]

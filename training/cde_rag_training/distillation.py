@@ -17,7 +17,7 @@ def distil_first_stage(
     targets: Float32[np.ndarray, "texts dim"],
     *,
     seconds: float,
-    batch_size: int = 192,
+    batch_size: int = 64,
     learning_rate: float = 1e-3,
     seed: int = 0,
     log: Callable[[int, float], None],

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -214,9 +215,9 @@ def _numbered(texts: Sequence[str]) -> Tensor:
     return torch.tensor([numbers.setdefault(text, len(numbers)) for text in texts])
 
 
-def _parameter_groups(network: TwoStage, config: TrainingConfig) -> list[dict[str, object]]:
+def _parameter_groups(network: TwoStage, config: TrainingConfig) -> list[dict[str, Any]]:
     second = network.second_stage
-    groups: list[dict[str, object]] = [
+    groups: list[dict[str, Any]] = [
         {
             "params": list(layer.parameters()),
             "lr": config.encoder_rate * config.layer_decay ** (len(second.layers) - 1 - number),
