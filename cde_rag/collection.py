@@ -237,7 +237,7 @@ class Collection:
         return self.store.count(where)
 
     def scroll(self, where: Mapping[str, Any] | None = None) -> Iterator[Record]:
-        """All records that match the filter, in order of insertion."""
+        """All records that match the filter, in order of insertion; those that were given out may be deleted."""
         return (row.record for row in rows(self.store, where))
 
     def inspect(self) -> Inspection:

@@ -227,11 +227,12 @@ class Writer:
 
 
 def rows(store: Store, where: Mapping[str, Any] | None) -> Iterator[Row]:
-    """All rows that match a filter, in order of insertion, page by page."""
+    """All rows that match a filter, in order of insertion; the caller may delete what it was given."""
     page = store.scroll(where=where)
     while page:
+        following = store.scroll(where=where, after=page[-1].record.id)  # while that row is surely there
         yield from page
-        page = store.scroll(where=where, after=page[-1].record.id)
+        page = following
 
 
 def _change(before: Record | None, record: Record) -> str:

@@ -26,7 +26,6 @@ class BruteForceStore:
         self._context = b""
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.RLock()
-        self.added: list[list[str]] = []  # ids of each call of add
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         if self._manifest is not None:
@@ -48,7 +47,6 @@ class BruteForceStore:
     def add(self, rows: Sequence[Row], vectors: np.ndarray, *, fingerprint: str) -> None:
         self._same_space(fingerprint)
         with self._lock:
-            self.added.append([row.record.id for row in rows])
             for row, vector in zip(rows, vectors, strict=True):
                 self._entries[row.record.id] = _Entry(row, vector)  # a dict keeps the place of a key
 

@@ -3,8 +3,10 @@ given the siblings it has now, and the records stand in order of first insertion
 
 import dataclasses
 import json
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -12,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from brute_force_store import BruteForceStore
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cde_rag.collection import AddReport, Collection
@@ -20,7 +22,8 @@ from cde_rag.context import Context, ModelIdentity
 from cde_rag.embedder import ContextualEmbedder, Embedded
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError, TruncationWarning
 from cde_rag.siblings import choose_siblings
-from cde_rag.stores.base import Record
+from cde_rag.stores.base import Record, Store
+from cde_rag.stores.faiss import FaissStore
 
 DIM = 16
 MAX_LENGTH = 50  # characters, for the stub
@@ -77,13 +80,14 @@ class StubEmbedder(ContextualEmbedder):
         return (mixed / np.linalg.norm(mixed)).astype(np.float32)
 
 
-def collection(*, parent_key: str | None = "parent") -> Collection:
-    return Collection.create(BruteForceStore(), StubEmbedder(), parent_key=parent_key)
+def collection(store: Store | None = None, *, parent_key: str | None = "parent") -> Collection:
+    return Collection.create(store or BruteForceStore(), StubEmbedder(), parent_key=parent_key)
 
 
-@pytest.fixture
-def papers() -> Collection:
-    return collection()
+@pytest.fixture(params=["brute force", "faiss"])
+def papers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Collection]:
+    with collection(BruteForceStore() if request.param == "brute force" else FaissStore(tmp_path / "papers")) as papers:
+        yield papers
 
 
 def small_chunks() -> Any:
@@ -285,10 +289,14 @@ def test_what_is_no_parent(papers: Collection, parent: object):
 
 
 def test_chunks_end_where_parents_end(papers: Collection):
+    told = []
     with small_chunks():
-        papers.add_records([*passages("a", 3), *passages("b", 5), *passages("c", 2), *passages("d", 3)])
-    assert len(papers.embedder.embedded) == 13  # each once
-    assert [len(ids) for ids in papers.store.added] == [8, 5]
+        records = [*passages("a", 3), *passages("b", 5), *passages("c", 2), *passages("d", 3), *passages("e", 30)]
+        papers.add_records(records[:13], on_progress=told.append)
+        assert len(papers.embedder.embedded) == 13  # each once
+        papers.add_records(records[13:], on_progress=told.append)
+    assert [progress.done for progress in told] == [8, 13, 8, 16, 24, 30]
+    assert_true_vectors(papers)
 
 
 def test_interrupted_delete_is_finished_by_another(papers: Collection):
@@ -352,6 +360,23 @@ def test_any_cut_of_a_stream_gives_the_same_collection(records: list[Record], si
         np.testing.assert_array_equal(
             *(papers.store.vectors(stored, fingerprint=papers.embedder.fingerprint) for papers in (whole, pieces))
         )
+
+
+@settings(max_examples=15)
+@given(steps)
+def test_faiss_agrees_with_brute_force(steps: list[list[Record] | set[str]]):
+    with tempfile.TemporaryDirectory() as folder, small_chunks():
+        both = [collection(), collection(FaissStore(Path(folder) / "papers"))]
+        for step in steps:
+            reports = [
+                papers.delete(sorted(step)) if isinstance(step, set) else papers.add_records(step) for papers in both
+            ]
+            assert reports[0] == reports[1]
+            assert contents(both[0]) == contents(both[1])
+        oracle, found = ([hit.id for hit in papers.search("T x", k=20, where={"n": 1})] for papers in both)
+        assert sorted(found) == sorted(oracle)
+        assert_true_vectors(both[1])
+        both[1].close()
 
 
 # --- records that cannot be used
@@ -501,6 +526,14 @@ def test_inspection_is_json(papers: Collection):
     found = json.loads(json.dumps(dataclasses.asdict(papers.inspect())))
     expected = {"documents": 3, "fingerprint": papers.embedder.fingerprint, "model": "stub", "context_size": 2}
     assert found.items() >= (expected | {"generation": 1, "parent_key": "parent", "dim": DIM}).items()
+
+
+def test_what_scroll_gave_may_be_deleted(papers: Collection):
+    papers.add([f"text {i}" for i in range(1020)])
+    for place, record in enumerate(papers.scroll()):
+        if place >= 980:  # before and behind the end of the store's first page
+            papers.delete([record.id])
+    assert papers.count() == 980
 
 
 def test_verify_reads_the_context(papers: Collection):
