@@ -21,7 +21,7 @@ def merge_heads(x: Float[Tensor, "batch heads tokens head_dim"]) -> Float[Tensor
 
 
 class Given(NamedTuple):
-    """What text may attend to beside itself: keys and values, and which of them are there."""
+    """What text may attend to beside itself: keys, values (gated already), and which of them are there."""
 
     keys: Float[Tensor, "batch heads given head_dim"]
     values: Float[Tensor, "batch heads given head_dim"]
@@ -31,9 +31,9 @@ class Given(NamedTuple):
 class EncoderLayer(nn.Module):
     """A post-norm BERT layer with gated cross-attention inside its attention.
 
-    The text's queries meet its own keys and, in a softmax of its own, the given ones. Each head's second answer is
-    weighted with tanh(gate) and added to the first before the output projection. So the layer is exactly BERT's while
-    the gates are zero, and a context costs no projection of the text when they are not.
+    The text's queries meet its own keys and, in a softmax of its own, the given ones. Each head's second answer, whose
+    values carry the factor tanh(gate), is added to the first before the output projection. So the layer is exactly
+    BERT's while the gates are zero, and a context costs no projection of the text when they are not.
 
     Source: Devlin et al. 2018 for the layer; the gated one-way attention is ours.
     """
@@ -53,14 +53,12 @@ class EncoderLayer(nn.Module):
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch 1 1 tokens"] | None,
         given: Given | None = None,
-        gate: Float[Tensor, "heads 1 1"] | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """One layer over the text; `given` and its `gate` come together."""
+        """One layer over the text, which may look at what is given."""
         query, key, value = (split_heads(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
         answer = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        if given is not None and gate is not None:
-            context = F.scaled_dot_product_attention(query, given.keys, given.values, attn_mask=given.mask)
-            answer = torch.addcmul(answer, gate, context)
+        if given is not None:
+            answer = answer + F.scaled_dot_product_attention(query, given.keys, given.values, attn_mask=given.mask)
         x = self.attention_norm(x + self.output(merge_heads(answer)))
         return self.output_norm(x + self.down(F.gelu(self.up(x))))
 

@@ -19,7 +19,7 @@ class PreparedContext:
 
     Attributes:
         keys: Per layer and head, of each latent.
-        values: Likewise.
+        values: Likewise, multiplied with the head's gate.
         output_map: Turns pooled texts into the corpus's space; the identity for the null context.
     """
 

@@ -32,9 +32,10 @@ class SecondStage(nn.Module):
     def keys_and_values(
         self, layer: int, x: Float[Tensor, "batch given dim"]
     ) -> tuple[Float[Tensor, "batch heads given head_dim"], Float[Tensor, "batch heads given head_dim"]]:
-        """What one layer's text attends to, from latents or siblings."""
+        """What one layer's text attends to, from latents or siblings; the values are gated."""
         key, value = self.given[layer](x).chunk(2, dim=-1)
-        return split_heads(key, self.heads), split_heads(value, self.heads)
+        gate = torch.tanh(self.gates[layer])[:, None, None].to(value.dtype)
+        return split_heads(key, self.heads), split_heads(value, self.heads) * gate
 
     def prepare(self, latents: Float[Tensor, "latents dim"], output_map: Float[Tensor, "dim dim"]) -> PreparedContext:
         """Everything that a corpus contributes, computed once."""
@@ -73,7 +74,6 @@ class SecondStage(nn.Module):
         dtype = prepared.keys.dtype
         x = embeddings(ids, self.roles[role]).to(dtype)
         text_mask = None if mask is None else mask[:, None, None, :]
-        gates = torch.tanh(self.gates)[:, :, None, None].to(dtype)
         given_mask, sibling_input = None, None
         if siblings is not None and sibling_mask is not None:
             sibling_input = (self.sibling_norm(siblings) + self.sibling_level).to(dtype)
@@ -85,7 +85,7 @@ class SecondStage(nn.Module):
             if sibling_input is not None:
                 sibling_keys, sibling_values = self.keys_and_values(number, sibling_input)
                 keys, values = torch.cat([keys, sibling_keys], dim=2), torch.cat([values, sibling_values], dim=2)
-            x = layer(x, text_mask, Given(keys, values, given_mask), gates[number])
+            x = layer(x, text_mask, Given(keys, values, given_mask))
         with torch.autocast(x.device.type, enabled=False):
             pooled = F.normalize(mean_pool(x, mask), dim=-1)
             if siblings is not None and sibling_mask is not None:
