@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,9 +79,9 @@ def train(data: Path, output: Path, minutes: float, distillation_minutes: float)
     documents = surrogate([pair.document for pair in pairs])
     network, tokenizer = start(teacher), TextTokenizer(bert_tokenizer(teacher))
     _first_stage(network, tokenizer, pairs, documents, output, seconds=60 * distillation_minutes)
-    vectors = CDEModel(network, tokenizer, "", device="cpu", dtype="float32").first_stage(
-        [pair.document for pair in pairs]
-    )
+    first_stage = CDEModel(network, tokenizer, "", device="cpu", dtype="float32").first_stage
+    version = hashlib.sha256((output / "first_stage.safetensors").read_bytes()).hexdigest()[:16]
+    vectors = cached(first_stage, f"first-stage-{version}", output / "surrogate")([pair.document for pair in pairs])
     print(f"first stage against its teacher: mean cosine {(vectors * documents).sum(axis=1).mean():.3f}", flush=True)
     batches = Batches(pairs, documents, _clusters(pairs, queries, documents), BatchConfig(), seed=0)
     config = TrainingConfig(seconds=60 * minutes)

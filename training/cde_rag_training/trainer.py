@@ -36,7 +36,7 @@ class TrainingConfig:
     gate_rate: float = 1e-2  # of gates and output map
     warmup: float = 0.05  # share of the time
     weight_decay: float = 0.01
-    max_length: int = 160  # tokens of a text in training
+    max_length: int = 128  # tokens of a text in training
     forward_size: int = 32  # texts per forward pass, of like length
     save_every: int = 50  # updates
 
