@@ -31,5 +31,7 @@ def test_help_is_cheap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["benchmarks", "examples", "integrations", "tests", "training"])
 def test_an_installation_offers_no_folder_of_the_repository(name: str, tmp_path: Path) -> None:
-    code = f"from importlib.util import find_spec; found = find_spec({name!r}); print(found and found.submodule_search_locations)"
+    code = (
+        f"import importlib.util as u; found = u.find_spec({name!r}); print(found and found.submodule_search_locations)"
+    )
     assert str(ROOT) not in subprocess.check_output([sys.executable, "-c", code], cwd=tmp_path, text=True)

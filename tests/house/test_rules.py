@@ -25,3 +25,15 @@ def test_public_functions_name_all_their_arguments() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.kwarg and node.name[0] != "_"
     ]
     assert offenders == []
+
+
+def test_the_core_imports_a_name_from_where_it_lives() -> None:
+    """Through the lazy names of `cde_rag` a module could import one downstream, and import-linter would not see it."""
+    offenders = [
+        f"{path}:{node.lineno}"
+        for path in SOURCES
+        if ROOT / "cde_rag/cli" not in path.parents
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "cde_rag" and node.names[0].name != "__version__"
+    ]
+    assert offenders == []
