@@ -246,13 +246,15 @@ def _identifier(row: Mapping[str, Any], where: str) -> str:
 
 
 def _parent(row: Mapping[str, Any], key: str, where: str) -> str | None:
-    """The value of a dotted key; None where it is missing, null or empty."""
+    """The string or whole number at a dotted key; None where it is missing, null or empty."""
     value: Any = row
     for step in key.split("."):
         value = cast("dict[str, Any]", value).get(step) if isinstance(value, dict) else None
-    if not isinstance(value, str | None):
-        raise CorpusError(f"{where}: expected a string in {key!r}, found {value!r}.")
-    return value or None
+    if value is None or value == "":
+        return None
+    if type(value) not in (str, int):
+        raise CorpusError(f"{where}: expected a string or whole number in {key!r}, found {value!r}.")
+    return str(value)
 
 
 def _is_integer(field: str) -> bool:

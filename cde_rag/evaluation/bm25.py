@@ -54,9 +54,14 @@ class BM25:
         """Positions and scores of the best texts that share a word with the query: at most k, best first.
 
         Equal scores stand in order of position.
+
+        Raises:
+            ValueError: k is below 1.
         """
+        if k < 1:
+            raise ValueError(f"Expected k of at least 1, found {k}.")
         scores = self.scores(query)
-        best = np.argsort(-scores, kind="stable")[: max(k, 0)]
+        best = np.argsort(-scores, kind="stable")[:k]
         return [(int(position), float(scores[position])) for position in best if scores[position] > 0]
 
     def _words(self, texts: Sequence[str]) -> list[list[str]]:

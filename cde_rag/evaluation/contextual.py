@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
@@ -14,6 +14,7 @@ from cde_rag.evaluation.ranking import Ranking, rank_vectors
 FOLDS = 2  # of the queries, where their relevant documents are kept out of the context
 
 
+@runtime_checkable
 class Embedder(Protocol):
     """What is asked of a ContextualEmbedder."""
 
@@ -33,6 +34,7 @@ class Embedder(Protocol):
         ...
 
 
+@runtime_checkable
 class Binder(Protocol):
     """A model, asked for embedders."""
 

@@ -25,6 +25,6 @@ def standard_library() -> Corpus:
 def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            text = ast.get_docstring(node)
-            if text and text.strip():
+            text = (ast.get_docstring(node) or "").encode(errors="ignore").decode()  # without lone surrogates
+            if text.strip():
                 yield f"{path.stem}:{getattr(node, 'lineno', 0)}", text

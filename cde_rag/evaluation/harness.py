@@ -73,8 +73,10 @@ def evaluate(
         CorpusError: A folder that is not as it should be, no folder, or two of one name.
         MissingExtraError: What a baseline needs is not installed.
         ModelError: The model cannot be loaded.
-        ValueError: Unknown systems.
+        ValueError: Unknown systems, no seed, or `max_queries` below 1.
     """
+    if not seeds or max_queries < 1:
+        raise ValueError(f"Expected at least one seed and one query; found seeds={seeds}, max_queries={max_queries}.")
     sets = [one.sample_queries(max_queries) for one in _read(folders, split, parent_key)]
     asked = [_applicable(data, systems, context_size) for data in sets]
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)

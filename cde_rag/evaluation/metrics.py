@@ -61,4 +61,4 @@ def score(
 
 
 def _discounted(gains: Sequence[int]) -> float:
-    return sum(gain / math.log2(place + 2) for place, gain in enumerate(gains))
+    return math.fsum(gain / math.log2(place + 2) for place, gain in enumerate(gains))

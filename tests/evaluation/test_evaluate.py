@@ -1,0 +1,216 @@
+"""evaluate() from folders to figures, with a tiny random model whose context acts."""
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cde_rag
+from cde_rag.errors import CorpusError, ModelError
+from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
+from cde_rag.evaluation.intervals import PairedQueries, compare
+from cde_rag.evaluation.metrics import METRICS
+from cde_rag.evaluation.report import SYSTEMS
+from cde_rag.model import CDEModel
+
+from folders import write_set
+from tiny import WORDS
+
+PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid"}
+
+
+def hashed(texts: Sequence[str]) -> np.ndarray:
+    """A plain embedder: the sum of a random vector for each word."""
+    rows = [
+        sum(np.random.default_rng(WORDS.index(word)).normal(size=8) for word in text.split() if word in WORDS)
+        for text in texts
+    ]
+    return np.array(rows, dtype=np.float32) / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture(autouse=True)
+def no_minilm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "MiniLM", lambda device: hashed)
+
+
+def make_folder(folder: Path, *, documents: int, seed: int, parents: bool = False) -> Path:
+    """Documents of ten words; each query is three words of its document."""
+    rng = random.Random(seed)
+    corpus = [{"_id": f"d{i}", "text": " ".join(rng.choices(WORDS, k=10))} for i in range(documents)]
+    if parents:
+        for i, row in enumerate(corpus):
+            row["parent"] = f"p{i // 4}"
+    queries = {f"q{i}": " ".join(rng.sample(corpus[i]["text"].split(), 3)) for i in range(documents // 2)}
+    return write_set(folder, corpus, queries, [(f"q{i}", f"d{i}", 1) for i in range(len(queries))])
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    return [
+        make_folder(tmp_path / "one", documents=20, seed=1),
+        make_folder(tmp_path / "two", documents=30, seed=2, parents=True),
+        make_folder(tmp_path / "xquad_en", documents=12, seed=3),
+    ]
+
+
+@pytest.fixture
+def evaluation(folders: list[Path], tiny_model: CDEModel) -> Evaluation:
+    return evaluate(folders, model=tiny_model, context_size=8, seeds=(0, 1))
+
+
+def test_the_json_says_all(evaluation: Evaluation) -> None:
+    found = json.loads(json.dumps(evaluation.to_json()))
+    assert found.keys() >= {*METRICS, "intervals", "foreign_corpus", "model", "context_size", "seeds", "sets"}
+    assert (found["model"], found["context_size"], found["seeds"]) == ("tiny", 8, [0, 1])
+    assert found["saturated"] == ["xquad_en"]
+    assert found["sets"]["one"].keys() - METRICS.keys() == {
+        "blank_documents",
+        "context_documents",
+        "documents",
+        "foreign_corpus",
+        "queries",
+        "truncated_documents",
+        "truncated_queries",
+    }
+    assert found["sets"]["one"]["documents"] == 20
+    assert found["sets"]["one"]["queries"] == 10
+    assert found["sets"]["one"]["context_documents"] == 8
+    for metric in METRICS:
+        assert all(0 <= figure <= 1 for figure in found[metric].values())
+
+
+def test_every_set_has_the_systems_that_it_gives_ground_for(evaluation: Evaluation) -> None:
+    one, two, small = (set(result.scores) for result in evaluation.sets)
+    assert one == PLAIN
+    assert two == PLAIN | {"parents", "siblings_mean"}
+    assert small == PLAIN | {"own_without_relevant"}  # 12 documents are less than two contexts of 8
+    assert evaluation.systems == tuple(system for system in SYSTEMS if system in one | two | small)
+
+
+def test_means_are_over_queries_then_over_counted_sets(evaluation: Evaluation) -> None:
+    one, two, _ = evaluation.sets
+    for metric in METRICS:
+        by_hand = (one.scores["own"][metric].mean() + two.scores["own"][metric].mean()) / 2
+        assert evaluation.to_json()[metric]["own"] == pytest.approx(by_hand)
+    assert evaluation.mean("parents") == pytest.approx(two.mean("parents"))
+    assert evaluation.mean("own_without_relevant") is None  # it ran on the saturated set only
+
+
+def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) -> None:
+    by_hand = compare(
+        [
+            PairedQueries(one.scores["own"]["ndcg@10"] - one.scores["null"]["ndcg@10"], one.blocks)
+            for one in evaluation.sets[:2]
+        ]
+    )
+    assert evaluation.differences["own", "null"] == by_hand
+    assert evaluation.to_json()["intervals"]["own-null"] == {
+        "mean": by_hand.mean,
+        "queries": by_hand.queries,
+        "sets": by_hand.sets,
+    }
+    assert by_hand.mean == pytest.approx(evaluation.mean("own") - evaluation.mean("null"))  # type: ignore[operator]
+    assert set(evaluation.differences) == {
+        ("own", "null"),
+        ("own", "foreign"),
+        ("own", "minilm"),
+        ("parents", "own"),
+        ("parents", "siblings_mean"),
+    }
+
+
+def test_saturated_sets_are_counted_where_there_are_no_others(folders: list[Path], tiny_model: CDEModel) -> None:
+    found = evaluate(folders[2:], model=tiny_model, systems=["null"])
+    assert found.mean("null") == found.sets[0].mean("null")
+    assert found.to_json()["saturated"] == []
+
+
+def test_the_context_acts_and_seeds_are_averaged_per_query(folders: list[Path], tiny_model: CDEModel) -> None:
+    def own(*seeds: int) -> np.ndarray:
+        found = evaluate(folders[1:2], model=tiny_model, context_size=4, seeds=seeds, systems=["own"])
+        return found.sets[0].scores["own"]["ndcg@10"]
+
+    assert not np.array_equal(own(0), own(1))
+    np.testing.assert_allclose(own(0, 1), (own(0) + own(1)) / 2)
+
+
+def test_it_measures_what_the_public_embedder_does(folders: list[Path], tiny_model: CDEModel) -> None:
+    data = read_beir(folders[1])
+    embedder = cde_rag.ContextualEmbedder.from_corpus(data.corpus.texts, model=tiny_model, context_size=4, seed=0)
+    documents = embedder.embed_documents(data.corpus.texts, parents=data.corpus.parents)
+    expected = []
+    for query, judged in zip(embedder.embed_queries(data.queries), data.judgments, strict=True):
+        order = np.argsort(-(documents @ query))
+        rank = [data.corpus.ids[i] for i in order].index(next(iter(judged))) + 1
+        expected.append(1 / math.log2(rank + 1) if rank <= 10 else 0)
+    found = evaluate([data], model=tiny_model, context_size=4, systems=["parents"])
+    np.testing.assert_allclose(found.sets[0].scores["parents"]["ndcg@10"], expected)
+
+
+def test_whose_context_is_foreign(folders: list[Path], tiny_model: CDEModel, tmp_path: Path) -> None:
+    def names(count: int, foreign: Path | None = None) -> list[str | None]:
+        found = evaluate(folders[:count], model=tiny_model, foreign=foreign, systems=["foreign"])
+        return [found.foreign_corpus, *(one.foreign_corpus for one in found.sets)]
+
+    assert names(2) == ["the next set", "two", "one"]
+    assert names(1) == ["python_stdlib", "python_stdlib"]
+    assert names(2, foreign=folders[2]) == ["xquad_en"] * 3
+    alone = evaluate(folders[:1], model=tiny_model, systems=["null"])
+    assert alone.to_json()["foreign_corpus"] is None
+
+
+def test_progress_counts_every_system_of_every_set(folders: list[Path], tiny_model: CDEModel) -> None:
+    seen: list[EvaluationProgress] = []
+    found = evaluate(folders, model=tiny_model, context_size=8, on_progress=seen.append)
+    assert [one.done for one in seen] == list(range(1, len(seen) + 1))
+    assert {one.total for one in seen} == {len(seen)}
+    assert {(one.set, one.system) for one in seen} == {(one.name, name) for one in found.sets for name in one.scores}
+
+
+def test_the_table_is_for_people(evaluation: Evaluation) -> None:
+    lines = str(evaluation).splitlines()
+    assert lines[0] == "NDCG@10 × 100 · tiny · 8 context documents · seeds 0, 1"
+    starts = [line.split("  ")[0] for line in lines]
+    assert starts.index("one") < starts.index("two") < starts.index("mean") < starts.index("(apart)")
+    assert starts.index("(apart)") < starts.index("xquad_en") < starts.index("difference")
+    mean = next(line for line in lines if line.startswith("mean")).split()
+    assert len(mean) == 1 + len(PLAIN)  # parents ran on one of the two
+    assert mean[1] == f"{100 * evaluation.mean('own'):.1f}"
+    assert "foreign context: the next set" in lines
+
+
+def test_what_is_cut_is_counted(tmp_path: Path, tiny_model: CDEModel) -> None:
+    corpus = [{"_id": "long", "text": "river " * 50}, {"_id": "short", "text": "river"}, {"_id": "none", "text": ""}]
+    folder = write_set(tmp_path / "cut", corpus, {"q": "river", "r": "bank " * 60}, [("q", "short", 1), ("r", "long", 1)])
+    found = evaluate([folder], model=tiny_model, systems=["own", "null"])
+    result = found.sets[0]
+    assert (result.documents, result.blank_documents) == (2, 1)
+    assert (result.truncated_documents, result.truncated_queries) == (1, 1)
+    assert "cut: 1 of 2 documents were cut" in str(found)
+
+
+def test_at_most_so_many_queries(folders: list[Path], tiny_model: CDEModel) -> None:
+    found = evaluate(folders[:1], model=tiny_model, systems=["null"], max_queries=4)
+    assert found.sets[0].query_ids == read_beir(folders[0]).sample_queries(4).query_ids
+    assert len(found.sets[0].query_ids) == 4
+
+
+def test_wrong_calls(folders: list[Path], tiny_model: CDEModel, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="a list of folders"):
+        evaluate(str(folders[0]))  # type: ignore[arg-type]
+    with pytest.raises(CorpusError, match="at least one folder"):
+        evaluate([])
+    with pytest.raises(CorpusError, match="each of another name"):
+        evaluate([folders[0], folders[0]], model=tiny_model)
+    with pytest.raises(ValueError, match="Expected systems among own, .*; found bm52"):
+        evaluate(folders, model=tiny_model, systems=["own", "bm52"])
+    with pytest.raises(ValueError, match="one seed and one query"):
+        evaluate(folders, model=tiny_model, seeds=())
+    with pytest.raises(ValueError, match="max_queries=0"):
+        evaluate(folders, model=tiny_model, max_queries=0)
+    with pytest.raises(ModelError):
+        evaluate(folders, model=tmp_path / "no model", systems=["null"])
