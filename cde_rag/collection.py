@@ -9,7 +9,7 @@ from typing import Any, cast
 from cde_rag import __version__
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.errors import CDEError, ContextMismatchError, ModelError
+from cde_rag.errors import ContextFormatError, ContextMismatchError, ModelError
 from cde_rag.intake import from_columns
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Damage, Hit, Record, Store
@@ -57,7 +57,8 @@ class Collection:
 
     With a `parent_key`, records with the same `metadata[parent_key]` are the passages of one parent, in order of
     insertion, and each is embedded given its siblings. Where the passages of a parent change, those that have other
-    siblings now are embedded anew.
+    siblings now are embedded anew. (Two processes that change one parent at the same time may miss each other's
+    siblings; adding the parent again mends that.)
 
     Args:
         store: Holds a collection already; see `create` and `open`.
@@ -262,14 +263,14 @@ class Collection:
     def verify(self) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well."""
         damages = self.store.verify()
+        if damages:
+            return damages
         try:
             found = Context.from_bytes(self.store.context(), where="The context in the store").fingerprint
-        except CDEError as error:
-            return [*damages, Damage("context", str(error))]
+        except ContextFormatError as error:
+            return [Damage("context", str(error))]
         expected = self.store.manifest().fingerprint
-        if found != expected:
-            damages = [*damages, Damage("context", f"Expected fingerprint {expected}, found {found}.")]
-        return damages
+        return [] if found == expected else [Damage("context", f"Expected fingerprint {expected}, found {found}.")]
 
     def close(self) -> None:
         """Release the store; the object is not used after that."""

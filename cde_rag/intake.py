@@ -4,6 +4,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast
 
@@ -27,19 +28,13 @@ def embedded_text(record: Record) -> str:
 
 
 def parent_of(record: Record, parent_key: str | None) -> Parent | None:
-    """The parent that a record's metadata names; none where the key is missing, null or "".
+    """The parent of a checked record; none where its metadata lacks the key, or has null or "" there."""
+    return cast(Parent | None, _named_parent(record, parent_key))
 
-    Raises:
-        CorpusError: The metadata holds neither a string nor a whole number there.
-    """
+
+def _named_parent(record: Record, parent_key: str | None) -> object:
     value = None if parent_key is None else record.metadata.get(parent_key)
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise CorpusError(
-            f"Record {record.id!r}: its parent {parent_key!r} must be a string or a whole number, found {value!r:.80}."
-        )
-    return value
+    return None if value == "" else value
 
 
 def from_columns(
@@ -75,25 +70,30 @@ def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Ite
         if ended:
             raise CorpusError(f"{', '.join(ended)} ended at position {position}, before the other columns did.")
         record = Record("", row["texts"], row.get("titles", ""), row.get("metadata", {}))
-        yield Record(row.get("ids") or _default_id(record, parent_key), record.text, record.title, record.metadata)
+        yield replace(record, id=row["ids"] if "ids" in row else _default_id(record, parent_key))
 
 
 def _default_id(record: Record, parent_key: str | None) -> str:
-    parent = parent_of(record, parent_key)
+    parent = _named_parent(record, parent_key)
     parts = f"{record.title}\0{record.text}" + ("" if parent is None else f"\0{parent}")
-    return hashlib.sha256(utf8(parts, where="A record without an id")).hexdigest()[:32]
+    return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def checked(record: Record, position: int) -> Record:
-    """A record whose metadata is what JSON gives back.
+def checked(record: Record, position: int, parent_key: str | None) -> Record:
+    """A record that can be embedded and stored; its metadata is what JSON gives back.
 
     Args:
         record: What the caller gave.
         position: Its place in the call, for messages.
+        parent_key: The metadata key that names a parent.
 
     Raises:
-        CorpusError: An id, title or text that is no valid string, a blank text, or metadata that JSON cannot hold.
+        CorpusError: An id, title or text that is no valid string, a blank text, metadata that JSON cannot hold, or a
+            parent that is neither a string nor a whole number.
+        TypeError: It is no Record.
     """
+    if not isinstance(cast(object, record), Record):
+        raise TypeError(f"Record {position} has to be a cde_rag.Record, found {type(record).__name__}.")
     where = f"Record {position} ({record.id!r:.80})"
     for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
         if not isinstance(cast(object, value), str):
@@ -103,13 +103,20 @@ def checked(record: Record, position: int) -> Record:
         raise CorpusError(f"{where}: its id is empty; leave ids out to have them made of the texts.")
     if not embedded_text(record).strip():
         raise CorpusError(f"{where}: its text is empty or blank; leave it out or give it content.")
+    record = replace(record, metadata=_as_json(record.metadata, where))
+    parent = _named_parent(record, parent_key)
+    if isinstance(parent, bool) or not isinstance(parent, str | int | None):
+        raise CorpusError(f"{where}: its {parent_key!r} has to be a string or a whole number, found {parent!r:.80}.")
+    return record
+
+
+def _as_json(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
-        written = json.dumps(dict(record.metadata), allow_nan=False, ensure_ascii=False)
-        utf8(written, where=f"{where}: its metadata")
-        metadata = cast(dict[str, Any], json.loads(written))
+        written = json.dumps(dict(metadata), allow_nan=False, ensure_ascii=False)
+        utf8(written, where="it")
+        return json.loads(written)
     except (TypeError, ValueError, RecursionError) as error:
-        raise CorpusError(f"{where}: its metadata has to be a JSON object: {error}.") from error
-    return Record(record.id, record.text, record.title, metadata)
+        raise CorpusError(f"{where}: its metadata has to be a JSON object: {error}") from error
 
 
 def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[Record]]:
@@ -121,7 +128,7 @@ def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[R
     chunk: list[Record] = []
     last: Parent | None = None  # parent of the last record
     for position, record in enumerate(records):
-        record = checked(record, position)
+        record = checked(record, position, parent_key)
         parent = parent_of(record, parent_key)
         if len(chunk) >= LONGEST_CHUNK or (len(chunk) >= CHUNK and (parent is None or parent != last)):
             yield chunk

@@ -3,6 +3,8 @@ given the siblings it has now, and the records stand in order of first insertion
 
 import dataclasses
 import json
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -283,7 +285,7 @@ def test_no_parent(papers: Collection, parent: str | None):
 
 @pytest.mark.parametrize("parent", [True, 1.5, ["a"], {"a": 1}])
 def test_what_is_no_parent(papers: Collection, parent: object):
-    with pytest.raises(CorpusError, match=r"Record 'x': its parent 'parent' must be a string or a whole number"):
+    with pytest.raises(CorpusError, match=r"Record 0 \('x'\): its 'parent' has to be a string or a whole number"):
         papers.add(["one"], ids=["x"], metadata=[{"parent": parent}])
     assert papers.count() == 0
 
@@ -402,6 +404,7 @@ GOOD = [Record(f"good {i}", f"text {i}") for i in range(4)]
         (Record("5", "text", "", {"a": "\udfff"}), r"Record 5 \('5'\): its metadata.*not valid Unicode"),
         (Record("5", "text", "", {"a": float("nan")}), r"Record 5 \('5'\): its metadata has to be a JSON object"),
         (Record("5", "text", "", {"a": object()}), r"Record 5 \('5'\): its metadata has to be a JSON object"),
+        (Record("5", "text", "", {"parent": 0.5}), r"Record 5 \('5'\): its 'parent' has to be a string or a whole"),
         (Record("good 1", "other text"), "The id 'good 1' stands at position 1 and, with another text, at 5"),
         (Record("good 4", "other text"), "The id 'good 4' stands at position 4 and, with another text, at 5"),
         (Record("good 1", "text 1", "T"), "The id 'good 1' stands at position 1 and, with another text, at 5"),
@@ -411,6 +414,39 @@ def test_bad_record_stops_before_its_chunk(papers: Collection, bad: Record, foun
     with pytest.raises(CorpusError, match=found):
         add_in_small_chunks(papers, [*GOOD, Record("good 4", "text 4"), bad, Record("after", "text")])
     assert list(papers.scroll()) == GOOD  # the chunk of four before it stays
+
+
+def test_values_of_wrong_types():
+    """In a process of its own: here beartype would refuse them before they come to the collection."""
+    code = """
+from cde_rag import Record
+from cde_rag.intake import checked, from_columns
+
+def message(call):
+    try:
+        return call()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+
+records = [{"id": "1", "text": "a"}, Record(5, "a"), Record("5", None), Record("5", "a", None), Record("5", "a", "", [1])]
+for record in records:
+    print(message(lambda: checked(record, 3, "parent")))
+print(message(lambda: from_columns(["a"], ids=None, titles=None, metadata={"year": 1}, parent_key=None)))
+"""
+    found = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert found[:4] == [
+        "TypeError: Record 3 has to be a cde_rag.Record, found dict.",
+        "CorpusError: Record 3 (5): its id has to be a str, found int.",
+        "CorpusError: Record 3 ('5'): its text has to be a str, found NoneType.",
+        "CorpusError: Record 3 ('5'): its title has to be a str, found NoneType.",
+    ]
+    assert found[4].startswith("CorpusError: Record 3 ('5'): its metadata has to be a JSON object")
+    assert found[5] == "TypeError: add takes a list of metadata, one for each text, and was given one mapping."
+
+
+def test_empty_id_is_not_made_up_for(papers: Collection):
+    with pytest.raises(CorpusError, match="its id is empty"):
+        papers.add(["text"], ids=[""])
 
 
 def test_id_that_comes_twice_with_the_same_text(papers: Collection):
