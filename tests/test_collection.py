@@ -428,8 +428,8 @@ def message(call):
     except (TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
-records = [{"id": "1", "text": "a"}, Record(5, "a"), Record("5", None), Record("5", "a", None), Record("5", "a", "", [1])]
-for record in records:
+a_dict = {"id": "1", "text": "a"}
+for record in (a_dict, Record(5, "a"), Record("5", None), Record("5", "a", None), Record("5", "a", "", [1])):
     print(message(lambda: checked(record, 3, "parent")))
 print(message(lambda: from_columns(["a"], ids=None, titles=None, metadata={"year": 1}, parent_key=None)))
 """
