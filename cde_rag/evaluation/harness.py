@@ -137,8 +137,13 @@ def _foreign_corpora(sets: Sequence[RetrievalSet], foreign: str | Path | None) -
     """For each set the given corpus, else that of the next set, else the standard library's docstrings."""
     corpora = [one.corpus for one in sets]
     if foreign is not None:
-        return [read_corpus(foreign)] * len(sets)
-    return [*corpora[1:], corpora[0]] if len(corpora) > 1 else [standard_library()]
+        others = [read_corpus(foreign)] * len(sets)
+    else:
+        others = [*corpora[1:], corpora[0]] if len(corpora) > 1 else [standard_library()]
+    for corpus, other in zip(corpora, others, strict=True):
+        if corpus.texts == other.texts:
+            raise CorpusError(f"{corpus.name}: expected a foreign corpus, found its own in {other.name}. Name another.")
+    return others
 
 
 def _binder(model: CDEModel, context_size: int) -> Binder:

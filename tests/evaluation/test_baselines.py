@@ -61,7 +61,7 @@ def test_siblings_by_hand() -> None:
 
 def test_whitening_shortens_what_all_documents_share() -> None:
     rng = np.random.default_rng(0)
-    documents = unit((rng.normal(size=(200, 6)) + [3, 0, 0, 0, 0, 0]).astype(np.float32))
+    documents = unit((rng.normal(size=(200, 6)) + 3 * np.eye(6)[0]).astype(np.float32))
     matrix = whitening(documents)
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-6)
     lengths = np.linalg.norm(matrix, axis=1)

@@ -5,11 +5,10 @@ import random
 from pathlib import Path
 
 import pytest
+from beir_folders import write_lines, write_qrels, write_set
 
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
-
-from folders import write_lines, write_qrels, write_set
 
 CORPUS = [
     {"_id": "d1", "title": "Cats", "text": "They purr."},
@@ -109,7 +108,9 @@ def no_gzip(folder: Path) -> None:
 
 
 def latin_1(folder: Path) -> None:
-    (folder / "corpus.jsonl").write_bytes('{"_id": "a", "text": "ok"}\n{"_id": "b", "text": "café"}\n'.encode("latin-1"))
+    (folder / "corpus.jsonl").write_bytes(
+        '{"_id": "a", "text": "ok"}\n{"_id": "b", "text": "café"}\n'.encode("latin-1")
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,10 @@ def latin_1(folder: Path) -> None:
         (corpus_line('{"_id": "d2"}'), r"corpus\.jsonl, line 2: expected a string in 'text', found None"),
         (corpus_line('{"_id": "d2", "text": 3}'), r"corpus\.jsonl, line 2: expected a string in 'text', found 3"),
         (corpus_line('{"_id": "d2", "text": "x", "title": 3}'), r"line 2: expected a string in 'title'"),
-        (corpus_line('{"_id": "d2", "text": "x", "parent": [3]}'), r"line 2: expected a string or whole number in 'parent'"),
+        (
+            corpus_line('{"_id": "d2", "text": "x", "parent": [3]}'),
+            r"line 2: expected a string or whole number in 'parent'",
+        ),
         (lambda folder: write_lines(folder / "corpus.jsonl", [{"_id": "d1", "text": ""}]), "none that has a text"),
         (half_of_a_gzip, r"corpus\.jsonl\.gz: expected a readable file, stopped after line \d+"),
         (no_gzip, r"corpus\.jsonl\.gz: expected a readable file, stopped after line 0"),

@@ -77,7 +77,9 @@ def test_seeds_make_runs_of_their_own() -> None:
 
 
 def test_seeds_that_give_one_context_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StubEmbedder, "fingerprint", property(lambda self: "the same", lambda self, _: None), raising=False)
+    monkeypatch.setattr(
+        StubEmbedder, "fingerprint", property(lambda self: "the same", lambda self, _: None), raising=False
+    )
     found, _ = run(a_set(), ["own"], seeds=(0, 1, 2))
     assert len(found["own"]) == 1
 
@@ -100,6 +102,12 @@ def test_relevant_documents_stay_out_of_the_context() -> None:
         assert {query.split()[1] for query in one.queries}.isdisjoint(text.split()[1] for text in one.corpus)
         assert len(one.corpus) == DOCUMENTS - len(one.queries)
     assert [ranking[0] for ranking in found["own_without_relevant"][0]] == [f"d{i}" for i in range(DOCUMENTS)]
+
+
+def test_a_copy_of_a_relevant_document_stays_out_too() -> None:
+    corpus = Corpus("copies", ("a", "b", "c", "d"), ("same", "same", "other", "more"))
+    data = RetrievalSet(corpus, ("q", "r"), ("q", "r"), ({"a": 1}, {"c": 1}))
+    assert without_relevant(data) == [([0], ["other", "more"]), ([1], ["same", "same", "more"])]
 
 
 def test_queries_of_one_document_stay_together() -> None:

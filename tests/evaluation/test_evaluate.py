@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from beir_folders import write_set
+from tiny import WORDS
 
 import cde_rag
 from cde_rag.errors import CorpusError, ModelError
@@ -16,9 +18,6 @@ from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
-
-from folders import write_set
-from tiny import WORDS
 
 PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid"}
 
@@ -159,6 +158,8 @@ def test_whose_context_is_foreign(folders: list[Path], tiny_model: CDEModel, tmp
     assert names(2) == ["the next set", "two", "one"]
     assert names(1) == ["python_stdlib", "python_stdlib"]
     assert names(2, foreign=folders[2]) == ["xquad_en"] * 3
+    with pytest.raises(CorpusError, match="two: expected a foreign corpus, found its own in two"):
+        names(2, foreign=folders[1])
     alone = evaluate(folders[:1], model=tiny_model, systems=["null"])
     assert alone.to_json()["foreign_corpus"] is None
 
@@ -185,7 +186,9 @@ def test_the_table_is_for_people(evaluation: Evaluation) -> None:
 
 def test_what_is_cut_is_counted(tmp_path: Path, tiny_model: CDEModel) -> None:
     corpus = [{"_id": "long", "text": "river " * 50}, {"_id": "short", "text": "river"}, {"_id": "none", "text": ""}]
-    folder = write_set(tmp_path / "cut", corpus, {"q": "river", "r": "bank " * 60}, [("q", "short", 1), ("r", "long", 1)])
+    folder = write_set(
+        tmp_path / "cut", corpus, {"q": "river", "r": "bank " * 60}, [("q", "short", 1), ("r", "long", 1)]
+    )
     found = evaluate([folder], model=tiny_model, systems=["own", "null"])
     result = found.sets[0]
     assert (result.documents, result.blank_documents) == (2, 1)
@@ -206,7 +209,7 @@ def test_wrong_calls(folders: list[Path], tiny_model: CDEModel, tmp_path: Path) 
         evaluate([])
     with pytest.raises(CorpusError, match="each of another name"):
         evaluate([folders[0], folders[0]], model=tiny_model)
-    with pytest.raises(ValueError, match="Expected systems among own, .*; found bm52"):
+    with pytest.raises(ValueError, match=r"Expected systems among own, .*; found bm52"):
         evaluate(folders, model=tiny_model, systems=["own", "bm52"])
     with pytest.raises(ValueError, match="one seed and one query"):
         evaluate(folders, model=tiny_model, seeds=())

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cde_rag.evaluation import evaluate, read_beir
+from cde_rag.evaluation import read_beir
 from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
 from cde_rag.evaluation.metrics import score
-from cde_rag.model import CDEModel
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def test_scifact_is_read_as_beir_has_it(scifact) -> None:
 
 
 def test_bm25_on_scifact(scifact) -> None:
-    (_, rankings), = baseline_rankings(scifact, None)
+    ((_, rankings),) = baseline_rankings(scifact, None)
     assert 0.67 <= score(rankings, scifact.judgments)["ndcg@10"].mean() <= 0.69
 
 
@@ -30,6 +29,5 @@ def test_bm25_on_scifact(scifact) -> None:
 def test_minilm_on_scifact(scifact) -> None:
     rankings = dict(baseline_rankings(scifact, MiniLM(device="cpu")))
     figures = {system: score(found, scifact.judgments)["ndcg@10"].mean() for system, found in rankings.items()}
-    print(figures)
     assert figures["minilm"] == pytest.approx(0.645, abs=0.003)
     assert figures["centred"] == pytest.approx(0.639, abs=0.004)

@@ -1,5 +1,7 @@
 """Rankings: rows are queries, columns documents; the order of the columns never matters."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -71,4 +73,4 @@ def test_fusion_equals_the_slow_loop(rankings: list[list[str]]) -> None:
     }
     fused = fuse(rankings)
     assert set(fused) == found
-    assert all(sums[one] >= sums[next_] - 1e-12 for one, next_ in zip(fused, fused[1:], strict=False))
+    assert all(sums[one] >= sums[next_] - 1e-12 for one, next_ in pairwise(fused))
