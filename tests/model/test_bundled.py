@@ -1,4 +1,4 @@
-"""The model in the wheel, on real texts: it loads offline, it is small, its context acts, and bf16 is the same space."""
+"""The model in the wheel, on real texts: it loads offline, is small, its context acts, and bf16 is the same space."""
 
 import itertools
 
