@@ -1,13 +1,14 @@
 """Collection: whatever was added, updated and deleted, in whatever pieces, every vector is that of its record's text
 given the siblings it has now, and the records stand in order of first insertion."""
 
+import contextlib
 import dataclasses
 import json
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from cde_rag.context import Context, ModelIdentity
 from cde_rag.embedder import ContextualEmbedder, Embedded
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError, TruncationWarning
 from cde_rag.siblings import choose_siblings
-from cde_rag.stores.base import Record, Store
+from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
 
 DIM = 16
@@ -362,6 +363,58 @@ def test_any_cut_of_a_stream_gives_the_same_collection(records: list[Record], si
         np.testing.assert_array_equal(
             *(papers.store.vectors(stored, fingerprint=papers.embedder.fingerprint) for papers in (whole, pieces))
         )
+
+
+class Killed(BaseException):
+    """Ends a call at one of its writes, as a kill would."""
+
+
+class MortalStore(BruteForceStore):
+    """Lets some writes pass and dies before the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes_left = 1_000_000
+
+    def _write(self) -> None:
+        self.writes_left -= 1
+        if self.writes_left < 0:
+            raise Killed
+
+    def add(self, rows: Sequence[Row], vectors: np.ndarray, *, fingerprint: str) -> None:
+        self._write()
+        super().add(rows, vectors, fingerprint=fingerprint)
+
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+        self._write()
+        super().update_metadata(metadata)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        self._write()
+        return super().delete(ids)
+
+
+@given(batch, st.one_of(batch, st.sets(ids, max_size=5)), st.integers(0, 5))
+def test_killed_call_is_finished_by_the_same_call(before: list[Record], change: list[Record] | set[str], writes: int):
+    def apply(papers: Collection) -> None:
+        if isinstance(change, set):
+            papers.delete(sorted(change))
+        else:
+            papers.add_records(change)
+
+    store = MortalStore()
+    killed, whole = collection(store), collection()
+    with small_chunks(), mock.patch("cde_rag.writing.LONGEST_CHUNK", 3):
+        for papers in (killed, whole):
+            papers.add_records(before)
+        store.writes_left = writes
+        with contextlib.suppress(Killed):
+            apply(killed)
+        store.writes_left = 1_000_000
+        for papers in (killed, whole):
+            apply(papers)
+    assert contents(killed) == contents(whole)
+    assert_true_vectors(killed)
 
 
 @settings(max_examples=15)
