@@ -158,8 +158,8 @@ if __name__ == "__main__":
     parser.add_argument("step", choices=["train", "choose", "ship"])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/ and eval/")
     parser.add_argument("--output", type=Path, default=Path("runs/cde-mini-0"))
-    parser.add_argument("--minutes", type=float, default=60.0, help="train: of contrastive training")
-    parser.add_argument("--distillation-minutes", type=float, default=5.0, help="train: of the first stage")
+    parser.add_argument("--minutes", type=float, default=34.0, help="train: of contrastive training")
+    parser.add_argument("--distillation-minutes", type=float, default=7.0, help="train: of the first stage")
     parser.add_argument("--share", type=float, nargs="+", default=[0.0, 0.5, 1.0], help="choose, ship: of the training")
     arguments = parser.parse_args()
     if arguments.step == "train":

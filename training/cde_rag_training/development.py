@@ -57,7 +57,7 @@ def _one_to_one(name: str, pairs: Sequence[Pair]) -> RetrievalSet:
     return RetrievalSet(corpus, tuple(map(str, range(len(relevant)))), tuple(relevant), tuple(relevant.values()))
 
 
-def development_sets(data: Path, *, documents: int = 500, queries: int = 100) -> list[RetrievalSet]:
+def development_sets(data: Path, *, documents: int = 300, queries: int = 60) -> list[RetrievalSet]:
     """The development sets without parents, cut to `documents` and `queries`."""
     sets = [read_beir(data / "eval" / name, split=split) for name, split in DEVELOPMENT.items()]
     for source, domains in HELD_OUT.items():
@@ -66,7 +66,7 @@ def development_sets(data: Path, *, documents: int = 500, queries: int = 100) ->
     return [part(one, documents=documents, queries=queries) for one in sets]
 
 
-def parent_sets(data: Path, *, documents: int = 500, queries: int = 100) -> list[RetrievalSet]:
+def parent_sets(data: Path, *, documents: int = 300, queries: int = 60) -> list[RetrievalSet]:
     """The development sets whose documents have parents (squadshifts_newwiki's are its titles), cut likewise."""
     return [
         part(
