@@ -36,7 +36,9 @@ def test_one_line_becomes_one_record(tmp_path: Path) -> None:
     ]
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
+not_in_csv = "\0" if sys.version_info < (3, 11) else ""  # the csv module of Python 3.10 knows no NUL
+letters = st.characters(exclude_categories=["Cs"], exclude_characters=not_in_csv)
+texts = st.text(letters, min_size=1, max_size=30).filter(str.strip)
 
 
 @given(rows=st.lists(st.tuples(texts, texts, texts), max_size=8))
