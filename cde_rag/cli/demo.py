@@ -1,0 +1,120 @@
+"""The command demo."""
+
+import shutil
+import sys
+from collections.abc import Collection as Several
+from contextlib import closing
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, print_fields, print_json, progress_bar
+from cde_rag.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from cde_rag.collection import Progress
+    from cde_rag.demo.demo import Demo
+
+HEADINGS = {"own": "own context", "null": "null context", "bm25": "BM25"}
+SHOWN = 5  # of the committed questions
+ENOUGH = 0.8  # share of the committed questions that the own context has to answer
+GAP = 2  # characters between columns
+
+
+def demo(
+    query: Annotated[str | None, typer.Option(metavar="TEXT", help="Ask this, and nothing else.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Hits for each question.")] = 5,
+    check: Annotated[
+        bool, typer.Option("--check", help="Measure on twenty questions how often one of the first 5 hits is right.")
+    ] = False,
+    path: Annotated[Path | None, typer.Option(help="Where the index is kept. [default: your cache folder]")] = None,
+    model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Index the documentation of this Python and its packages, and ask it questions.
+
+    The first run indexes some thousands of docstrings, twice: in their own context, and in the null context, to
+    compare with. Beside both stands what BM25 finds. Later runs open what is stored.
+
+    \b
+    Examples:
+      cde-rag demo                                            # some questions, then yours
+      cde-rag demo --query "delete a folder with everything in it"
+      cde-rag demo --query "how long did that take?" --json | jq -r '.hits[].id'
+      cde-rag demo --check
+    """
+    with closing(_opened(path, model, shown=progress)) as opened:
+        if check:
+            _print_check(opened.check(), as_json=as_json)
+        elif query is not None and as_json:
+            print_json(hits_json(opened.ask(query, k, systems=["own"])["own"]))
+        elif query is not None:
+            _print_answers(opened, query, k)
+        elif as_json:
+            raise typer.BadParameter("it needs --query or --check", param_hint="--json")
+        else:
+            _converse(opened, k)
+
+
+def _opened(path: Path | None, model: str, *, shown: bool | None) -> "Demo":
+    from cde_rag.demo.demo import COLLECTIONS, Demo, default_folder
+
+    with progress_bar("index", "documents", shown=shown) as update:
+
+        def on_progress(name: str, progress: "Progress") -> None:
+            total = progress.total or 0
+            update(COLLECTIONS.index(name) * total + progress.done, len(COLLECTIONS) * total or None)
+
+        return Demo(path or default_folder(), model=model, on_progress=on_progress)
+
+
+def _converse(opened: "Demo", k: int) -> None:
+    from cde_rag.demo.questions import questions
+
+    version = ".".join(map(str, sys.version_info[:3]))
+    typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version} and its packages.")
+    for question in questions()[:SHOWN]:
+        _print_answers(opened, question.text, k, right=question.answers)
+    if not sys.stdin.isatty():
+        return
+    typer.echo("\nNow yours; an empty line ends.")
+    while question := _typed():
+        _print_answers(opened, question, k)
+
+
+def _typed() -> str:
+    try:
+        return input("\n? ").strip()
+    except EOFError:
+        return ""
+
+
+def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str] = ()) -> None:
+    """The hits of each system in columns; those that are known to be right are marked."""
+    from cde_rag.demo.demo import COLLECTIONS, SYSTEMS
+
+    try:
+        hits = opened.ask(question, k, systems=SYSTEMS)
+    except MissingExtraError as error:
+        hits = opened.ask(question, k, systems=COLLECTIONS)
+        typer.echo(f"Without BM25: {error}", err=True)
+    width = (shutil.get_terminal_size().columns - GAP * (len(hits) - 1)) // len(hits)
+    columns = [
+        [HEADINGS[system], *(f"{'✓' if hit.id in right else '·'} {hit.score:.3f} {hit.title}" for hit in found)]
+        for system, found in hits.items()
+    ]
+    typer.echo(f"\n{question}")
+    for row in zip_longest(*columns, fillvalue=""):
+        typer.echo((" " * GAP).join(f"{one_line(cell, width):<{width}}" for cell in row).rstrip())
+
+
+def _print_check(shares: dict[str, float], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"hit@5": shares})
+    else:
+        print_fields({HEADINGS[system]: f"{share:.2f}" for system, share in shares.items()})
+    if shares["own"] < ENOUGH:
+        raise typer.Exit(1)

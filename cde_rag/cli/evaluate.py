@@ -1,0 +1,68 @@
+"""The command evaluate."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
+
+
+def evaluate(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Retrieval sets in the layout of BEIR.")],
+    model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
+    context_size: Annotated[int, typer.Option(min=1, help="Documents of a context.")] = 512,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Of the context; give several for a mean over contexts. [default: 0]")
+    ] = None,
+    system: Annotated[list[str] | None, typer.Option(help="Run these only; may be repeated. [default: all]")] = None,
+    foreign: Annotated[
+        Path | None, typer.Option(help="Folder whose corpus gives the foreign context. [default: the next set]")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Name of the judgments: qrels/SPLIT.tsv.")] = "test",
+    parent_key: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="Field of a document that names its parent.")
+    ] = None,
+    max_queries: Annotated[int, typer.Option(min=1, help="Of a set; of more, a sample.")] = 2000,
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how well the model finds the right documents, beside what you could have without it.
+
+    A set is a folder with corpus.jsonl, queries.jsonl (these also as .gz) and qrels/test.tsv. The table shows NDCG@10
+    of the corpus's own context beside the null context, the context of a foreign corpus, BM25, all-MiniLM-L6-v2 and
+    others, and intervals for the differences. Figures in JSON are fractions.
+
+    \b
+    Examples:
+      cde-rag evaluate scifact/
+      cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
+      cde-rag evaluate handbook/ --parent-key page --system own --system parents
+    """
+    from cde_rag.evaluation import SYSTEMS, EvaluationProgress
+    from cde_rag.evaluation import evaluate as evaluate_folders
+
+    if unknown := sorted(set(system or ()) - set(SYSTEMS)):
+        raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(SYSTEMS)}", param_hint="--system")
+    with progress_bar("evaluate", "systems", shown=progress) as update:
+
+        def on_progress(found: EvaluationProgress) -> None:
+            update(found.done, found.total)
+
+        update(0, None)
+        found = evaluate_folders(
+            folders,
+            model=model,
+            context_size=context_size,
+            seeds=seed or [0],
+            systems=system or tuple(SYSTEMS),
+            foreign=foreign,
+            split=split,
+            parent_key=parent_key,
+            max_queries=max_queries,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))

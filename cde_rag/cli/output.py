@@ -1,0 +1,72 @@
+"""What commands print: JSON and tables on stdout, progress on stderr."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from cde_rag.stores.base import Hit
+
+INTERRUPTED = 130  # exit code that shells know as Ctrl-C
+
+Update: TypeAlias = Callable[[int, int | None], None]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+ProgressOption = Annotated[
+    bool | None, typer.Option("--progress/--no-progress", help="Show a bar on stderr.  [default: on a terminal]")
+]
+
+
+def print_json(value: object) -> None:
+    """One JSON value over several lines, in ASCII."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def hits_json(hits: "Sequence[Hit]") -> dict[str, Any]:
+    """The shape of every answer: `{"hits": [{"id", "score", "title", "text", "metadata"}]}`."""
+    return {"hits": [asdict(hit) for hit in hits]}
+
+
+def print_hits(hits: "Sequence[Hit]") -> None:
+    """Score, title (else id) and the beginning of the text."""
+    width = shutil.get_terminal_size().columns
+    for hit in hits:
+        typer.echo(f"{hit.score:6.3f}  {one_line(hit.title or hit.id, width - 8)}")
+        typer.echo(f"{'':8}{one_line(hit.text, width - 8)}")
+
+
+def one_line(text: str, width: int) -> str:
+    """A text on one line, cut to a number of characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def print_fields(fields: dict[str, Any]) -> None:
+    """One `name  value` a line."""
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {'–' if value is None else value}")
+
+
+@contextmanager
+def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Update, None, None]:
+    """A bar on stderr; yields what to call with how much is done, of how much. It appears with the first call."""
+    from tqdm import tqdm
+
+    shown = sys.stderr.isatty() if shown is None else shown
+    with ExitStack() as stack:
+        bars: list[tqdm[NoReturn]] = []
+
+        def update(done: int, total: int | None) -> None:
+            if not bars:
+                bars.append(stack.enter_context(tqdm(desc=label, unit=f" {unit}", disable=not shown)))
+            bars[0].total = total
+            bars[0].update(done - bars[0].n)
+            bars[0].refresh()
+
+        yield update

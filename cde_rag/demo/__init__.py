@@ -1,0 +1,1 @@
+"""The main job on a corpus that is on every machine: the documentation of the running Python."""
