@@ -52,7 +52,8 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._idle: list[sqlite3.Connection] = []
-        self._closing = weakref.finalize(self, _close_all, self._idle)
+        self._connections = contextlib.ExitStack()
+        weakref.finalize(self, self._connections.close)
 
     def create(self) -> None:
         """Make the folder and an empty file in it, which is no store until its tables are committed."""
@@ -117,7 +118,8 @@ class Database:
 
     def close(self) -> None:
         """Close the connections; the last one of all processes moves the write-ahead log into the file."""
-        _close_all(self._idle)
+        self._idle.clear()
+        self._connections.close()
 
     @contextmanager
     def _borrowed(self) -> Generator[sqlite3.Connection, None, None]:
@@ -136,6 +138,7 @@ class Database:
             raise StoreError(f"{self.path.parent}: expected a store, found none. Make one with Collection.create(…).")
         address = f"{self.path.absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        self._connections.callback(connection.close)
         connection.text_factory = bytes  # checksums are over bytes, and damaged text need not be UTF-8
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -163,7 +166,7 @@ class Database:
         except sqlite3.OperationalError as error:
             hint = "Is the disk full, the folder not writable, or another writer at work?"
             raise StoreError(f"{self.path}: expected to read or write it, found: {error}. {hint}") from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: SQLite quotes damaged text
             raise StoreFormatError(f"{self.path}: expected a sound file, found: {error}. Restore a copy.") from error
         except OSError as error:
             hint = "Is the disk full, or the folder not writable?"
@@ -186,8 +189,3 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
-
-
-def _close_all(connections: list[sqlite3.Connection]) -> None:
-    while connections:
-        connections.pop().close()

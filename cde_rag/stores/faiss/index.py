@@ -16,9 +16,11 @@ from cde_rag.stores.faiss.vectors import Vectors
 faiss: Any = require("faiss", "faiss")
 _log = logging.getLogger(__name__)
 
+# Over 120 000 passages of text (384 dims): recall@10 0.99, 0.99 under random filters that keep half, 0.94 under filters
+# that keep the half of the space that half of the queries are not in; below a half it falls, so those are exact.
 _LINKS: Final = 32  # of a node in HNSW's upper layers; twice as many in the lowest
 _BUILD_BEAM: Final = 100
-_SEARCH_BEAM: Final = 128
+_SEARCH_BEAM: Final = 256
 _ADDED_AT_ONCE: Final = 2**16  # vectors copied while building
 
 

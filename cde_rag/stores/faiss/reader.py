@@ -20,7 +20,7 @@ from cde_rag.stores.faiss.nearest import candidates, exact_scores
 from cde_rag.stores.faiss.records import Records, Stored
 from cde_rag.stores.faiss.vectors import VectorFile, Vectors
 
-SELECTIVE: Final = 10  # a filter that keeps less than one vector in so many is answered exactly
+_MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class View:
     ) -> Iterator[Int64[np.ndarray, "_"]]:
         """For each query rows that hold its k best among the kept ones, exactly or very probably; ascending."""
         count = len(self.vectors) if kept is None else len(kept)
-        few = max(self.reader.flat_rows, len(self.vectors) // SELECTIVE, SELECTIVE * k)
+        few = max(self.reader.flat_rows, len(self.vectors) // 2, _MOST_K * k)
         index = None if count <= few else self.reader.index(self.state.index)
         if index is None:
             yield from candidates(self.vectors, queries, k, kept)

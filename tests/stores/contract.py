@@ -1,0 +1,487 @@
+"""What every store does. A store's test class inherits `StoreContract` and says how to make an empty place.
+
+`Life` draws whole lives of a store (add, replace, update, delete, generations, reopening) and compares it after every
+step with a dictionary and brute force. The tests after it show each promise by itself.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from filter_strategies import filters, metadata
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError
+from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.filters import matches
+
+DIM = 4
+SPACE = "a1" * 32
+OTHER = "b2" * 32
+Opener = Callable[[], Store]
+
+# Unit vectors whose dot products are exact in float32, whatever the order of summation, and often equal.
+EXACT = np.concatenate(
+    [np.eye(4), -np.eye(4), [[x, y, z, 0.5] for x in (0.5, -0.5) for y in (0.5, -0.5) for z in (0.5, -0.5)]]
+)
+EXACT = EXACT.astype(np.float32)
+
+
+def row(id_: str, text: str = "text", *, digest: str | None = None, **metadata: Any) -> Row:
+    return Row(Record(id_, text, f"title of {id_}", metadata), digest if digest is not None else f"digest of {text}")
+
+
+def unit(*components: float) -> np.ndarray:
+    vector = np.array(components, np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def units(rows: int, dim: int = DIM, seed: int = 0) -> np.ndarray:
+    vectors = np.random.default_rng(seed).standard_normal((rows, dim)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def created(place: Opener, *, dim: int = DIM) -> Store:
+    store = place()
+    store.create(dim=dim, fingerprint=SPACE, context=b"context of " + SPACE.encode(), settings={"parent_key": "source"})
+    return store
+
+
+def brute_force(rows: Sequence[Row], matrix: np.ndarray, query: np.ndarray, k: int) -> list[tuple[Row, float]]:
+    """The obvious way: every dot product, sorted; `sorted` keeps the order of insertion where scores are equal."""
+    scores = (matrix.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+    order = sorted(range(len(rows)), key=lambda position: -scores[position])
+    return [(rows[position], scores[position]) for position in order[:k]]
+
+
+def assert_hits(store: Store, rows: Sequence[Row], matrix: np.ndarray, query: np.ndarray, k: int, **asked: Any) -> None:
+    (hits,) = store.search(query[None], k, **asked)
+    expected = brute_force(rows, matrix, query, k)
+    assert [hit.id for hit in hits] == [row.record.id for row, _ in expected]
+    np.testing.assert_allclose([hit.score for hit in hits], [score for _, score in expected], atol=1e-6)
+    for hit, (row, _) in zip(hits, expected, strict=True):
+        assert (hit.title, hit.text, hit.metadata) == (row.record.title, row.record.text, row.record.metadata)
+
+
+@dataclasses.dataclass
+class Expected:
+    """A generation as a dictionary."""
+
+    number: int
+    fingerprint: str
+    vectors: dict[str, tuple[str, np.ndarray]]  # id → digest, vector
+
+
+# The fixture `new_place` finds another place in every example; each store's test class is an executor of its own.
+a_new_place_each_time = settings(
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+)
+ids = st.sampled_from([f"id {number}" for number in range(8)])
+vectors = st.integers(0, len(EXACT) - 1)
+batches = st.dictionaries(ids, st.tuples(st.sampled_from("xyz"), vectors, metadata), min_size=1, max_size=4)
+
+
+class Life(RuleBasedStateMachine):
+    """One store beside what it has to hold."""
+
+    def __init__(self, place: Opener) -> None:
+        super().__init__()
+        self.place = place
+        self.store = created(place)
+        self.rows: dict[str, Row] = {}  # in order of insertion
+        self.active = Expected(1, SPACE, {})
+        self.others: list[Expected] = []
+        self.made = 1
+
+    @rule(batch=batches)
+    def add(self, batch: dict[str, tuple[str, int, dict[str, Any]]]) -> None:
+        rows = [
+            Row(Record(id_, text, f"title of {id_}", found), f"digest of {text}")
+            for id_, (text, _, found) in batch.items()
+        ]
+        matrix = EXACT[[number for _, number, _ in batch.values()]]
+        self.store.add(rows, matrix, fingerprint=self.active.fingerprint)
+        for new, vector in zip(rows, matrix, strict=True):
+            self.rows[new.record.id] = new
+            self.active.vectors[new.record.id] = new.digest, vector
+            for other in self.others:
+                if other.vectors.get(new.record.id, ("", None))[0] != new.digest:
+                    other.vectors.pop(new.record.id, None)
+
+    @precondition(lambda self: self.rows)
+    @rule(data=st.data(), new=metadata)
+    def update_metadata(self, data: st.DataObject, new: dict[str, Any]) -> None:
+        some = data.draw(st.sets(st.sampled_from(sorted(self.rows))))
+        self.store.update_metadata(dict.fromkeys(some, new))
+        for id_ in some:
+            old = self.rows[id_]
+            self.rows[id_] = Row(dataclasses.replace(old.record, metadata=new), old.digest)
+
+    @rule(some=st.lists(ids, max_size=4))
+    def delete(self, some: list[str]) -> None:
+        assert self.store.delete(some) == len(set(some) & set(self.rows))
+        for id_ in some:
+            self.rows.pop(id_, None)
+            for generation in (self.active, *self.others):
+                generation.vectors.pop(id_, None)
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self.place()
+
+    @precondition(lambda self: len(self.others) < 2)
+    @rule()
+    def create_generation(self) -> None:
+        self.made += 1
+        fingerprint = f"{self.made:064d}"
+        number = self.store.create_generation(fingerprint=fingerprint, context=fingerprint.encode())
+        assert number == self.made
+        self.others.append(Expected(number, fingerprint, {}))
+
+    @precondition(lambda self: self.rows and self.others)
+    @rule(data=st.data(), everything=st.booleans())
+    def add_to_generation(self, data: st.DataObject, everything: bool) -> None:
+        generation = data.draw(st.sampled_from(self.others))
+        some = sorted(self.rows if everything else data.draw(st.sets(st.sampled_from(sorted(self.rows)))))
+        matrix = EXACT[data.draw(st.lists(vectors, min_size=len(some), max_size=len(some)))]
+        digests = [self.rows[id_].digest for id_ in some]
+        self.store.add_to_generation(generation.number, some, digests, matrix)
+        for id_, digest, vector in zip(some, digests, matrix, strict=True):
+            generation.vectors[id_] = digest, vector
+
+    @precondition(lambda self: self.others)
+    @rule(data=st.data())
+    def activate(self, data: st.DataObject) -> None:
+        generation = data.draw(st.sampled_from(self.others))
+        if generation.vectors.keys() != self.rows.keys():
+            with pytest.raises(StoreError):
+                self.store.activate(generation.number)
+            return
+        self.store.activate(generation.number)
+        self.others = sorted(
+            [*(other for other in self.others if other is not generation), self.active], key=lambda one: one.number
+        )
+        self.active = generation
+        self.rows = {id_: Row(old.record, generation.vectors[id_][0]) for id_, old in self.rows.items()}
+
+    @precondition(lambda self: self.others)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        generation = data.draw(st.sampled_from(self.others))
+        self.store.drop(generation.number)
+        self.others.remove(generation)
+
+    @invariant()
+    def rows_are_the_same(self) -> None:
+        assert self.store.scroll() == list(self.rows.values())
+        assert self.store.count() == len(self.rows)
+
+    @invariant()
+    def generations_are_the_same(self) -> None:
+        told = [(one.number, one.fingerprint, one.active, one.vectors) for one in self.store.generations()]
+        expected = [
+            (one.number, one.fingerprint, one is self.active, len(one.vectors))
+            for one in sorted([self.active, *self.others], key=lambda one: one.number)
+        ]
+        assert told == expected
+        assert self.store.manifest().fingerprint == self.active.fingerprint
+
+    @rule(query=vectors, k=st.integers(1, 10), where=st.none() | filters)
+    def search(self, query: int, k: int, where: dict[str, Any] | None) -> None:
+        kept = [row for row in self.rows.values() if where is None or matches(where, row.record.metadata)]
+        matrix = np.array([self.active.vectors[row.record.id][1] for row in kept]).reshape(-1, DIM)
+        assert self.store.count(where) == len(kept)
+        assert_hits(self.store, kept, matrix, EXACT[query], k, fingerprint=self.active.fingerprint, where=where)
+
+    def teardown(self) -> None:
+        assert self.store.verify() == []
+        self.store.close()
+
+
+class StoreContract:
+    """Inherit it, and give a fixture `new_place`."""
+
+    @pytest.fixture
+    def new_place(self) -> Callable[[], Opener]:
+        """Finds an empty place; what it returns opens a store there, a new object each time it is called."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def place(self, new_place: Callable[[], Opener]) -> Opener:
+        return new_place()
+
+    @pytest.fixture
+    def store(self, place: Opener) -> Store:
+        return created(place)
+
+    def test_life(self, new_place: Callable[[], Opener]) -> None:
+        run_state_machine_as_test(lambda: Life(new_place()), settings=settings(max_examples=25, stateful_step_count=20))
+
+    @a_new_place_each_time
+    @given(
+        matrix=arrays(
+            np.float32, st.tuples(st.integers(1, 60), st.integers(1, 33)), elements=st.floats(-1, 1, width=16)
+        ),
+        copies=st.lists(st.integers(0, 59), max_size=20),
+        k=st.integers(1, 70),
+    )
+    def test_agrees_with_brute_force(
+        self, new_place: Callable[[], Opener], matrix: np.ndarray, copies: list[int], k: int
+    ) -> None:
+        matrix = np.concatenate([matrix, matrix[[number % len(matrix) for number in copies]]])  # equal vectors tie
+        matrix[:, 0] += np.where(np.linalg.norm(matrix, axis=1) < 0.1, 1, 0).astype(np.float32)
+        matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+        rows = [row(str(number)) for number in range(len(matrix))]
+        store = created(new_place(), dim=matrix.shape[1])
+        store.add(rows[:7], matrix[:7], fingerprint=SPACE)
+        store.add(rows[7:], matrix[7:], fingerprint=SPACE)
+        for query, hits in zip(matrix[:5], store.search(matrix[:5], k, fingerprint=SPACE), strict=True):
+            expected = brute_force(rows, matrix, query, k)
+            np.testing.assert_allclose([hit.score for hit in hits], [score for _, score in expected], atol=1e-6)
+            assert len({hit.id for hit in hits}) == min(k, len(rows))
+            for hit, following in itertools.pairwise(hits):
+                if (matrix[int(hit.id)] == matrix[int(following.id)]).all():
+                    assert int(hit.id) < int(following.id)
+
+    @a_new_place_each_time
+    @given(found=st.lists(metadata, min_size=1, max_size=6), asked=st.lists(filters, min_size=1, max_size=8))
+    def test_filters_agree_with_the_oracle(
+        self, new_place: Callable[[], Opener], found: list[dict[str, Any]], asked: list[dict[str, Any]]
+    ) -> None:
+        store = created(new_place())
+        rows = [Row(Record(str(number), "text", "", one), "digest") for number, one in enumerate(found)]
+        store.add(rows, units(len(rows)), fingerprint=SPACE)
+        for where in asked:
+            kept = [row.record.id for row in rows if matches(where, row.record.metadata)]
+            assert [row.record.id for row in store.scroll(where=where)] == kept
+            assert store.count(where) == len(kept)
+            (hits,) = store.search(units(1), len(rows), fingerprint=SPACE, where=where)
+            assert sorted(hit.id for hit in hits) == kept
+        store.close()
+
+    def test_adding_twice_is_adding_once(self, store: Store) -> None:
+        for _ in range(2):
+            store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+        assert store.count() == 2
+        assert [row.record.id for row in store.scroll()] == ["a", "b"]
+        assert_hits(store, [row("a"), row("b")], EXACT[:2], EXACT[1], 5, fingerprint=SPACE)
+
+    def test_another_object_at_the_same_place_sees_all(self, place: Opener) -> None:
+        store, other = created(place), place()
+        store.add([row("a", year=2024)], EXACT[:1], fingerprint=SPACE)
+        assert other.exists()
+        assert other.manifest() == store.manifest()
+        assert other.manifest().settings == {"parent_key": "source"}
+        assert other.context() == b"context of " + SPACE.encode()
+        assert other.get(["a"]) == [row("a", year=2024)]
+        store.close()
+        np.testing.assert_array_equal(place().vectors(["a"], fingerprint=SPACE), EXACT[:1])
+
+    def test_a_replaced_record_keeps_its_place_and_a_deleted_one_does_not(self, store: Store) -> None:
+        store.add([row("a"), row("b"), row("c")], EXACT[[0, 0, 0]], fingerprint=SPACE)
+        store.add([row("b", "new")], EXACT[:1], fingerprint=SPACE)
+        (hits,) = store.search(EXACT[:1], 3, fingerprint=SPACE)
+        assert [(hit.id, hit.text) for hit in hits] == [("a", "text"), ("b", "new"), ("c", "text")]
+        assert store.delete(["a", "unknown", "a"]) == 1
+        store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+        assert [row.record.id for row in store.scroll()] == ["b", "c", "a"]
+
+    def test_metadata_is_updated_for_all_ids_or_none(self, store: Store) -> None:
+        store.add([row("a", year=1), row("b", year=2)], EXACT[:2], fingerprint=SPACE)
+        with pytest.raises(KeyError, match="nobody"):
+            store.update_metadata({"a": {"year": 3}, "nobody": {}})
+        assert store.count({"year": 1}) == 1
+        store.update_metadata({"a": {"month": 3}})
+        assert store.get(["a"]) == [row("a", month=3)]
+        assert store.count({"year": 1}) == 0
+        assert_hits(store, [row("a", month=3)], EXACT[:1], EXACT[0], 5, fingerprint=SPACE, where={"month": 3})
+
+    def test_rows_come_in_the_order_asked(self, store: Store) -> None:
+        store.add([row("a"), row("b"), row("c")], EXACT[:3], fingerprint=SPACE)
+        assert [row.record.id for row in store.get(["c", "nobody", "a"])] == ["c", "a"]
+        np.testing.assert_array_equal(store.vectors(["c", "a"], fingerprint=SPACE), EXACT[[2, 0]])
+        with pytest.raises(KeyError, match="nobody"):
+            store.vectors(["a", "nobody"], fingerprint=SPACE)
+
+    def test_scroll_pages_through_all_once(self, store: Store) -> None:
+        store.add([row(str(number), even=number % 2 == 0) for number in range(25)], units(25), fingerprint=SPACE)
+        for where, expected in ((None, range(25)), ({"even": True}, range(0, 25, 2))):
+            seen: list[str] = []
+            while page := store.scroll(where=where, after=seen[-1] if seen else None, limit=4):
+                assert len(page) <= 4
+                seen += [row.record.id for row in page]
+            assert seen == [str(number) for number in expected]
+        with pytest.raises(KeyError):
+            store.scroll(after="nobody")
+
+    def test_a_foreign_fingerprint_is_refused(self, store: Store) -> None:
+        store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+        for call in (
+            lambda: store.add([row("b")], EXACT[:1], fingerprint=OTHER),
+            lambda: store.search(EXACT[:1], 1, fingerprint=OTHER),
+            lambda: store.vectors(["a"], fingerprint=OTHER),
+        ):
+            with pytest.raises(ContextMismatchError) as raised:
+                call()
+            assert (raised.value.expected, raised.value.found) == (SPACE, OTHER)
+        assert store.count() == 1
+
+    def test_generations_never_meet_in_one_search(self, place: Opener) -> None:
+        """The spaces are orthogonal: one vector of the other generation would change every score."""
+        store, reader = created(place), place()
+        old, new = np.repeat(EXACT[[0]], 4, axis=0), np.repeat(EXACT[[1]], 4, axis=0)
+        rows = [row(name) for name in "abcd"]
+        store.add(rows, old, fingerprint=SPACE)
+        number = store.create_generation(fingerprint=OTHER, context=b"other")
+        store.add_to_generation(number, ["a", "b"], ["1", "2"], new[:2])
+        with pytest.raises(StoreError, match="4 records, found 2"):
+            store.activate(number)
+        store.add_to_generation(number, ["c", "d"], ["3", "4"], new[2:])
+        assert_hits(reader, rows, old, EXACT[0], 4, fingerprint=SPACE)
+        store.activate(number)
+        with pytest.raises(ContextMismatchError):
+            reader.search(EXACT[:1], 4, fingerprint=SPACE)
+        assert_hits(reader, rows, new, EXACT[1], 4, fingerprint=OTHER)
+        assert reader.context() == b"other"
+        assert [row.digest for row in reader.scroll()] == ["1", "2", "3", "4"]
+        store.activate(1)
+        assert_hits(reader, rows, old, EXACT[0], 4, fingerprint=SPACE)
+        store.drop(number)
+        assert [generation.number for generation in reader.generations()] == [1]
+        assert store.create_generation(fingerprint=OTHER, context=b"other") == number + 1
+        assert store.verify() == []
+
+    def test_a_new_text_has_no_vector_in_other_generations(self, store: Store) -> None:
+        store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+        number = store.create_generation(fingerprint=OTHER, context=b"other")
+        store.add_to_generation(number, ["a", "b"], [row("a").digest] * 2, EXACT[2:4])
+        store.add([row("a", "new"), row("b", year=1)], EXACT[:2], fingerprint=SPACE)
+        assert [generation.vectors for generation in store.generations()] == [2, 1]
+        with pytest.raises(StoreError):
+            store.activate(number)
+
+    def test_generations_are_refused_where_they_make_no_sense(self, store: Store) -> None:
+        number = store.create_generation(fingerprint=OTHER, context=b"other")
+        with pytest.raises(StoreError):
+            store.drop(1)
+        with pytest.raises(StoreError):
+            store.add_to_generation(1, [], [], EXACT[:0])
+        with pytest.raises(KeyError):
+            store.add_to_generation(number, ["nobody"], ["digest"], EXACT[:1])
+        for call in (store.activate, store.drop):
+            with pytest.raises(StoreError, match="7"):
+                call(7)
+
+    def test_a_place_has_at_most_one_store(self, place: Opener) -> None:
+        assert not place().exists()
+        for call in (lambda: place().manifest(), lambda: place().count(), lambda: place().verify()):
+            with pytest.raises(StoreError):
+                call()
+        created(place)
+        with pytest.raises(StoreError, match="open"):
+            created(place)
+
+    def test_an_empty_store_answers(self, store: Store) -> None:
+        assert store.search(EXACT[:2], 3, fingerprint=SPACE) == [[], []]
+        assert store.search(EXACT[:0], 3, fingerprint=SPACE) == []
+        assert store.scroll() == store.get(["a"]) == []
+        assert (store.count(), store.delete(["a"]), store.delete([])) == (0, 0, 0)
+        store.add([], EXACT[:0], fingerprint=SPACE)
+        store.update_metadata({})
+        assert store.vectors([], fingerprint=SPACE).shape == (0, DIM)
+        assert store.verify() == []
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            Record("nul\0", "a\0b", "\0", {"a\0": "\0"}),
+            Record("😀 / .. ' \" %", "é\n\t", metadata={"": {"": []}, "a.b": [[1.5, None], True]}),
+            Record("long", "x" * 2**20),
+        ],
+    )
+    def test_any_text_comes_back(self, store: Store, record: Record) -> None:
+        store.add([Row(record, "digest")], EXACT[:1], fingerprint=SPACE)
+        assert store.get([record.id]) == [Row(record, "digest")]
+        assert store.search(EXACT[:1], 1, fingerprint=SPACE)[0][0].text == record.text
+        assert store.delete([record.id]) == 1
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            Record("", "text"),
+            Record("\ud800", "text"),
+            Record("a", "\ud800"),
+            Record("a", "text", "\ud800"),
+            Record("a", "text", metadata={"a": "\ud800"}),
+            Record("a", "text", metadata={"a": float("nan")}),
+            Record("a", "text", metadata={"a": {1, 2}}),
+            Record("a", "text", metadata={"a": [{1: 2}]}),
+        ],
+    )
+    def test_unusable_records_are_refused(self, store: Store, record: Record) -> None:
+        with pytest.raises(CorpusError):
+            store.add([row("good"), Row(record, "digest")], EXACT[:2], fingerprint=SPACE)
+        assert store.count() == 0
+
+    def test_an_id_comes_once_in_a_call(self, store: Store) -> None:
+        with pytest.raises(CorpusError, match="twice"):
+            store.add([row("a"), row("a", "other")], EXACT[:2], fingerprint=SPACE)
+
+    @pytest.mark.parametrize(
+        "matrix",
+        [EXACT[:1], EXACT[:2, :3], EXACT[:2] * 2, EXACT[:2] * np.float32(np.nan), np.zeros((2, DIM), np.float32)],
+    )
+    def test_unusable_vectors_are_refused(self, store: Store, matrix: np.ndarray) -> None:
+        with pytest.raises(ValueError, match="Expected"):
+            store.add([row("a"), row("b")], matrix, fingerprint=SPACE)
+        if len(matrix) == 2:
+            with pytest.raises(ValueError, match="Expected"):
+                store.search(matrix, 1, fingerprint=SPACE)
+        assert store.count() == 0
+
+    def test_senseless_questions_are_refused(self, store: Store) -> None:
+        for k in (0, -1):
+            with pytest.raises(ValueError, match="k"):
+                store.search(EXACT[:1], k, fingerprint=SPACE)
+        with pytest.raises(ValueError, match="limit"):
+            store.scroll(limit=0)
+        with pytest.raises(FilterError):
+            store.search(EXACT[:1], 1, fingerprint=SPACE, where={"year": {"$gt": 1}})
+        with pytest.raises(TypeError, match="list"):
+            store.delete("abc")
+        with pytest.raises(TypeError, match="list"):
+            store.get("abc")
+
+    def test_threads_add_and_search_together(self, store: Store) -> None:
+        matrix = units(400, seed=1)
+
+        def add(part: int) -> None:
+            numbers = range(part * 100, part * 100 + 100)
+            for start in range(0, 100, 10):
+                some = numbers[start : start + 10]
+                store.add([row(str(number)) for number in some], matrix[list(some)], fingerprint=SPACE)
+
+        def search(_: int) -> None:
+            for _ in range(30):
+                (hits,) = store.search(matrix[:1], 400, fingerprint=SPACE)
+                assert len(hits) % 10 == 0  # batches are seen whole or not at all
+                scores = [hit.score for hit in hits]
+                assert scores == sorted(scores, reverse=True)
+                np.testing.assert_allclose(scores, [matrix[int(hit.id)] @ matrix[0] for hit in hits], atol=1e-6)
+
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(add, part) for part in range(4)] + [
+                pool.submit(search, part) for part in range(4)
+            ]:
+                done.result()
+        assert store.count() == 400
+        assert store.verify() == []

@@ -1,0 +1,121 @@
+"""One life of a FaissStore as a list of steps, each one call; a process runs them and may be killed anywhere.
+
+python script.py write FOLDER FIRST     does the steps from FIRST on, and says after each that it is done
+python script.py fill FOLDER DIM BYTES  adds until no file may grow beyond BYTES; says so with a StoreError
+python script.py add FOLDER FIRST END   adds the batches from FIRST to before END
+python script.py read FOLDER ROWS       searches until there are ROWS records, and checks what it finds
+"""
+
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from cde_rag.errors import ContextMismatchError, StoreError
+from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.faiss import FaissStore
+
+BATCH = 20
+DIM = 8
+Step = Callable[[Store], object]
+
+
+def fingerprint(generation: int) -> str:
+    return f"{generation:064d}"
+
+
+def matrix(generation: int, rows: int, dim: int = DIM) -> np.ndarray:
+    """Each generation lies on an axis of its own: one vector of another one has the score 0 where 1 is due."""
+    vectors = np.zeros((rows, dim), np.float32)
+    vectors[:, generation % dim] = 1
+    return vectors
+
+
+def batch(number: int, text: str = "text") -> list[Row]:
+    records = [Record(f"{number}-{place}", text, "", {"batch": number}) for place in range(BATCH)]
+    return [Row(record, f"digest of {text}") for record in records]
+
+
+def ids(*numbers: int) -> list[str]:
+    return [row.record.id for number in numbers for row in batch(number)]
+
+
+def steps() -> list[Step]:
+    done: list[Step] = [lambda store: store.create(dim=DIM, fingerprint=fingerprint(1), context=b"1", settings={})]
+    for generation in range(1, 4):
+        first = generation * 10
+
+        def add(store: Store, number: int, text: str = "text", generation: int = generation) -> None:
+            store.add(batch(number, text), matrix(generation, BATCH), fingerprint=fingerprint(generation))
+
+        def begin(store: Store, new: int = generation + 1) -> None:
+            store.create_generation(fingerprint=fingerprint(new), context=str(new).encode() * 5000)
+
+        def fill(store: Store, number: int, new: int = generation + 1) -> None:
+            store.add_to_generation(new, ids(number), [f"digest {new}"] * BATCH, matrix(new, BATCH))
+
+        done += [
+            *(lambda store, number=first + place, add=add: add(store, number) for place in range(6)),
+            lambda store, number=first, add=add: add(store, number, "another text"),
+            lambda store, number=first: store.update_metadata({id_: {"new": True} for id_ in ids(number + 1)}),
+            lambda store, number=first: store.delete(ids(number + 2, number + 3)),
+            lambda store: store.compact(),
+            lambda store, begin=begin: begin(store),
+            *(
+                lambda store, number=number, fill=fill: fill(store, number)
+                for past in range(1, generation + 1)
+                for number in (past * 10, past * 10 + 1, past * 10 + 4, past * 10 + 5)
+            ),
+            lambda store, new=generation + 1: store.activate(new),
+            lambda store, old=generation: store.drop(old),
+        ]
+    return done
+
+
+def write(folder: Path, first: int) -> None:
+    store = FaissStore(folder)
+    for number, step in enumerate(steps()[first:], first):
+        step(store)
+        print(number, flush=True)
+
+
+def fill(folder: Path, dim: int, limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    store = FaissStore(folder)
+    try:
+        store.create(dim=dim, fingerprint=fingerprint(1), context=b"1", settings={})
+        for number in range(10_000):
+            store.add(batch(number, "text" * 100), matrix(1, BATCH, dim), fingerprint=fingerprint(1))
+            print(number, flush=True)
+    except StoreError as error:
+        print(error, flush=True)
+
+
+def add(folder: Path, first: int, end: int) -> None:
+    store = FaissStore(folder)
+    for number in range(first, end):
+        store.add(batch(number), matrix(1, BATCH), fingerprint=fingerprint(1))
+
+
+def read(folder: Path, rows: int) -> None:
+    store = FaissStore(folder)
+    seen = switches = 0
+    generation = 1
+    while seen < rows:
+        try:
+            (hits,) = store.search(matrix(generation, 1), rows, fingerprint=fingerprint(generation))
+        except ContextMismatchError as error:
+            generation, switches = int(error.expected), switches + 1
+            continue
+        assert all(hit.score == 1 for hit in hits), "vectors of two generations"
+        assert len(hits) % BATCH == 0, "part of a batch"
+        assert len(hits) >= seen, "records went missing"
+        seen = len(hits)
+    print(switches, flush=True)
+
+
+if __name__ == "__main__":
+    what, folder, *numbers = sys.argv[1:]
+    {"write": write, "fill": fill, "add": add, "read": read}[what](Path(folder), *map(int, numbers))

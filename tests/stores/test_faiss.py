@@ -1,0 +1,431 @@
+"""FaissStore: the contract, and what a folder of files has to survive."""
+
+import itertools
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, brute_force, created, row, units
+from script import BATCH, batch, fingerprint, ids, matrix, steps
+
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.base import Row
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.faiss import folder as folders
+from cde_rag.stores.faiss.database import FORMAT
+from cde_rag.stores.faiss.index import Index
+from cde_rag.stores.filters import matches
+
+MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
+SCRIPT = Path(__file__).with_name("script.py")
+
+
+def opener(folder: Path) -> Opener:
+    return lambda: FaissStore(folder)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+class TestFaiss(StoreContract):
+    @pytest.fixture
+    def new_place(self, scratch: Path) -> Callable[[], Opener]:
+        numbers = itertools.count()
+        return lambda: opener(scratch / f"{next(numbers)}.faiss")
+
+
+def answers(store: FaissStore) -> dict[str, Any]:
+    """All that a store can be asked."""
+    generation = store.manifest().fingerprint
+    rows = store.scroll()
+    found = [row.record.id for row in rows]
+    matrix = store.vectors(found, fingerprint=generation)
+    return {
+        "manifest": store.manifest(),
+        "generations": store.generations(),
+        "context": store.context(),
+        "rows": rows,
+        "get": store.get(found),
+        "vectors": matrix.tobytes(),
+        "filtered": [row.record.id for row in store.scroll(where={"batch": {"gte": 11}, "new": {"exists": False}})],
+        "hits": store.search(np.eye(matrix.shape[1], dtype=np.float32), 10, fingerprint=generation),
+    }
+
+
+@pytest.fixture(scope="module")
+def lived() -> Iterator[Path]:
+    """The folder of a store with two generations, deleted rows and an index, closed."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as parent:
+        folder = Path(parent) / "papers.faiss"
+        store = FaissStore(folder, index="hnsw")
+        all_steps = steps()
+        for step in all_steps[: len(all_steps) // 2]:
+            step(store)
+        store.close()
+        assert {path.name.split("-")[0] for path in folder.iterdir()} == {
+            "collection.sqlite",
+            "context",
+            "index",
+            "vectors",
+        }
+        yield folder
+
+
+def harmed(lived: Path, scratch: Path, number: int) -> tuple[Path, Path, random.Random]:
+    """A copy of the store, a file in it, and dice."""
+    dice = random.Random(number)
+    folder = scratch / str(number)
+    shutil.copytree(lived, folder)
+    files = sorted(folder.iterdir())
+    return folder, files[number % len(files)], dice
+
+
+def tells_of_damage(folder: Path, expected: dict[str, Any]) -> bool:
+    """Whether opening or `verify` tells of damage; if neither does, all answers have to be right."""
+    store = FaissStore(folder)
+    try:
+        damaged = not store.exists() or bool(store.verify())
+    except StoreError as error:
+        damaged = str(folder) in str(error)
+    if not damaged:
+        assert answers(store) == expected
+    store.close()
+    return damaged
+
+
+def test_a_flipped_bit_is_found_wherever_it_is(lived: Path, scratch: Path) -> None:
+    expected = answers(FaissStore(lived))
+    unnoticed: set[str] = set()
+    for number in range(300):
+        folder, path, dice = harmed(lived, scratch, number)
+        data = bytearray(path.read_bytes())
+        place = dice.randrange(len(data))
+        data[place] ^= 1 << dice.randrange(8)
+        path.write_bytes(data)
+        if not tells_of_damage(folder, expected):
+            unnoticed.add(path.name)
+        shutil.rmtree(folder)
+    assert unnoticed <= {"collection.sqlite"}, "only SQLite's file has bytes that mean nothing"
+
+
+@pytest.mark.parametrize("name", ["context", "vectors"])
+def test_a_flipped_bit_is_found_by_reading_what_it_is_in(lived: Path, scratch: Path, name: str) -> None:
+    for number in range(20):
+        folder = scratch / str(number)
+        shutil.copytree(lived, folder)
+        path = folder / f"{name}-2" if name == "context" else next(folder.glob("vectors-2*"))
+        data = bytearray(path.read_bytes())
+        data[random.Random(number).randrange(len(data))] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(StoreFormatError, match=path.name):
+            answers(FaissStore(folder))
+
+
+def test_a_truncated_file_is_found(lived: Path, scratch: Path) -> None:
+    expected = answers(FaissStore(lived))
+    for number in range(60):
+        folder, path, dice = harmed(lived, scratch, number)
+        os.truncate(path, dice.randrange(path.stat().st_size))
+        assert tells_of_damage(folder, expected) or path.name == "collection.sqlite", "that may end with free pages"
+        shutil.rmtree(folder)
+
+
+def test_a_missing_file_is_named(lived: Path, scratch: Path) -> None:
+    for name in ("context-2", "vectors-2"):
+        folder = shutil.copytree(lived, scratch / name)
+        path = next(folder.glob(f"{name}*"))
+        path.unlink()
+        with pytest.raises(StoreFormatError, match=path.name):
+            answers(FaissStore(folder))
+        assert [damage.where for damage in FaissStore(folder).verify()] == [path.name]
+
+
+def test_a_newer_format_is_refused(lived: Path, scratch: Path) -> None:
+    folder = shutil.copytree(lived, scratch / "newer")
+    with sqlite3.connect(folder / "collection.sqlite") as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    connection.close()
+    with pytest.raises(StoreFormatError, match=f"expected format {FORMAT}, found {FORMAT + 1}. Update"):
+        FaissStore(folder).manifest()
+
+
+def run(*arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.slow
+def test_killed_at_any_instant_it_is_wholly_before_or_after_a_step(scratch: Path) -> None:
+    states = []
+    undisturbed = FaissStore(scratch / "undisturbed")
+    for step in steps():
+        step(undisturbed)
+        states.append(answers(undisturbed))
+    dice = random.Random(0)
+    for number in range(10):
+        folder = scratch / str(number)
+        kill_after, done = dice.randrange(len(states) - 1), -1
+        with run("write", folder, 0) as process:
+            assert process.stdout is not None
+            while done < kill_after:
+                done = int(process.stdout.readline())
+            time.sleep(dice.uniform(0, 0.03))
+            process.send_signal(signal.SIGKILL)
+            done = max([done, *map(int, process.stdout.read().split())])
+        store = FaissStore(folder)
+        assert store.verify() == []
+        found = answers(store)
+        assert found in states[done : done + 2]
+        for step in steps()[len(states) - states[::-1].index(found) :]:
+            step(store)
+        assert answers(store) == states[-1]
+        store.close()
+
+
+def test_another_process_reads_while_one_writes(scratch: Path) -> None:
+    folder = scratch / "papers.faiss"
+    store = FaissStore(folder)
+    all_steps = steps()
+    all_steps[0](store)
+    with run("read", folder, 8 * BATCH) as reader:
+        for step in all_steps[1:]:
+            step(store)
+            if store.count() == 8 * BATCH:
+                break
+            time.sleep(0.01)
+        output, _ = reader.communicate(timeout=60)
+    assert reader.returncode == 0
+    assert int(output) >= 1
+
+
+def test_two_processes_write_in_turn(scratch: Path) -> None:
+    folder = scratch / "papers.faiss"
+    FaissStore(folder).create(dim=8, fingerprint=fingerprint(1), context=b"1", settings={})
+    writers = [run("add", folder, first, first + 15) for first in (0, 100)]
+    for writer in writers:
+        writer.communicate(timeout=60)
+        assert writer.returncode == 0
+    store = FaissStore(folder)
+    assert sorted(row.record.id for row in store.scroll()) == sorted(ids(*range(15), *range(100, 115)))
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("dim", [4, 512], ids=["SQLite's file", "the vector file"])
+@pytest.mark.parametrize("limit", [1, 30_000, 200_000])
+def test_a_full_disk_loses_only_what_was_not_done(scratch: Path, dim: int, limit: int) -> None:
+    folder = scratch / "papers.faiss"
+    with run("fill", folder, dim, limit) as process:
+        assert process.stdout is not None
+        *done, message = process.stdout.read().splitlines()
+    assert process.returncode == 0
+    assert str(folder) in message
+    assert "full" in message
+    store = FaissStore(folder)
+    if not store.exists():
+        store.create(dim=dim, fingerprint=fingerprint(1), context=b"1", settings={})
+    assert store.verify() == []
+    assert [row.record.id for row in store.scroll()] == ids(*range(len(done)))
+    store.add(batch(9), matrix(1, BATCH, dim), fingerprint=fingerprint(1))
+    assert store.get(ids(9)) == batch(9)
+
+
+def test_a_place_that_cannot_hold_a_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    for path, reason in ((tmp_path / "file", "found a file"), (Path("/proc/papers.faiss"), "writable")):
+        with pytest.raises(StoreError, match=reason):
+            created(opener(path))
+    (tmp_path / "mounts").write_text(f"/dev/a / ext4 rw 0 0\nhost:/b {tmp_path} nfs4 rw 0 0\n")
+    monkeypatch.setattr(folders, "_MOUNTS", tmp_path / "mounts")
+    with pytest.raises(StoreError, match="nfs4"):
+        created(opener(tmp_path / "papers.faiss"))
+
+
+def test_an_interrupted_creation_is_no_store(tmp_path: Path) -> None:
+    place = opener(tmp_path / "papers.faiss")
+    (tmp_path / "papers.faiss").mkdir()
+    (tmp_path / "papers.faiss" / "collection.sqlite").touch()
+    assert not place().exists()
+    with pytest.raises(StoreError, match="did not finish"):
+        place().manifest()
+    assert created(place).verify() == []
+
+
+def test_one_more_record_writes_little(scratch: Path) -> None:
+    store = created(opener(scratch / "papers.faiss"), dim=64)
+    rows = [row(str(number), "some text " * 20, year=number % 30) for number in range(8000)]
+    store.add(rows, units(len(rows), 64), fingerprint=SPACE)
+    for number in range(30):
+        before = bytes_written()
+        store.add([row(f"new {number}", year=1)], units(1, 64), fingerprint=SPACE)
+        assert bytes_written() - before < 1_000_000
+
+
+def bytes_written() -> int:
+    statistics = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(statistics["wchar"])
+
+
+def test_vectors_of_deleted_records_leave_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "papers.faiss"
+    store, reader = FaissStore(folder), FaissStore(folder)
+    store.create(dim=4, fingerprint=SPACE, context=b"", settings={})
+    rows, matrix = [row(str(number)) for number in range(5000)], units(5000)
+    store.add(rows, matrix, fingerprint=SPACE)
+    assert_hits(reader, rows, matrix, matrix[0], 5, fingerprint=SPACE)
+    store.delete([str(number) for number in range(2000)])
+    assert sum(path.stat().st_size for path in folder.glob("vectors-*")) == 5000 * 4 * 4
+    assert_hits(reader, rows[2000:], matrix[2000:], matrix[0], 5, fingerprint=SPACE)
+    store.compact()
+    assert [path.stat().st_size for path in folder.glob("vectors-*")] == [3000 * 4 * 4]
+    assert_hits(reader, rows[2000:], matrix[2000:], matrix[0], 5, fingerprint=SPACE)
+    assert store.verify() == []
+
+
+def test_churn_does_not_grow_the_folder(scratch: Path) -> None:
+    folder = scratch / "papers.faiss"
+    store = FaissStore(folder)
+    store.create(dim=4, fingerprint=SPACE, context=b"", settings={})
+    for number in range(60):
+        store.add([row(str(place), str(number)) for place in range(50)], units(50, seed=number), fingerprint=SPACE)
+    (file,) = folder.glob("vectors-*")
+    assert file.stat().st_size < 60 * 50 * 4 * 4 / 2
+    assert_hits(store, store.scroll(), units(50, seed=59), EXACT[0], 7, fingerprint=SPACE)
+    assert store.verify() == []
+
+
+class TestIndex:
+    """Approximate search, made to be used although there are few vectors."""
+
+    DIM = 16
+    ROWS = 2500
+
+    @pytest.fixture
+    def matrix(self) -> np.ndarray:
+        """Vectors in sixty clusters, in no order."""
+        dice = np.random.default_rng(0)
+        centres = dice.standard_normal((60, self.DIM))[dice.integers(0, 60, self.ROWS)]
+        vectors = (centres + 0.5 * dice.standard_normal(centres.shape)).astype(np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    @pytest.fixture
+    def rows(self) -> list[Row]:
+        return [row(str(number), tenth=number % 10) for number in range(self.ROWS)]
+
+    @pytest.fixture
+    def store(self, scratch: Path, rows: list[Row], matrix: np.ndarray) -> FaissStore:
+        """All but the last 200 are in the index."""
+        store = FaissStore(scratch / "papers.faiss", index="hnsw")
+        store.create(dim=self.DIM, fingerprint=SPACE, context=b"", settings={})
+        store.add(rows[:-200], matrix[:-200], fingerprint=SPACE)
+        store.add(rows[-200:], matrix[-200:], fingerprint=SPACE)
+        return store
+
+    def recall(
+        self, store: FaissStore, rows: list[Row], matrix: np.ndarray, where: dict[str, Any] | None = None
+    ) -> float:
+        kept = [place for place, row in enumerate(rows) if where is None or matches(where, row.record.metadata)]
+        found = 0
+        queries = matrix[::50]
+        for query, hits in zip(queries, store.search(queries, 10, fingerprint=SPACE, where=where), strict=True):
+            best = brute_force([rows[place] for place in kept], matrix[kept], query, 10)
+            assert len(hits) == len(best)
+            found += len({hit.id for hit in hits} & {row.record.id for row, _ in best})
+        return found / (10 * len(queries))
+
+    def test_finds_nearly_all(
+        self, store: FaissStore, rows: list[Row], matrix: np.ndarray, index_searches: list[int]
+    ) -> None:
+        assert self.recall(store, rows, matrix) >= 0.98
+        assert self.recall(store, rows, matrix, {"tenth": {"lt": 7}}) >= 0.98
+        assert len(index_searches) == 2
+        assert self.recall(store, rows, matrix, {"tenth": 3}) == 1
+        assert len(index_searches) == 2, "few are searched exactly"
+
+    @pytest.fixture
+    def index_searches(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """A line for each call of the index."""
+        calls: list[int] = []
+        search = Index.search
+
+        def counted(index: Index, queries: np.ndarray, k: int, *, among: np.ndarray | None) -> list[np.ndarray]:
+            calls.append(len(queries))
+            return search(index, queries, k, among=among)
+
+        monkeypatch.setattr(Index, "search", counted)
+        return calls
+
+    def test_forgets_the_deleted_and_replaced(
+        self, store: FaissStore, rows: list[Row], matrix: np.ndarray, index_searches: list[int]
+    ) -> None:
+        store.delete([str(number) for number in range(0, self.ROWS, 100)])
+        store.add(rows[1:100], -matrix[1:100], fingerprint=SPACE)
+        matrix[1:100] *= -1
+        left = [number for number in range(self.ROWS) if number % 100]
+        assert self.recall(store, [rows[number] for number in left], matrix[left]) >= 0.98
+        assert len(index_searches) == 1
+
+    def test_is_extended_when_a_tenth_is_missing(self, store: FaissStore, rows: list[Row], matrix: np.ndarray) -> None:
+        folder = store._folder
+        (first,) = folder.glob("index-*")
+        reader = FaissStore(folder, index="hnsw")
+        assert self.recall(reader, rows, matrix) >= 0.98
+        more = [row(f"new {number}") for number in range(300)]
+        store.add(more, -matrix[:300], fingerprint=SPACE)
+        (second,) = folder.glob("index-*")
+        assert second != first
+        assert self.recall(reader, rows + more, np.concatenate([matrix, -matrix[:300]])) >= 0.98
+
+    def test_damage_makes_searches_exact_and_is_mended(
+        self, store: FaissStore, rows: list[Row], matrix: np.ndarray, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (path,) = store._folder.glob("index-*")
+        os.truncate(path, 100)
+        with caplog.at_level(logging.WARNING, "cde_rag"):
+            assert self.recall(store, rows, matrix) == 1
+        assert path.name in caplog.text
+        assert [damage.where for damage in store.verify()] == [path.name]
+        path.unlink()
+        store.add(rows[:1], matrix[:1], fingerprint=SPACE)
+        assert store.verify() == []
+        assert self.recall(store, rows, matrix) >= 0.98
+
+    def test_goes_with_its_generation(self, store: FaissStore, rows: list[Row], matrix: np.ndarray) -> None:
+        number = store.create_generation(fingerprint=fingerprint(2), context=b"")
+        store.add_to_generation(number, [row.record.id for row in rows], [row.digest for row in rows], -matrix)
+        store.activate(number)
+        assert len(list(store._folder.glob("index-*"))) == 2
+        store.drop(1)
+        assert [path.name.split("-")[1] for path in store._folder.glob("index-*")] == ["2"]
+
+    def test_a_full_disk_keeps_the_records(self, store: FaissStore, matrix: np.ndarray) -> None:
+        """No file may grow beyond 800 KB, and the index would."""
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (800_000, most))
+        try:
+            with pytest.raises(StoreError, match="All records are stored"):
+                store.add([row(f"new {number}") for number in range(500)], -matrix[:500], fingerprint=SPACE)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        assert store.count() == self.ROWS + 500
+        assert store.verify() == []
+
+    def test_an_unknown_kind_is_refused(self, scratch: Path) -> None:
+        with pytest.raises(ValueError, match="flat"):
+            FaissStore(scratch, index="HNSW32")
