@@ -27,7 +27,7 @@ class BM25:
 
     Example:
         >>> BM25(["A cat sat.", "Dogs run.", "Two running dogs."]).search("Which dogs are running?", k=1)[0][0]
-        2
+        1
     """
 
     def __init__(self, texts: Sequence[str]) -> None:

@@ -26,11 +26,11 @@ def test_top_level_names(wheel: zipfile.ZipFile) -> None:
     assert top == {"cde_rag", "cde_rag_training", f"cde_rag-{cde_rag.__version__}.dist-info"}
 
 
-def test_the_modules_of_the_repository_are_all_there(wheel: zipfile.ZipFile) -> None:
+def test_both_packages_are_there_whole(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for folder in (ROOT / "cde_rag", ROOT / "training/cde_rag_training"):
-        modules = {path.relative_to(folder.parent).as_posix() for path in folder.rglob("*.py")}
-        assert modules <= names
+        files = {path.relative_to(folder.parent) for path in folder.rglob("*.*") if path.is_file()}
+        assert {path.as_posix() for path in files if "__pycache__" not in path.parts} <= names
         assert f"{folder.name}/py.typed" in names
 
 
