@@ -14,7 +14,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 from cde_rag.texts import reject_str, utf8
 
-CHUNK = 1024  # records that are embedded and written together: what a kill can cost
+CHUNK = 512  # records that are embedded and written together: what a kill can cost, and how often progress is told
 LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
 
 Parent: TypeAlias = str | int
