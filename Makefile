@@ -31,7 +31,7 @@ lint: $(READY) ## style, types, layers, oldest Python
 	@echo "types: pyright"
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@echo "layers: import-linter"
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 	@echo "oldest Python: vermin"
 	@$(BIN)/vermin --quiet --no-tips --violations --target=3.10- cde_rag training
 
