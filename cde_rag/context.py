@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast, get_origin, runtime_checkable
 
@@ -189,11 +188,6 @@ class Context:
     def is_null(self) -> bool:
         """Whether there is no corpus."""
         return self.size == 0
-
-    @cached_property
-    def document_digests(self) -> frozenset[str]:
-        """sha256 of the context documents, as hex."""
-        return frozenset(row.tobytes().hex() for row in self.digests)
 
     def __repr__(self) -> str:
         return f"Context({self.fingerprint[:16]}, {self.identity.name}, {self.size} documents)"

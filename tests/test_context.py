@@ -64,7 +64,6 @@ def test_rows_stand_by_digest_with_counts():
     assert [row.tobytes().hex() for row in context.digests] == [digest for digest, _, _ in expected]
     assert context.counts.tolist() == [count for _, _, count in expected]
     np.testing.assert_array_equal(context.context_embeddings, vectors_of([text for _, text, _ in expected]))
-    assert context.document_digests == {digest for digest, _, _ in expected}
 
 
 @given(documents, st.randoms(use_true_random=False))
