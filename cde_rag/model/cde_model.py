@@ -1,6 +1,7 @@
 """A model as users hold it: texts in, arrays out, and an identity that names its vector space."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,9 +131,9 @@ class CDEModel:
         """What the second stage needs of a Context; compute it once.
 
         Raises:
-            ContextMismatchError: The context was made by other weights.
+            ContextMismatchError: The context was made by other weights, another tokenizer or other settings.
         """
-        if context.identity.weights_sha256 != self.identity.weights_sha256:
+        if replace(context.identity, name="") != replace(self.identity, name=""):
             raise ContextMismatchError(
                 expected=context.identity.weights_sha256,
                 found=self.identity.weights_sha256,

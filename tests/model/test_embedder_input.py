@@ -63,6 +63,13 @@ def test_context_of_other_weights_is_refused(tiny_model):
         ContextualEmbedder(other, Context.null(tiny_model))
 
 
+def test_context_of_another_tokenizer_is_refused(tiny_model):
+    words = TextTokenizer(tiny_tokenizer().replace('"lowercase":true', '"lowercase":false'))
+    other = CDEModel(tiny_network(), words, "0" * 64, device="cpu", dtype="float32")
+    with pytest.raises(ContextMismatchError):
+        ContextualEmbedder(other, Context.null(tiny_model))
+
+
 def test_unknown_strategy_and_stray_strata(tiny_model):
     with pytest.raises(ValueError, match="found 'best'"):
         ContextualEmbedder.from_corpus(["river"], model=tiny_model, strategy="best")
