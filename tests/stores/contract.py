@@ -435,6 +435,10 @@ class StoreContract:
     def test_an_id_comes_once_in_a_call(self, store: Store) -> None:
         with pytest.raises(CorpusError, match="twice"):
             store.add([row("a"), row("a", "other")], EXACT[:2], fingerprint=SPACE)
+        number = store.create_generation(fingerprint=OTHER, context=b"other")
+        store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+        with pytest.raises(CorpusError, match="twice"):
+            store.add_to_generation(number, ["a", "a"], ["digest", "digest"], EXACT[:2])
 
     @pytest.mark.parametrize(
         "matrix",

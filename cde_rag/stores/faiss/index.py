@@ -89,14 +89,17 @@ class Index:
         """Read what `save` wrote.
 
         Raises:
-            StoreFormatError: The file does not have this sha256.
+            StoreFormatError: The file does not have this sha256, or is of a FAISS that this one cannot read.
             FileNotFoundError: It is not there.
         """
+        hint = "It is derived: delete it, and searches are exact until the next one is built."
         found = file_sha256(path)
         if found != sha256:
-            hint = "It is derived: delete it, and searches are exact until the next one is built."
             raise StoreFormatError(f"{path}: expected sha256 {sha256[:16]}…, found {found[:16]}…. {hint}")
-        return cls(faiss.read_index(str(path)))
+        try:
+            return cls(faiss.read_index(str(path)))
+        except RuntimeError as error:
+            raise StoreFormatError(f"{path}: expected an index, found: {error}. {hint}") from error
 
 
 def build(folder: Path, name: str, vectors: Vectors, old: IndexFile | None) -> IndexFile:

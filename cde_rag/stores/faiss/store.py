@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import write_durably
@@ -60,6 +60,7 @@ class FaissStore:
             first = self._new_generation(1, fingerprint, context)
             manifest = Manifest(dim, dict(settings), active=1, last=1, generations=(first,))
             Records(connection, self._database.path).put_manifest(manifest)
+        self._database.close()  # moves the tables from SQLite's log into its file
 
     def exists(self) -> bool:
         """See `Store.exists`."""
@@ -185,6 +186,8 @@ class FaissStore:
     ) -> None:
         """See `Store.add_to_generation`."""
         reject_str(ids, call="add_to_generation", what="ids")
+        if len(set(ids)) != len(ids):
+            raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
         with self._writing() as writer:
             writer.manifest.inactive(generation)
             check_unit(vectors, len(ids), writer.manifest.dim)
