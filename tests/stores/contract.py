@@ -452,6 +452,13 @@ class StoreContract:
                 store.search(matrix, 1, fingerprint=SPACE)
         assert store.count() == 0
 
+    def test_the_layout_in_memory_means_nothing(self, store: Store) -> None:
+        matrix = units(6)
+        rows = [row(str(number)) for number in range(3)]
+        store.add(rows, np.asfortranarray(matrix)[::2], fingerprint=SPACE)
+        assert_hits(store, rows, matrix[::2], np.asfortranarray(matrix)[1], 3, fingerprint=SPACE)
+        assert store.verify() == []
+
     def test_senseless_questions_are_refused(self, store: Store) -> None:
         for k in (0, -1):
             with pytest.raises(ValueError, match="k"):

@@ -1,6 +1,6 @@
 """Exact search: the rows with the highest dot products, as if every product were computed in float64.
 
-Products of float32 vectors computed in float32 are off by less than `_slack`, so the k best rows are among those
+Products of float32 vectors computed in float32 are off by less than a small bound, so the k best rows are among those
 whose float32 score comes within that of the k-th; only these are scored again, in float64, each row by itself. Equal
 vectors get equal scores wherever they lie.
 """
@@ -29,8 +29,9 @@ def candidates(
     """
     count = len(vectors) if rows is None else len(rows)
     slack = 2 * queries.shape[1] * np.finfo(np.float32).eps  # of two scores, each off by at most dim · eps / 2; doubled
-    for first in range(0, len(queries), max(1, _SCORES // max(1, count))):
-        some = queries[first : first + max(1, _SCORES // max(1, count))]
+    at_once = max(1, _SCORES // max(1, count))
+    for first in range(0, len(queries), at_once):
+        some = queries[first : first + at_once]
         scores = np.empty((len(some), count), np.float32)
         start = 0
         for block in _blocks(vectors, rows):

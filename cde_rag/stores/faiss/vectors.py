@@ -40,7 +40,7 @@ class VectorFile:
             self._check_size(rows)
             file.truncate(rows * self._row_bytes)
             file.seek(0, os.SEEK_END)
-            file.write(vectors.astype(_FLOAT, copy=False).data)
+            file.write(np.ascontiguousarray(vectors, _FLOAT).data)
             file.flush()
             os.fsync(file.fileno())
         if rows == 0:
