@@ -83,6 +83,8 @@ def without_relevant(data: RetrievalSet) -> list[tuple[list[int], list[str]]] | 
     folds: list[tuple[list[int], list[str]]] = []
     for fold in range(FOLDS):
         positions = [position for position, block in enumerate(data.blocks) if block % FOLDS == fold]
+        if not positions:  # all queries have one best document
+            continue
         relevant = {document for position in positions for document in data.judgments[position]}
         avoided = {text for name, text in zip(data.corpus.ids, data.corpus.texts, strict=True) if name in relevant}
         folds.append((positions, [text for text in data.corpus.texts if text not in avoided]))

@@ -138,7 +138,7 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """A JSON object; all figures are fractions. Means are over those counted sets on which a system ran."""
         return {
-            **{metric: {system: self.mean(system, metric) for system in self.systems} for metric in METRICS},
+            **{metric: self._means(metric) for metric in METRICS},
             "intervals": {"-".join(pair): asdict(difference) for pair, difference in self.differences.items()},
             "foreign_corpus": self.foreign_corpus,
             "model": self.model,
@@ -166,6 +166,10 @@ class Evaluation:
     @property
     def _apart(self) -> list[SetResult]:
         return [one for one in self.sets if one not in self.counted]
+
+    def _means(self, metric: str) -> dict[str, float]:
+        means = {system: self.mean(system, metric) for system in self.systems}
+        return {system: mean for system, mean in means.items() if mean is not None}
 
     def _rows(self) -> list[list[str]]:
         """The counted sets, the means of the systems that ran on all of them, the other sets."""

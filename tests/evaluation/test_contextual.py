@@ -116,6 +116,11 @@ def test_queries_of_one_document_stay_together() -> None:
     assert sorted(positions for positions, _ in folds) == [[0, 1], [2]]
 
 
+def test_one_block_needs_one_context() -> None:
+    folds = without_relevant(a_set(judgments=[{"d1": 1}, {"d1": 2}]))
+    assert folds == [([0, 1], [f"document {i}" for i in range(DOCUMENTS) if i != 1])]
+
+
 def test_no_document_left_for_a_context() -> None:
     everything = {f"d{i}": 1 for i in range(DOCUMENTS)}
     assert without_relevant(a_set(judgments=[everything, everything])) is None

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from tiny import WORDS
 import cde_rag
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
+from cde_rag.evaluation.baselines import unit
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS
 from cde_rag.evaluation.report import SYSTEMS
@@ -28,12 +29,14 @@ def hashed(texts: Sequence[str]) -> np.ndarray:
         sum(np.random.default_rng(WORDS.index(word)).normal(size=8) for word in text.split() if word in WORDS)
         for text in texts
     ]
-    return np.array(rows, dtype=np.float32) / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit(np.array(rows, dtype=np.float32))
 
 
-@pytest.fixture(autouse=True)
-def no_minilm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "MiniLM", lambda device: hashed)
+@pytest.fixture(scope="module", autouse=True)
+def no_minilm() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(harness, "MiniLM", lambda device: hashed)
+        yield
 
 
 def make_folder(folder: Path, *, documents: int, seed: int, parents: bool = False) -> Path:
@@ -47,16 +50,17 @@ def make_folder(folder: Path, *, documents: int, seed: int, parents: bool = Fals
     return write_set(folder, corpus, queries, [(f"q{i}", f"d{i}", 1) for i in range(len(queries))])
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    home = tmp_path_factory.mktemp("sets")
     return [
-        make_folder(tmp_path / "one", documents=20, seed=1),
-        make_folder(tmp_path / "two", documents=30, seed=2, parents=True),
-        make_folder(tmp_path / "xquad_en", documents=12, seed=3),
+        make_folder(home / "one", documents=20, seed=1),
+        make_folder(home / "two", documents=30, seed=2, parents=True),
+        make_folder(home / "xquad_en", documents=12, seed=3),
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def evaluation(folders: list[Path], tiny_model: CDEModel) -> Evaluation:
     return evaluate(folders, model=tiny_model, context_size=8, seeds=(0, 1))
 
@@ -79,6 +83,7 @@ def test_the_json_says_all(evaluation: Evaluation) -> None:
     assert found["sets"]["one"]["queries"] == 10
     assert found["sets"]["one"]["context_documents"] == 8
     for metric in METRICS:
+        assert found[metric].keys() == PLAIN | {"parents", "siblings_mean"}  # what ran on a counted set
         assert all(0 <= figure <= 1 for figure in found[metric].values())
 
 
@@ -128,9 +133,11 @@ def test_saturated_sets_are_counted_where_there_are_no_others(folders: list[Path
     assert found.to_json()["saturated"] == []
 
 
-def test_the_context_acts_and_seeds_are_averaged_per_query(folders: list[Path], tiny_model: CDEModel) -> None:
+def test_the_context_acts_and_seeds_are_averaged_per_query(tmp_path: Path, tiny_model: CDEModel) -> None:
+    folder = make_folder(tmp_path / "four", documents=80, seed=5)
+
     def own(*seeds: int) -> np.ndarray:
-        found = evaluate(folders[1:2], model=tiny_model, context_size=4, seeds=seeds, systems=["own"])
+        found = evaluate([folder], model=tiny_model, context_size=1, seeds=seeds, systems=["own"])
         return found.sets[0].scores["own"]["ndcg@10"]
 
     assert not np.array_equal(own(0), own(1))
