@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from filter_strategies import filters, metadata
+from filter_cases import BOOK, CASES, filters, metadata
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -251,6 +251,12 @@ class StoreContract:
             for hit, following in itertools.pairwise(hits):
                 if (matrix[int(hit.id)] == matrix[int(following.id)]).all():
                     assert int(hit.id) < int(following.id)
+
+    def test_filters_keep_the_book(self, store: Store) -> None:
+        other = Row(Record("other", "text", metadata={"unlike": "the book"}), "digest")
+        store.add([Row(Record("book", "text", metadata=BOOK), "digest"), other], EXACT[:2], fingerprint=SPACE)
+        for where, kept in CASES:
+            assert ("book" in [row.record.id for row in store.scroll(where=where)]) is kept, where
 
     @a_new_place_each_time
     @given(found=st.lists(metadata, min_size=1, max_size=6), asked=st.lists(filters, min_size=1, max_size=8))

@@ -1,5 +1,6 @@
 """FaissStore: the contract, and what a folder of files has to survive."""
 
+import errno
 import itertools
 import logging
 import os
@@ -27,6 +28,10 @@ from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss import folder as folders
 from cde_rag.stores.faiss.database import FORMAT
 from cde_rag.stores.faiss.index import Index
+from cde_rag.stores.faiss.manifest import GenerationState, Manifest
+from cde_rag.stores.faiss.reader import Reader, View
+from cde_rag.stores.faiss.records import Records
+from cde_rag.stores.faiss.vectors import VectorFile
 from cde_rag.stores.filters import matches
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
@@ -135,6 +140,87 @@ def test_a_flipped_bit_is_found_by_reading_what_it_is_in(lived: Path, scratch: P
         path.write_bytes(data)
         with pytest.raises(StoreFormatError, match=path.name):
             answers(FaissStore(folder))
+
+
+def test_a_flipped_bit_is_found_by_a_search_that_would_lose_a_hit(lived: Path, scratch: Path) -> None:
+    folder = shutil.copytree(lived, scratch / "copy")
+    (path,) = folder.glob("vectors-2*")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 0x80  # the sign of a number in the last vector, which is no hit any more
+    path.write_bytes(data)
+    with pytest.raises(StoreFormatError, match="block 0"):
+        FaissStore(folder).search(matrix(2, 1), 1, fingerprint=fingerprint(2))
+
+
+@pytest.mark.parametrize(
+    ("change", "returned"),
+    [
+        *(
+            (f"UPDATE records SET {column} = {column} || ' ' WHERE position = 1", True)
+            for column in ("id", "title", "text")
+        ),
+        ("UPDATE records SET metadata = '{}' WHERE position = 1", True),
+        ("UPDATE vectors SET digest = 'another' WHERE generation = 2 AND position = 1", True),
+        ("UPDATE vectors SET row = 10000 WHERE generation = 2 AND position = 1", True),
+        ("DELETE FROM vectors WHERE generation = 2 AND position = 1", True),
+        ("UPDATE blocks SET checksum = checksum + 1", True),
+        ("UPDATE manifest SET json = replace(json, '\"active\": 2', '\"active\": 1')", True),
+        ("UPDATE manifest SET checksum = x'00'", True),
+        ("DELETE FROM manifest", True),
+        ("DELETE FROM records WHERE position = 1", False),
+        ("UPDATE vectors SET digest = 'another' WHERE generation = 3", False),
+        ("INSERT INTO dead VALUES (2, 0)", False),
+        ("DELETE FROM fields WHERE position = 1 AND path = 'batch'", False),
+        ("INSERT INTO fields VALUES ('batch', 'number', 12345, 1, NULL)", False),
+        ("INSERT INTO fields VALUES ('batch', 'number', 1, 99999, NULL)", False),
+    ],
+)
+def test_what_is_changed_behind_its_back_is_found(lived: Path, scratch: Path, change: str, returned: bool) -> None:
+    folder = shutil.copytree(lived, scratch / "copy")
+    connection = sqlite3.connect(folder / "collection.sqlite")
+    assert connection.execute(change).rowcount > 0
+    connection.commit()
+    connection.close()
+    assert FaissStore(folder).verify() != []
+    if returned:
+        with pytest.raises(StoreFormatError):
+            answers(FaissStore(folder))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "Records.put",
+        "VectorFile.append",
+        "os.fsync",
+        "Records.put_vectors",
+        "Records.put_checksums",
+        "Records.put_manifest",
+    ],
+)
+def test_a_failing_write_changes_nothing(scratch: Path, step: str) -> None:
+    folder = scratch / "papers.faiss"
+    store = FaissStore(folder)
+    for done in steps()[:4]:
+        done(store)
+    before = answers(store)
+    owner, name = {"Records": Records, "VectorFile": VectorFile, "os": os}[step.split(".")[0]], step.split(".")[1]
+    work = getattr(owner, name)
+
+    def fails(*arguments: Any, **named: Any) -> None:
+        work(*arguments, **named)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        with pytest.raises(StoreError, match="No space left"):
+            store.add(batch(50), matrix(1, BATCH), fingerprint=fingerprint(1))
+    for again in (store, FaissStore(folder)):
+        assert answers(again) == before
+        assert again.verify() == []
+    store.add(batch(51), matrix(1, BATCH), fingerprint=fingerprint(1))
+    assert FaissStore(folder).get(ids(51)) == batch(51)
+    assert store.verify() == []
 
 
 def test_a_truncated_file_is_found(lived: Path, scratch: Path) -> None:
@@ -315,6 +401,25 @@ def test_vectors_of_deleted_records_leave_the_file(tmp_path: Path) -> None:
     assert store.verify() == []
 
 
+def test_a_reader_whose_file_was_just_replaced_takes_the_new_one(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, reader = FaissStore(scratch / "papers.faiss"), FaissStore(scratch / "papers.faiss")
+    for step in steps()[:9]:
+        step(store)
+    view = Reader.view
+
+    def late(self: Reader, records: Records, manifest: Manifest, state: GenerationState) -> View:
+        """The writer comes between what a transaction saw and the file that it refers to."""
+        if state.dead:
+            monkeypatch.setattr(Reader, "view", view)
+            store.compact()
+        return view(self, records, manifest, state)
+
+    monkeypatch.setattr(Reader, "view", late)
+    assert reader.get(ids(10)) == batch(10, "another text")
+
+
 def test_churn_does_not_grow_the_folder(scratch: Path) -> None:
     folder = scratch / "papers.faiss"
     store = FaissStore(folder)
@@ -396,7 +501,9 @@ class TestIndex:
         matrix[1:100] *= -1
         left = [number for number in range(self.ROWS) if number % 100]
         assert self.recall(store, [rows[number] for number in left], matrix[left]) >= 0.98
-        assert len(index_searches) == 1
+        store.compact()
+        assert self.recall(store, [rows[number] for number in left], matrix[left]) >= 0.98
+        assert len(index_searches) == 2
 
     def test_is_extended_when_a_tenth_is_missing(self, store: FaissStore, rows: list[Row], matrix: np.ndarray) -> None:
         folder = store._folder

@@ -92,8 +92,13 @@ def _file(path: Path, sha256: str) -> Iterator[Damage]:
 def _vectors(
     connection: sqlite3.Connection, records: Records, state: GenerationState, folder: Path, dim: int
 ) -> Iterator[Damage]:
-    (count,) = connection.execute("SELECT count(*) FROM vectors WHERE generation = ?", (state.number,)).fetchone()
-    (dead,) = connection.execute("SELECT count(*) FROM dead WHERE generation = ?", (state.number,)).fetchone()
+    count, dead = (
+        connection.execute(statement, (state.number, state.rows)).fetchone()[0]
+        for statement in (
+            "SELECT count(*) FROM vectors WHERE generation = ? AND row >= 0 AND row < ?",
+            "SELECT count(*) FROM dead WHERE generation = ? AND row >= 0 AND row < ?",
+        )
+    )
     if (count, dead) != (state.rows - state.dead, state.dead):
         wanted = f"{state.rows - state.dead} vectors and {state.dead} dead ones"
         yield Damage(f"generation {state.number}", f"Expected {wanted}, found {count} and {dead}.")
