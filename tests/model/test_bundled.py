@@ -51,6 +51,7 @@ def test_bf16_is_the_same_space(single, texts):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
 def test_context_and_siblings_act(single, texts):
     own = ContextualEmbedder.from_corpus(texts, model=single)
     few = texts[:200]

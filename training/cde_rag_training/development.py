@@ -51,10 +51,11 @@ def _one_to_one(name: str, pairs: Sequence[Pair]) -> RetrievalSet:
     """Pairs as a retrieval set: each query's only relevant document is its own; a repeated query has several."""
     relevant: dict[str, dict[str, int]] = {}
     for number, pair in enumerate(pairs):
-        relevant.setdefault(pair.query, {})[str(number)] = 1
-    ids = tuple(str(number) for number in range(len(pairs)))
+        relevant.setdefault(pair.query, {})[f"d{number}"] = 1
+    ids = tuple(f"d{number}" for number in range(len(pairs)))
     corpus = Corpus(name=name, ids=ids, texts=tuple(pair.document for pair in pairs))
-    return RetrievalSet(corpus, tuple(map(str, range(len(relevant)))), tuple(relevant), tuple(relevant.values()))
+    queries = tuple(f"q{number}" for number in range(len(relevant)))  # a document of the query's own id is dropped
+    return RetrievalSet(corpus, queries, tuple(relevant), tuple(relevant.values()))
 
 
 def development_sets(data: Path, *, documents: int = 300, queries: int = 60) -> list[RetrievalSet]:
