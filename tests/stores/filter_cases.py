@@ -15,6 +15,8 @@ BOOK = {
     "nothing": [],
     "author": {"name": "Morris", "papers": [{"year": 2023}, {"year": 2024}]},
     "published": "2024-10-03T12:00:00+02:00",
+    "edited": "2024-10-03T12:00:00.500Z",
+    "dotted.key": 1,
 }
 
 CASES: list[tuple[dict[str, Any], bool]] = [
@@ -66,6 +68,10 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"published": {"gt": {"date": "2024-10-03"}, "lt": {"date": "2024-10-04"}}}, True),
     ({"published": {"in": [{"date": "2024-10-03"}, {"date": "2024-10-03T10:00"}]}}, True),
     ({"title": {"ne": {"date": "2024-10-03"}}}, False),
+    ({"edited": {"date": "2024-10-03T12:00:00.5Z"}}, True),
+    ({"edited": {"gt": {"date": "2024-10-03T12:00:00.45Z"}}}, True),
+    ({"dotted.key": 1}, False),
+    ({"dotted.key": {"exists": False}}, True),
     ({"or": [{"year": 1999}, {"tags": "retrieval"}]}, True),
     ({"or": []}, False),
     ({"and": []}, True),

@@ -214,7 +214,7 @@ def test_a_failing_write_changes_nothing(scratch: Path, step: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, fails)
         with pytest.raises(StoreError, match="No space left"):
-            store.add(batch(50), matrix(1, BATCH), fingerprint=fingerprint(1))
+            store.add(batch(50), matrix(5, BATCH), fingerprint=fingerprint(1))
     for again in (store, FaissStore(folder)):
         assert answers(again) == before
         assert again.verify() == []
