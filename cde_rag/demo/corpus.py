@@ -20,7 +20,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 
 PARENT_KEY = "module"  # metadata key: the entries of a module are siblings
-PACKAGE_ENTRIES = 100  # of an installed package; what it is for stands near its root
+PACKAGE_ENTRIES = 25  # of an installed package; what it is for stands near its root
 MAX_PARAMETERS = 120  # characters of a title
 
 _FORMAT = 1  # changes when other entries come out of the same sources

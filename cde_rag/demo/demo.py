@@ -137,10 +137,12 @@ class Demo:
     def _state(self) -> dict[str, Any] | None:
         try:
             return json.loads((self.folder / STATE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except ValueError as error:
-            raise StoreError(f"{self.folder / STATE} is damaged. Remove {self.folder}; it is only a cache.") from error
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"{self.folder / STATE} is not readable: {error}. Remove {self.folder}; it is only a cache."
+            ) from error
 
     def _write_state(self, state: dict[str, Any]) -> None:
         try:

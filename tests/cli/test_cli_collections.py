@@ -1,0 +1,229 @@
+"""index, search, inspect and verify: data on stdout, the rest in sentences on stderr, exit codes 0, 1, 2 and 130."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cde_rag import Collection, intake
+from cde_rag.cli import app
+from cde_rag.stores.faiss import FaissStore
+
+
+@pytest.fixture
+def collection(run, records: Path, tmp_path: Path) -> Path:
+    run("index", records, tmp_path / "papers.faiss", "--parent-key", "book")
+    return tmp_path / "papers.faiss"
+
+
+def contents(path: Path, model: Path) -> dict[str, Any]:
+    """Everything that a search depends on."""
+    with Collection.open(FaissStore(path), model=model) as opened:
+        ids = [record.id for record in opened.scroll()]
+        vectors = opened.store.vectors(ids, fingerprint=opened.embedder.fingerprint)
+        return {"fingerprint": opened.embedder.fingerprint, **dict(zip(ids, vectors.tolist(), strict=True))}
+
+
+def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
+    command = ("index", records, tmp_path / "papers.faiss", "--json")
+    first = run(*command)
+    counts = {"added": 20, "replaced": 0, "updated": 0, "unchanged": 0, "truncated": 1, "skipped": 0}
+    assert json.loads(first.stdout) == {"documents": 20, **counts}
+    assert "Warning: 1 of 20 records are longer than the 32 tokens" in first.stderr
+    assert "Warning: The corpus has 20 different documents" in first.stderr  # fewer than a context wants
+    again = run(*command)
+    assert json.loads(again.stdout) == {"documents": 20, **counts, "added": 0, "unchanged": 20, "truncated": 0}
+    assert "keeps its context of 20 documents" in again.stderr
+
+
+def test_index_says_in_words_what_it_did(run, records: Path, tmp_path: Path):
+    result = run("index", records, tmp_path / "papers.faiss")
+    assert result.stdout == f"{tmp_path / 'papers.faiss'}: 20 documents (20 added, 1 truncated)\n"
+    result = run("index", records, tmp_path / "papers.faiss")
+    assert result.stdout.endswith("20 documents (20 unchanged)\n")
+
+
+def test_options_reach_context_and_collection(run, records: Path, tmp_path: Path):
+    run("index", records, tmp_path / "p", "--context-size", "7", "--seed", "3", "--parent-key", "book")
+    found = json.loads(run("inspect", tmp_path / "p", "--json").stdout)
+    assert {"documents": 20, "model": "tiny", "context_size": 7, "generation": 1}.items() <= found.items()
+    assert (found["context_seed"], found["parent_key"], len(found["fingerprint"])) == (3, "book", 64)
+
+
+def test_fields_can_be_named(run, tmp_path: Path):
+    (tmp_path / "a.csv").write_text("key,body,heading\nk1,the river,Water\n")
+    run(
+        "index",
+        tmp_path / "a.csv",
+        tmp_path / "p",
+        "--id-field",
+        "key",
+        "--text-field",
+        "body",
+        "--title-field",
+        "heading",
+    )
+    hits = json.loads(run("search", tmp_path / "p", "river", "--json").stdout)["hits"]
+    assert [(hit["id"], hit["text"], hit["title"], hit["metadata"]) for hit in hits] == [
+        ("k1", "the river", "Water", {})
+    ]
+
+
+def test_a_folder_is_its_passages_with_their_files_as_parents(run, tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/a.md").write_text("# Money\n\nthe bank\n\nthe loan")
+    run("index", tmp_path / "docs", tmp_path / "p", "--max-characters", "9")
+    found = json.loads(run("inspect", tmp_path / "p", "--json").stdout)
+    assert (found["documents"], found["parent_key"]) == (3, "source")
+
+
+def test_standard_input_is_read_twice(run, records: Path, tmp_path: Path, model_folder: Path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(records.read_bytes())))
+    run("index", "-", tmp_path / "piped", stdin=records.read_bytes())
+    run("index", records, tmp_path / "read")
+    assert contents(tmp_path / "piped", model_folder) == contents(tmp_path / "read", model_folder)
+
+
+def test_several_sources_are_one_corpus(run, records: Path, tmp_path: Path, model_folder: Path):
+    lines = records.read_bytes().splitlines(keepends=True)
+    for number, part in enumerate((lines[:8], lines[8:])):
+        (tmp_path / f"{number}.jsonl").write_bytes(b"".join(part))
+    run("index", tmp_path / "0.jsonl", tmp_path / "1.jsonl", tmp_path / "parts")
+    run("index", records, tmp_path / "whole")
+    assert contents(tmp_path / "parts", model_folder) == contents(tmp_path / "whole", model_folder)
+
+
+def test_search_prints_what_the_collection_finds(run, collection: Path, model_folder: Path):
+    shown = run("search", collection, "money in the bank", "-k", 3, "--json", "--where", '{"year": {"lt": 2010}}')
+    with Collection.open(FaissStore(collection), model=model_folder) as opened:
+        expected = opened.search("money in the bank", k=3, where={"year": {"lt": 2010}})
+    hits = json.loads(shown.stdout)["hits"]
+    assert [set(hit) for hit in hits] == [{"id", "score", "title", "text", "metadata"}] * 3
+    assert [(hit["id"], hit["score"], hit["metadata"]) for hit in hits] == [
+        (hit.id, pytest.approx(hit.score, abs=1e-6), hit.metadata) for hit in expected
+    ]
+
+
+def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[0].split() == [lines[0].split()[0], "flood"]
+    assert -1 <= float(lines[0].split()[0]) <= 1
+    assert lines[1] == " " * 8 + ("river " * 100)[:31] + "…"
+
+
+def test_verify_finds_a_flipped_bit(run, collection: Path):
+    assert run("verify", collection).stdout == f"{collection} is whole.\n"
+    assert json.loads(run("verify", collection, "--json").stdout) == {"damage": []}
+    vectors = max(collection.glob("vectors-*"), key=lambda path: path.stat().st_size)
+    data = bytearray(vectors.read_bytes())
+    data[len(data) // 2] ^= 1
+    vectors.write_bytes(data)
+    damage = json.loads(run("verify", collection, "--json", code=1).stdout)["damage"]
+    assert damage
+    assert set(damage[0]) == {"where", "found"}
+    assert damage[0]["found"] in run("verify", collection, code=1).stdout
+
+
+def test_a_bad_line_stops_before_anything_is_written(run, records: Path, tmp_path: Path):
+    records.write_bytes(records.read_bytes() + b"oops\n")
+    result = run("index", records, tmp_path / "p", code=1)
+    assert result.stderr.startswith(f"Error: {records}, line 21: not JSON")
+    assert result.stdout == ""
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_bad_line_keeps_what_was_written(run, records: Path, collection: Path):
+    (records.parent / "more.jsonl").write_text('{"id": "new", "text": "a boat"}\n{"id": "worse"}\n')
+    assert (
+        "more.jsonl, line 2: no field 'text'" in run("index", records.parent / "more.jsonl", collection, code=1).stderr
+    )
+    assert json.loads(run("inspect", collection, "--json").stdout)["documents"] == 20
+    assert run("verify", collection)
+
+
+def test_skipped_lines_are_counted_and_named(run, records: Path, tmp_path: Path):
+    records.write_bytes(b"oops\n" + records.read_bytes() + b'{"id": "empty", "text": " "}\n')
+    result = run("index", records, tmp_path / "p", "--skip-bad", "--json")
+    found = json.loads(result.stdout)
+    assert (found["documents"], found["skipped"]) == (20, 2)
+    assert f"Skipped 2 bad records:\n  {records}, line 1: not JSON" in result.stderr
+    assert "line 22: the text in 'text' is blank" in result.stderr
+
+
+def test_ctrl_c_says_how_to_continue(run, records: Path, tmp_path: Path, model_folder: Path, monkeypatch):
+    monkeypatch.setattr(intake, "CHUNK", 8)
+    add, calls = FaissStore.add, []
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        add(*arguments, **named)
+
+    monkeypatch.setattr(FaissStore, "add", interrupted)
+    stopped = run("index", records, tmp_path / "p", code=130)
+    assert "Stopped at 8 of 20 documents. Run the same command again to continue." in stopped.stderr
+    monkeypatch.setattr(FaissStore, "add", add)
+    assert run("index", records, tmp_path / "p").stdout.endswith("20 documents (12 added, 8 unchanged)\n")
+    run("index", records, tmp_path / "q")
+    assert contents(tmp_path / "p", model_folder) == contents(tmp_path / "q", model_folder)
+
+
+def test_ctrl_c_elsewhere_is_no_traceback(run, collection: Path, monkeypatch):
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Collection, "search", interrupt)
+    assert run("search", collection, "river", code=130).stderr == "Stopped. Run the same command again to continue.\n"
+
+
+def test_progress_goes_to_stderr_when_asked(run, records: Path, tmp_path: Path):
+    shown = run("index", records, tmp_path / "p", "--progress")
+    assert "20/20" in shown.stderr
+    assert "20/20" not in shown.stdout
+    assert "20/20" not in run("index", records, tmp_path / "q").stderr  # not a terminal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["index", "missing.jsonl", "p"], 1, "Error: missing.jsonl does not exist."),
+        (["index", "empty.jsonl", "p"], 1, "Error: "),
+        (["index", "records.jsonl", "file/p"], 1, "Error: "),
+        (["index", "records.jsonl", "p", "--model", "none"], 1, "Error: Expected a bundled model"),
+        (["index", "records.jsonl", "p", "--parent-key", "a.b"], 2, "--parent-key"),
+        (["index", "records.jsonl", "p", "--context-size", "0"], 2, "--context-size"),
+        (["index", "records.jsonl"], 2, "Missing argument"),
+        (["index", "records.jsonl", "papers.faiss", "--parent-key", "year"], 1, "made with the parent key 'book'"),
+        (["search", "missing.faiss", "river"], 1, "Error: "),
+        (["search", "papers.faiss", " "], 1, "Error: "),
+        (["search", "papers.faiss", "river", "-k", "0"], 2, "-k"),
+        (["search", "papers.faiss", "river", "--where", "{"], 2, "not JSON"),
+        (["search", "papers.faiss", "river", "--where", "[]"], 2, "expected a JSON object"),
+        (["search", "papers.faiss", "river", "--where", '{"year": {"near": 1}}'], 1, "near"),
+        (["search", "papers.faiss", "river", "--model", "none"], 1, "Error: Expected a bundled model"),
+        (["inspect", "missing.faiss"], 1, "Error: "),
+        (["verify", "missing.faiss"], 1, "Error: "),
+        (["find"], 2, "No such command"),
+    ],
+)
+def test_errors_are_one_sentence_on_stderr(
+    collection: Path, model_folder: Path, monkeypatch, arguments: list[str], code: int, sentence: str
+):
+    monkeypatch.chdir(collection.parent)
+    Path("empty.jsonl").touch()
+    Path("file").touch()
+    command = (
+        arguments if "--model" in arguments or arguments == ["find"] else [*arguments, "--model", str(model_folder)]
+    )
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    assert sentence in result.stderr
+    assert result.stdout == ""
+    assert not Path("p").exists()

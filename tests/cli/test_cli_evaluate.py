@@ -1,0 +1,48 @@
+"""evaluate prints the evaluation: as a table, or as the JSON it makes of itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny import WORDS
+
+from cde_rag.evaluation import evaluate
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A set of twenty documents and three queries."""
+    path = tmp_path / "birds"
+    (path / "qrels").mkdir(parents=True)
+    documents = [{"_id": f"d{i}", "text": f"{WORDS[i]} {WORDS[-1 - i]}"} for i in range(20)]
+    queries = [{"_id": f"q{i}", "text": WORDS[i]} for i in range(3)]
+    (path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    (path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (path / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"q{i}\td{i}\t1\n" for i in range(3)))
+    return path
+
+
+def test_json_is_the_evaluation(run, folder: Path, model_folder: Path):
+    systems = ["own", "null", "bm25"]
+    command = ("evaluate", folder, "--json", "--seed", 1, "--seed", 2, "--context-size", 5)
+    found = json.loads(run(*command, *(word for name in systems for word in ("--system", name))).stdout)
+    expected = evaluate([folder], model=model_folder, systems=systems, seeds=[1, 2], context_size=5)
+    assert found == json.loads(json.dumps(expected.to_json()))
+    assert set(found["ndcg@10"]) == set(systems)
+    assert all(0 <= share <= 1 for share in found["ndcg@10"].values())
+
+
+def test_people_get_a_table(run, folder: Path):
+    result = run("evaluate", folder, "--system", "null", "--progress")
+    assert "birds" in result.stdout
+    assert "null" in result.stdout
+    assert "1/1" in result.stderr
+
+
+def test_unknown_systems_are_wrong_usage(run, folder: Path):
+    assert "there are own, " in run("evaluate", folder, "--system", "oracle", code=2).stderr
+
+
+def test_a_folder_without_a_set_is_named(run, tmp_path: Path):
+    (tmp_path / "nothing").mkdir()
+    assert "nothing" in run("evaluate", tmp_path / "nothing", code=1).stderr
