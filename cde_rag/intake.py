@@ -70,10 +70,11 @@ def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Ite
         if ended:
             raise CorpusError(f"{', '.join(ended)} ended at position {position}, before the other columns did.")
         record = Record("", row["texts"], row.get("titles", ""), row.get("metadata", {}))
-        yield replace(record, id=row["ids"] if "ids" in row else _default_id(record, parent_key))
+        yield replace(record, id=row["ids"] if "ids" in row else default_id(record, parent_key))
 
 
-def _default_id(record: Record, parent_key: str | None) -> str:
+def default_id(record: Record, parent_key: str | None) -> str:
+    """The id of a record that came without: a digest of title, text and parent, the same in every run."""
     parent = _named_parent(record, parent_key)
     parts = f"{record.title}\0{record.text}" + ("" if parent is None else f"\0{parent}")
     return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:32]

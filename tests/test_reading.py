@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.errors import CorpusError, MissingExtraError
+from cde_rag.intake import default_id
 from cde_rag.reading import Fields, RecordReader
 from cde_rag.stores.base import Record
 
@@ -69,14 +70,13 @@ def test_fields_can_have_other_names(tmp_path: Path) -> None:
     assert list(reader) == [Record("k1", "Some words.", "H", {"id": "9"})]
 
 
-def test_beir_ids_are_known_and_missing_ids_follow_from_the_text(tmp_path: Path) -> None:
+def test_beir_ids_are_known_and_missing_ids_follow_from_text_and_parent(tmp_path: Path) -> None:
     path = written(
         tmp_path, "a.jsonl", b'{"_id": "4983", "text": "x"}\n{"text": "x", "year": 1}\n{"text": "x", "year": 2}\n'
     )
-    first, second, third = RecordReader(path)
-    assert first.id == "4983"
-    assert second.id == third.id != first.id
-    assert len(second.id) == 32
+    assert [record.id for record in RecordReader(path)] == ["4983", *(default_id(Record("", "x"), None),) * 2]
+    _, second, third = RecordReader(path, fields=Fields(parent="year"))
+    assert second.id == default_id(second, "year") != third.id
 
 
 @pytest.mark.parametrize(

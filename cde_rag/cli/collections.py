@@ -56,7 +56,7 @@ def index(
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over bad records and report them.")] = False,
     id_field: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of the text]")
+        str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of text and parent]")
     ] = None,
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
@@ -87,7 +87,7 @@ def index(
     from cde_rag.reading import Fields, RecordReader
 
     csv.field_size_limit(sys.maxsize)
-    fields = Fields(id=id_field, text=text_field, title=title_field)
+    fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
     reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
     opened, total = _open_or_create(
         collection, reader, parent_key=parent_key, model=model, context_size=context_size, seed=seed

@@ -1,10 +1,10 @@
 """From the fields of one line or row to a Record, or the reason why not."""
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from cde_rag.intake import default_id
 from cde_rag.stores.base import Record
 
 _KINDS: dict[type, str] = {
@@ -22,15 +22,16 @@ class Fields:
     """Which field of a line or row is what; every other field is metadata.
 
     Attributes:
-        id: A string or whole number. `None`: the field `id`, else `_id`, else the first 32 hex digits of the sha256 of
-            title and text, so that the same record has the same id in every run.
+        id: A string or whole number. `None`: the field `id`, else `_id`, else the id that `Collection.add` would make.
         text: A string that is not blank.
         title: A string; may be missing.
+        parent: Names the longer document; it stays in the metadata, and counts for an id that has to be made.
     """
 
     id: str | None = None
     text: str = "text"
     title: str = "title"
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,10 @@ def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
     if not text.strip():
         raise UnusableError(f"the text in {fields.text!r} is blank")
     title = "" if rest.get(fields.title) is None else _string(rest, fields.title)
-    identifier = _identifier(rest, fields.id) or _digest(title, text)
     rest.pop(fields.title, None)  # null
-    return Record(id=identifier, text=text, title=title, metadata=rest)
+    identifier = _identifier(rest, fields.id)
+    record = Record(identifier or "", text, title, rest)
+    return record if identifier else replace(record, id=default_id(record, fields.parent))
 
 
 def kind(value: object) -> str:
@@ -99,7 +101,3 @@ def _take(rest: dict[str, Any], field: str) -> object:
         found = ", ".join(repr(name) for name in rest) or "none"
         raise UnusableError(f"no field {field!r} (found: {found}); name the fields that hold id, text and title")
     return cast(object, rest.pop(field))
-
-
-def _digest(title: str, text: str) -> str:
-    return hashlib.sha256(f"{title}\0{text}".encode()).hexdigest()[:32]
