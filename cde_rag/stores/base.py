@@ -139,7 +139,14 @@ class Store(Protocol):
         ...
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
-        """Insert rows, or replace rows of the same id (which keep their place in the order)."""
+        """Insert rows, or replace rows of the same id (which keep their place in the order).
+
+        In other generations a record keeps its vector where that was made from the same digest, and loses it otherwise.
+
+        Raises:
+            CorpusError: A record cannot be stored: an id empty or twice, a lone surrogate, metadata that is not JSON.
+            ValueError: `vectors` are not float32 of norm 1, one for each row.
+        """
         ...
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
@@ -161,7 +168,13 @@ class Store(Protocol):
     def scroll(
         self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
     ) -> list[Row]:
-        """Up to `limit` rows in order of insertion, those after id `after`."""
+        """Up to `limit` rows that match, in order of insertion, those after id `after`.
+
+        Raises:
+            FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
+            KeyError: There is no record `after`.
+            ValueError: `limit` is below 1.
+        """
         ...
 
     def search(
@@ -172,7 +185,12 @@ class Store(Protocol):
         fingerprint: str,
         where: Mapping[str, Any] | None = None,
     ) -> list[list[Hit]]:
-        """For each query min(k, matching rows) hits, best first; equal scores in order of insertion."""
+        """For each query min(k, matching rows) hits, best first; equal scores in order of insertion.
+
+        Raises:
+            FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
+            ValueError: `k` is below 1, or `queries` are not float32 of norm 1.
+        """
         ...
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
@@ -190,15 +208,28 @@ class Store(Protocol):
     def add_to_generation(
         self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: Float32[np.ndarray, "ids dim"]
     ) -> None:
-        """Give rows that are in the store their vectors in an inactive generation."""
+        """Give rows that are in the store their vectors in an inactive generation.
+
+        Raises:
+            KeyError: An id is not in the store.
+            StoreError: The generation is active, or not there.
+        """
         ...
 
     def activate(self, generation: int) -> None:
-        """Make a generation that has a vector for every row the active one."""
+        """Make a generation the active one.
+
+        Raises:
+            StoreError: It lacks a vector for some row, is active, or is not there.
+        """
         ...
 
     def drop(self, generation: int) -> None:
-        """Remove an inactive generation and its vectors."""
+        """Remove a generation and its vectors.
+
+        Raises:
+            StoreError: It is active, or not there.
+        """
         ...
 
     def verify(self) -> list[Damage]:

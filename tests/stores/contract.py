@@ -5,6 +5,7 @@ step with a dictionary and brute force. The tests after it show each promise by 
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,9 +39,8 @@ def row(id_: str, text: str = "text", *, digest: str | None = None, **metadata: 
     return Row(Record(id_, text, f"title of {id_}", metadata), digest if digest is not None else f"digest of {text}")
 
 
-def unit(*components: float) -> np.ndarray:
-    vector = np.array(components, np.float32)
-    return vector / np.linalg.norm(vector)
+def nested(levels: int) -> dict[str, Any]:
+    return functools.reduce(lambda inner, _: {"a": [inner]}, range(levels // 2), {})
 
 
 def units(rows: int, dim: int = DIM, seed: int = 0) -> np.ndarray:
@@ -313,7 +313,7 @@ class StoreContract:
 
     def test_rows_come_in_the_order_asked(self, store: Store) -> None:
         store.add([row("a"), row("b"), row("c")], EXACT[:3], fingerprint=SPACE)
-        assert [row.record.id for row in store.get(["c", "nobody", "a"])] == ["c", "a"]
+        assert [row.record.id for row in store.get(["c", "nobody", "\ud800", "a", "a"])] == ["c", "a", "a"]
         np.testing.assert_array_equal(store.vectors(["c", "a"], fingerprint=SPACE), EXACT[[2, 0]])
         with pytest.raises(KeyError, match="nobody"):
             store.vectors(["a", "nobody"], fingerprint=SPACE)
@@ -412,6 +412,7 @@ class StoreContract:
             Record("nul\0", "a\0b", "\0", {"a\0": "\0"}),
             Record("😀 / .. ' \" %", "é\n\t", metadata={"": {"": []}, "a.b": [[1.5, None], True]}),
             Record("long", "x" * 2**20),
+            Record("deep", "text", metadata=nested(90)),
         ],
     )
     def test_any_text_comes_back(self, store: Store, record: Record) -> None:
@@ -431,6 +432,7 @@ class StoreContract:
             Record("a", "text", metadata={"a": float("nan")}),
             Record("a", "text", metadata={"a": {1, 2}}),
             Record("a", "text", metadata={"a": [{1: 2}]}),
+            Record("a", "text", metadata=nested(5000)),
         ],
     )
     def test_unusable_records_are_refused(self, store: Store, record: Record) -> None:

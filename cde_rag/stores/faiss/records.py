@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Int64
@@ -17,7 +17,8 @@ from cde_rag.stores.faiss.fields import Condition, condition, flatten
 from cde_rag.stores.faiss.manifest import Manifest, seal
 from cde_rag.texts import utf8
 
-_EVERY = Condition("1", ())
+_EVERY: Final = Condition("1", ())
+_MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,10 @@ class Records:
 
     def position_of(self, id_: str) -> int | None:
         """Position of the record with that id, if there is one."""
-        found = self._connection.execute("SELECT position FROM records WHERE id = ?", (id_,)).fetchone()
+        try:
+            found = self._connection.execute("SELECT position FROM records WHERE id = ?", (id_,)).fetchone()
+        except UnicodeEncodeError:  # a lone surrogate, which no stored id has
+            return None
         return None if found is None else found[0]
 
     def positions_of(self, ids: Sequence[str]) -> list[int]:
@@ -208,9 +212,9 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
         CorpusError: It is not a JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
     """
     try:
-        _check_keys(metadata)
+        _check_keys(metadata, _MAX_LEVELS)
         encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         hint = "Dates are stored as ISO strings."
         raise CorpusError(
             f"{of}: expected metadata that is a JSON object, found what is not: {error}. {hint}"
@@ -219,16 +223,18 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
     return encoded
 
 
-def _check_keys(value: object) -> None:
+def _check_keys(value: object, levels: int) -> None:
+    if levels == 0:
+        raise ValueError(f"more than {_MAX_LEVELS} levels")
     match value:
         case Mapping():
             for key, inner in cast(Mapping[object, object], value).items():
                 if not isinstance(key, str):
                     raise TypeError(f"the key {key!r:.80} is not a string")
-                _check_keys(inner)
+                _check_keys(inner, levels - 1)
         case list() | tuple():
             for inner in cast(Iterable[object], value):
-                _check_keys(inner)
+                _check_keys(inner, levels - 1)
         case _:
             return
 
