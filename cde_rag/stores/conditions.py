@@ -102,13 +102,13 @@ def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
             found = list(_values(metadata, path))
             if exists is not None and exists != bool(found):
                 return False
-            leaves = [leaf for value in found for leaf in elements(value)]
+            leaves = [leaf for value in found for leaf in _elements(value)]
             return not comparisons or any(all(_passes(one, leaf) for one in comparisons) for leaf in leaves)
 
 
 def _passes(comparison: Comparison, leaf: object) -> bool:
     """Whether one element passes; of another kind than all operands it never does."""
-    pairs = [(key, operand.key) for operand in comparison.operands if (key := key_of(leaf, operand.kind)) is not None]
+    pairs = [(key, operand.key) for operand in comparison.operands if (key := _key_of(leaf, operand.kind)) is not None]
     if comparison.operator == "nin":
         return bool(pairs) and all(key != wanted for key, wanted in pairs)
     return any(_COMPARISONS[comparison.operator](key, wanted) for key, wanted in pairs)
@@ -119,21 +119,21 @@ def _values(value: object, path: tuple[str, ...]) -> Iterator[object]:
     if not path:
         yield value
         return
-    for element in elements(value):
+    for element in _elements(value):
         if isinstance(element, Mapping) and path[0] in element:
             yield from _values(cast(Mapping[str, object], element)[path[0]], path[1:])
 
 
-def elements(value: object) -> Iterator[object]:
+def _elements(value: object) -> Iterator[object]:
     """The elements of a list, and of the lists in it; anything else is its own only element."""
     if not isinstance(value, list | tuple):
         yield value
         return
     for element in cast(Iterable[object], value):
-        yield from elements(element)
+        yield from _elements(element)
 
 
-def key_of(leaf: object, kind: Kind) -> Key | None:
+def _key_of(leaf: object, kind: Kind) -> Key | None:
     """What of an element of the metadata is compared with operands of `kind`; None where it is of another kind."""
     match kind:
         case "text":

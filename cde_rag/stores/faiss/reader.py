@@ -146,10 +146,12 @@ class View:
         if index is None:
             yield from candidates(self.vectors, queries, k, kept)
             return
-        kept = np.arange(len(self.vectors)) if kept is None else kept
-        among = np.zeros(index.rows, np.bool_)
-        among[kept[kept < index.rows]] = True
-        tails = candidates(self.vectors, queries, k, kept[kept >= index.rows])
+        if kept is None:
+            among, newer = None, np.arange(index.rows, len(self.vectors))
+        else:
+            among, newer = np.zeros(index.rows, np.bool_), kept[kept >= index.rows]
+            among[kept[kept < index.rows]] = True
+        tails = candidates(self.vectors, queries, k, newer)
         for query, near, tail in zip(queries, index.search(queries, k, among=among), tails, strict=True):
             found = np.concatenate([near, tail])
             yield found if len(found) >= k else next(candidates(self.vectors, query[None], k, kept))
