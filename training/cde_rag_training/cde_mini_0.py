@@ -115,8 +115,13 @@ def choose(data: Path, output: Path, shares: Sequence[float]) -> None:
     plain, with_parents = development_sets(data), parent_sets(data)
     for share in shares:
         model = CDEModel(interpolated(output, share), tokenizer, f"{share}", device="cpu")
-        print(f"share {share}", evaluate(plain, model=model, systems=("own", "null", "foreign")), sep="\n", flush=True)
-        print(evaluate(with_parents, model=model, systems=("own", "parents")), flush=True)
+        print(
+            f"share {share}",
+            evaluate(plain, model=model, systems=("own", "null", "foreign", "minilm")),
+            sep="\n",
+            flush=True,
+        )
+        print(evaluate(with_parents, model=model, systems=("own", "parents", "minilm", "siblings_mean")), flush=True)
 
 
 def ship(output: Path, share: float, folder: Path) -> None:
