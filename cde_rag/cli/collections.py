@@ -34,7 +34,7 @@ CollectionArgument = Annotated[Path, typer.Argument(metavar="COLLECTION", help="
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value: object = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise typer.BadParameter('expected a JSON object such as {"year": {"gte": 2020}}')

@@ -7,6 +7,7 @@ from typing import Any
 from cde_rag.errors import ModelError
 
 FORMAT = 1
+LARGEST = 2**20  # that any size in a config may be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,11 @@ class ModelConfig:
     max_siblings: int = 16  # siblings given to a document's text
 
     def __post_init__(self) -> None:
-        if self.dim % self.heads:
-            raise ModelError(f"dim must be a multiple of heads, found dim {self.dim} and heads {self.heads}.")
+        if min(self.dim, self.heads, self.vocab_size, self.latents) < 1 or self.dim % self.heads:
+            raise ModelError(
+                f"Sizes must be at least 1 and dim a multiple of heads, found dim {self.dim}, heads {self.heads}, "
+                f"{self.vocab_size} word pieces and {self.latents} latents."
+            )
         if not max(self.max_length, self.first_stage_max_length) <= self.max_positions:
             raise ModelError(f"Texts may not be longer than max_positions {self.max_positions}; lower the max lengths.")
 
@@ -61,4 +65,9 @@ class ModelConfig:
         expected = {field.name for field in fields(cls)}
         if given.keys() != expected:
             raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
+        for field in fields(cls):
+            if type(given[field.name]) is not field.type:
+                raise ModelError(f"The config's {field.name} has to be {field.type}, found {given[field.name]!r}.")
+            if field.type is int and not 0 <= given[field.name] <= LARGEST:
+                raise ModelError(f"The config's {field.name} has to be in 0 … {LARGEST}, found {given[field.name]}.")
         return cls(**given)

@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     texts = [f"Recipe {number}: how to parse the date of day {number} of a year." for number in range(600)]
-    (tmp_path / "notes.txt").write_text("\n".join(texts), encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("\n\n".join(texts), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -102,6 +102,19 @@ def test_unknown_fields_are_refused(copy):
         CDEModel.from_pretrained(copy)
 
 
+@pytest.mark.parametrize("layers", ["2", -1, None, 2.0, True, 10**9])
+def test_sizes_are_checked_before_anything_is_built(copy, layers):
+    change(copy, layers=layers)
+    with pytest.raises(ModelError, match="The config's layers has to be"):
+        CDEModel.from_pretrained(copy)
+
+
+def test_name_is_a_string(copy):
+    change(copy, name=None)
+    with pytest.raises(ModelError, match="The config's name has to be"):
+        CDEModel.from_pretrained(copy)
+
+
 def test_tensors_have_to_be_those_of_the_config(copy):
     change(copy, layers=3)
     with pytest.raises(ModelError, match="does not hold the tensors"):

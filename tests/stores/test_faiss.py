@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -553,3 +554,21 @@ class TestIndex:
     def test_an_unknown_kind_is_refused(self, scratch: Path) -> None:
         with pytest.raises(ValueError, match="flat"):
             FaissStore(scratch, index="HNSW32")
+
+
+@pytest.mark.parametrize("name", ["index-of-birds.md", "context-1", "vectors-101.md", "notes.txt"])
+def test_a_folder_of_other_files_is_no_place_for_a_store(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(StoreError, match=re.escape(f"found {name!r} in it. Give a path of its own")):
+        FaissStore(tmp_path).create(dim=2, fingerprint="f" * 64, context=b"", settings={})
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_files_that_came_later_are_left_alone(tmp_path: Path) -> None:
+    store = FaissStore(tmp_path / "store")
+    store.create(dim=2, fingerprint="f" * 64, context=b"", settings={})
+    mine = tmp_path / "store" / "index-of-birds.md"
+    mine.write_text("mine")
+    store.compact()
+    assert mine.read_text() == "mine"

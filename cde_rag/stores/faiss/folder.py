@@ -15,6 +15,9 @@ _NETWORK: Final = re.compile(
 )
 _MOUNTS: Final = Path("/proc/self/mounts")
 
+DATABASE: Final = "collection.sqlite"
+DERIVED: Final = re.compile(r"context-\d+|(vectors|index)-\d+(-[0-9a-f]{8})?")  # what the database refers to, or did
+
 
 def check_folder(folder: Path) -> None:
     """Refuse what cannot be the folder of a store.
@@ -31,6 +34,21 @@ def check_folder(folder: Path) -> None:
         reason = "its locks and shared memory do not hold between machines"
         raise StoreError(
             f"{folder}: expected a local file system, found {kind}; {reason}. Put the store on a local disk."
+        )
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder that holds somebody's files; what is left of a creation that was interrupted is no hindrance.
+
+    Raises:
+        StoreError: It holds a file that is none of a store's.
+    """
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    begun = DATABASE in names
+    if foreign := [name for name in names if not (begun and (name.startswith(DATABASE) or DERIVED.fullmatch(name)))]:
+        raise StoreError(
+            f"{folder}: expected no folder, or an empty one, for a new store; found {foreign[0]!r} in it"
+            f"{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}. Give a path of its own."
         )
 
 

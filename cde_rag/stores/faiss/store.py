@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.faiss.database import Database
-from cde_rag.stores.faiss.folder import write_durably
+from cde_rag.stores.faiss.folder import DATABASE, DERIVED, write_durably
 from cde_rag.stores.faiss.index import build
 from cde_rag.stores.faiss.manifest import GenerationState, Manifest
 from cde_rag.stores.faiss.reader import Reader, View
@@ -49,7 +49,7 @@ class FaissStore:
             raise ValueError(f"index: expected one of {', '.join(_FLAT)}, found {index!r}.")
         self._folder = Path(path)
         self._flat_rows = _FLAT[index]
-        self._database = Database(self._folder / "collection.sqlite")
+        self._database = Database(self._folder / DATABASE)
         self._reader: Reader | None = None
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
@@ -267,7 +267,7 @@ class FaissStore:
         with self._database.writing() as connection:
             kept = Records(connection, self._database.path).manifest().files()
             for path in self._folder.iterdir():
-                if path.name.startswith(("context-", "index-", "vectors-")) and path.name not in kept:
+                if DERIVED.fullmatch(path.name) and path.name not in kept:
                     path.unlink(missing_ok=True)
 
     def _new_generation(self, number: int, fingerprint: str, context: bytes) -> GenerationState:
