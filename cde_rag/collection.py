@@ -262,15 +262,7 @@ class Collection:
 
     def verify(self) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well."""
-        damages = self.store.verify()
-        if damages:
-            return damages
-        try:
-            found = Context.from_bytes(self.store.context(), where="The context in the store").fingerprint
-        except ContextFormatError as error:
-            return [Damage("context", str(error))]
-        expected = self.store.manifest().fingerprint
-        return [] if found == expected else [Damage("context", f"Expected fingerprint {expected}, found {found}.")]
+        return verify(self.store)
 
     def close(self) -> None:
         """Release the store; the object is not used after that."""
@@ -283,3 +275,19 @@ class Collection:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def verify(store: Store) -> list[Damage]:
+    """What `Collection.verify` finds; needs no model, nor a collection that is whole enough to be opened.
+
+    Raises:
+        StoreError: There is no collection in the store.
+    """
+    if damages := store.verify():
+        return damages
+    try:
+        found = Context.from_bytes(store.context(), where="The context in the store").fingerprint
+    except ContextFormatError as error:
+        return [Damage("context", str(error))]
+    expected = store.manifest().fingerprint
+    return [] if found == expected else [Damage("context", f"Expected fingerprint {expected}, found {found}.")]

@@ -197,15 +197,19 @@ def inspect(collection: CollectionArgument, model: ModelOption = None, as_json: 
         print_fields(fields)
 
 
-def verify(collection: CollectionArgument, model: ModelOption = None, as_json: JsonOption = False) -> None:
+def verify(collection: CollectionArgument, as_json: JsonOption = False) -> None:
     """Read everything in a collection and compare it with its checksums. Exit code 1 where something is damaged.
+
+    Needs no model, so that a collection too damaged to be opened can still be verified.
 
     \b
     Example:
       cde-rag verify papers.faiss
     """
-    with _opened(collection, model) as opened:
-        damages = opened.verify()
+    from cde_rag.collection import verify as find_damage
+    from cde_rag.stores.faiss import FaissStore
+
+    damages = find_damage(FaissStore(collection))
     if as_json:
         print_json({"damage": [asdict(damage) for damage in damages]})
     elif damages:
