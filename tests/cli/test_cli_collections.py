@@ -227,7 +227,9 @@ def test_errors_are_one_sentence_on_stderr(
     Path("empty.jsonl").touch()
     Path("file").touch()
     command = (
-        arguments if "--model" in arguments or arguments == ["find"] else [*arguments, "--model", str(model_folder)]
+        arguments
+        if "--model" in arguments or arguments[0] in ("find", "verify")
+        else [*arguments, "--model", str(model_folder)]
     )
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == code, result.output

@@ -1,0 +1,16 @@
+"""The demo with the real model finds what the committed questions ask for."""
+
+import pytest
+
+from cde_rag.demo.demo import Demo
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+def test_four_of_five_answers_are_among_the_first_five(tmp_path):
+    demo = Demo(tmp_path / "demo")
+    try:
+        found = demo.check(5)
+    finally:
+        demo.close()
+    assert found["own"] >= 0.8
