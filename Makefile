@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DISTRIBUTIONS := langchain-cde llama-index-embeddings-cde llama-index-vector-stores-cde
+INTEGRATIONS := $(foreach name,$(DISTRIBUTIONS),--editable 'integrations/$(name)[dev]')
 
 unexport PYTHONPATH
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -38,12 +40,12 @@ lint: $(READY) ## style, types, layers, oldest Python
 clean: ## remove .venv and everything that tools left behind
 	rm -rf $(VENV) dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(DISTRIBUTIONS:%=integrations/%/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo >&2 "Python 3.10 or newer is needed, and there is no $(PYTHON). Install it, or name one: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo >&2 "Python 3.10 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 "$(PYTHON) has no venv module. Install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 	@command -v gcc >/dev/null || command -v cc >/dev/null || { echo >&2 "A C compiler is needed, and there is no gcc. Install it (on Debian and Ubuntu: apt install build-essential)."; exit 1; }
 	@echo "setup: installing into $(VENV) (some minutes, once)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' $(INTEGRATIONS)
 	@touch $@

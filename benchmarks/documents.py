@@ -38,12 +38,12 @@ def main() -> None:
     started = time.perf_counter()
     embedder = ContextualEmbedder.from_corpus(texts)
     context_s = time.perf_counter() - started
-    embedder.embed_passages(texts[:32], [[]] * 32)
+    embedder.embed_passages(texts[:32], None)
     ours, theirs = [], []
     for start in range(0, len(texts), options.block):
         block = texts[start : start + options.block]
         started = time.perf_counter()
-        embedder.embed_passages(block, [[]] * len(block))
+        embedder.embed_passages(block, None)
         between = time.perf_counter()
         peer.encode(block)
         ours.append(between - started)

@@ -16,9 +16,9 @@ from typing import Any, cast
 import numpy as np
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, Record
-from cde_rag.collection import Progress
 from cde_rag.embedder import Embedded
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.writing import Progress
 
 MADE = 4096  # different vectors
 

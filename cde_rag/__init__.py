@@ -13,10 +13,12 @@ from cde_rag.errors import (
     ContextFormatError,
     ContextMismatchError,
     ContextMissingError,
+    ContextReusedWarning,
     CorpusError,
     FilterError,
     MissingExtraError,
     ModelError,
+    PartialContextWarning,
     ResumeError,
     SmallContextWarning,
     StoreError,
@@ -26,12 +28,14 @@ from cde_rag.errors import (
 )
 
 if TYPE_CHECKING:
-    from cde_rag.collection import AddReport, Collection, Inspection, Progress
+    from cde_rag.collection import Collection
     from cde_rag.context import Context
     from cde_rag.embedder import ContextualEmbedder
     from cde_rag.evaluation import evaluate
+    from cde_rag.inspection import Inspection
     from cde_rag.model import CDEModel
     from cde_rag.stores.base import Damage, Hit, Record
+    from cde_rag.writing import AddReport, Progress
 
 __version__ = "0.1.0.dev0"
 
@@ -46,6 +50,7 @@ __all__ = [
     "ContextFormatError",
     "ContextMismatchError",
     "ContextMissingError",
+    "ContextReusedWarning",
     "ContextualEmbedder",
     "CorpusError",
     "Damage",
@@ -54,6 +59,7 @@ __all__ = [
     "Inspection",
     "MissingExtraError",
     "ModelError",
+    "PartialContextWarning",
     "Progress",
     "Record",
     "ResumeError",
@@ -66,15 +72,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AddReport": "cde_rag.collection",
+    "AddReport": "cde_rag.writing",
     "CDEModel": "cde_rag.model",
     "Collection": "cde_rag.collection",
     "Context": "cde_rag.context",
     "ContextualEmbedder": "cde_rag.embedder",
     "Damage": "cde_rag.stores.base",
     "Hit": "cde_rag.stores.base",
-    "Inspection": "cde_rag.collection",
-    "Progress": "cde_rag.collection",
+    "Inspection": "cde_rag.inspection",
+    "Progress": "cde_rag.writing",
     "Record": "cde_rag.stores.base",
     "evaluate": "cde_rag.evaluation",
 }

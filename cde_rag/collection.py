@@ -1,55 +1,24 @@
 """A collection: an embedder and a store that hold one vector space together."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+import numpy as np
+from jaxtyping import Float32
+
 from cde_rag import __version__
 from cde_rag.context import Context
+from cde_rag.diversity import marginal_relevance
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.errors import ContextFormatError, ContextMismatchError, ModelError
+from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.inspection import Inspection, inspect, verify
 from cde_rag.intake import from_columns
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Damage, Hit, Record, Store
 from cde_rag.texts import reject_str
 from cde_rag.writing import AddReport, Progress, Writer, rows
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What a collection is.
-
-    Attributes:
-        documents: Records in it.
-        fingerprint: Names the vector space.
-        model: Exact name of the model.
-        dim: Length of a vector.
-        generation: Number of the active generation.
-        parent_key: The metadata key that names a record's parent, if parents are used.
-        context_size: Documents in the context; 0 for the null context.
-        context_source: Which texts they were sampled from.
-        context_sampling: How.
-        context_seed: Of the sample.
-        context_documents_seen: Texts the sample was drawn from.
-        context_created: UTC, ISO 8601.
-        library_version: Of cde-rag when the collection was created.
-    """
-
-    documents: int
-    fingerprint: str
-    model: str
-    dim: int
-    generation: int
-    parent_key: str | None
-    context_size: int
-    context_source: str
-    context_sampling: str
-    context_seed: int
-    context_documents_seen: int
-    context_created: str
-    library_version: str
 
 
 class Collection:
@@ -201,12 +170,63 @@ class Collection:
             ValueError: `k` is below 1.
         """
         reject_str(queries, call="search_batch", what="queries")
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
-        if not queries:
-            return []
-        vectors = self.embedder.embed_queries(queries)
+        _positive(k, "k")
+        return self.search_vectors(self.embedder.embed_queries(queries), k, where=where) if queries else []
+
+    def search_vectors(
+        self, vectors: Float32[np.ndarray, "queries dim"], k: int = 10, *, where: Mapping[str, Any] | None = None
+    ) -> list[list[Hit]]:
+        """As `search_batch`, for queries that this collection's embedder has embedded already.
+
+        Args:
+            vectors: From `embedder.embed_queries`, or from `vectors` to find what is like a record.
+            k: As in `search_batch`.
+            where: As in `search_batch`.
+
+        Raises:
+            ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
+        """
+        _positive(k, "k")
         return self.store.search(vectors, k, fingerprint=self.embedder.fingerprint, where=where)
+
+    def search_diverse(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        candidates: int = 50,
+        diversity: float = 0.5,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[Hit]:
+        """Hits that are near the query and unlike each other, by maximal marginal relevance; the nearest comes first.
+
+        Args:
+            query: As in `search`.
+            k: As in `search`.
+            candidates: Hits to choose from.
+            diversity: From 0 (as `search`) to 1 (unlikeness to the hits before alone).
+            where: As in `search`.
+
+        Raises:
+            ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
+        """
+        _positive(k, "k")
+        _positive(candidates, "candidates")
+        vector = self.embedder.embed_queries([query])
+        (hits,) = self.search_vectors(vector, max(k, candidates), where=where)
+        if not hits:
+            return []
+        chosen = marginal_relevance(vector[0], self.vectors([hit.id for hit in hits]), k, diversity=diversity)
+        return [hits[position] for position in chosen]
+
+    def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
+        """The vectors of the given ids, unit norm.
+
+        Raises:
+            KeyError: There is no record of such an id.
+        """
+        reject_str(ids, call="vectors", what="ids")
+        return self.store.vectors(ids, fingerprint=self.embedder.fingerprint)
 
     def get(self, ids: Sequence[str]) -> list[Record]:
         """The records of those ids that exist, in the order asked."""
@@ -243,22 +263,7 @@ class Collection:
 
     def inspect(self) -> Inspection:
         """What the collection is."""
-        manifest, context = self.store.manifest(), self.embedder.context
-        return Inspection(
-            documents=self.store.count(),
-            fingerprint=manifest.fingerprint,
-            model=manifest.settings["model"],
-            dim=manifest.dim,
-            generation=manifest.generation,
-            parent_key=self.parent_key,
-            context_size=context.size,
-            context_source=context.manifest.source,
-            context_sampling=context.manifest.sampling,
-            context_seed=context.manifest.seed,
-            context_documents_seen=context.manifest.documents_seen,
-            context_created=context.manifest.created,
-            library_version=manifest.settings["library_version"],
-        )
+        return inspect(self.store, self.embedder.context)
 
     def verify(self) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well."""
@@ -277,17 +282,8 @@ class Collection:
         self.close()
 
 
-def verify(store: Store) -> list[Damage]:
-    """What `Collection.verify` finds; needs no model, nor a collection that is whole enough to be opened.
-
-    Raises:
-        StoreError: There is no collection in the store.
-    """
-    if damages := store.verify():
-        return damages
-    try:
-        found = Context.from_bytes(store.context(), where="The context in the store").fingerprint
-    except ContextFormatError as error:
-        return [Damage("context", str(error))]
-    expected = store.manifest().fingerprint
-    return [] if found == expected else [Damage("context", f"Expected fingerprint {expected}, found {found}.")]
+def _positive(number: int, name: str) -> None:
+    if isinstance(number, bool) or not isinstance(cast(object, number), int):
+        raise TypeError(f"{name} must be an int, not {number!r}")
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, not {number}")

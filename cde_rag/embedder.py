@@ -19,6 +19,7 @@ from cde_rag.sampling import Sample, sample_clusters, sample_random, sample_stra
 from cde_rag.siblings import sibling_positions
 from cde_rag.texts import reject_str
 
+SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
 TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
 
@@ -76,6 +77,7 @@ class ContextualEmbedder:
         seed: int = 0,
         strategy: str = "random",
         strata: Iterable[str] | None = None,
+        source: str = "all",
         device: str | None = None,
         dtype: str | None = None,
         mini_batch_size: int = 32,
@@ -89,6 +91,7 @@ class ContextualEmbedder:
             seed: Of the sample.
             strategy: "random" (paper §4.2), "clusters" (one document near each of J centroids) or "strata".
             strata: For "strata": each text's stratum; the sample is proportional.
+            source: What `texts` are, for information: "all", or such as "first_slice" of a corpus.
             device: As in the class.
             dtype: As in the class.
             mini_batch_size: As in the class.
@@ -99,7 +102,7 @@ class ContextualEmbedder:
             ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
 
         Warns:
-            SmallContextWarning: The corpus has fewer documents than `context_size`.
+            SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         reject_str(texts, call="from_corpus")
         if (strategy == "strata") != (strata is not None):
@@ -113,11 +116,11 @@ class ContextualEmbedder:
             sample = sample_strata(texts, strata, context_size, seed=seed)
         else:
             raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
-        context = fit(loaded, sample, strategy=strategy, seed=seed)
-        if context.size < context_size:
+        context = fit(loaded, sample, strategy=strategy, seed=seed, source=source)
+        if context.size < min(SMALL_CONTEXT, context_size):
             warnings.warn(
-                f"The corpus has {context.size} different documents, fewer than context_size={context_size}; "
-                "all of them are the context.",
+                f"The context is all {context.size} different documents of the corpus; so few say little of what they "
+                f"have in common. Fit anew when there are {SMALL_CONTEXT} or more.",
                 SmallContextWarning,
                 stacklevel=2,
             )
@@ -156,7 +159,7 @@ class ContextualEmbedder:
         """
         reject_str(texts, call="embed_documents")
         if parents is None:
-            siblings: list[list[str]] = [[] for _ in texts]
+            siblings = None
         elif len(parents) != len(texts):
             raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
         else:
@@ -169,18 +172,19 @@ class ContextualEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
         reject_str(texts, call="embed_queries")
-        embedded = self._embed(texts, QUERY, [[] for _ in texts], progress=False)
+        embedded = self._embed(texts, QUERY, None, progress=False)
         self._warn(embedded.truncated)
         return embedded.vectors
 
     def embed_passages(
-        self, texts: Sequence[str], siblings: Sequence[Sequence[str]], *, progress: bool = False
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
     ) -> Embedded:
         """Embed documents, each given exactly these siblings; for callers that keep track of parents themselves.
 
         Args:
             texts: Documents.
-            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`, in any order.
+            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`, in any order; None
+                where no text has any.
             progress: Show a bar on stderr.
 
         Raises:
@@ -188,22 +192,27 @@ class ContextualEmbedder:
         """
         return self._embed(texts, DOCUMENT, siblings, progress=progress)
 
-    def _embed(self, texts: Sequence[str], role: int, siblings: Sequence[Sequence[str]], *, progress: bool) -> Embedded:
+    def _embed(
+        self, texts: Sequence[str], role: int, siblings: Sequence[Sequence[str]] | None, *, progress: bool
+    ) -> Embedded:
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         truncated = np.zeros(len(texts), dtype=np.bool_)
-        with tqdm(total=len(texts), unit="text", disable=not progress) as bar:
-            for start in range(0, len(texts), TOKENIZED_AT_ONCE):
-                part = slice(start, start + TOKENIZED_AT_ONCE)
-                tokens = self.model.tokenize(texts[part], first=start)
-                truncated[part] = [token.truncated for token in tokens]
-                first = _SiblingVectors(self.model, siblings[part])
-                for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):
-                    given, mask = first.padded(bucket)
-                    rows = [tokens[position].ids for position in bucket]
-                    vectors[[start + position for position in bucket]] = self.model.second_stage(
-                        rows, role, self._prepared, given, mask
-                    )
+        bar = tqdm(total=len(texts), unit="text") if progress else None
+        for start in range(0, len(texts), TOKENIZED_AT_ONCE):
+            part = slice(start, start + TOKENIZED_AT_ONCE)
+            tokens = self.model.tokenize(texts[part], first=start)
+            truncated[part] = [token.truncated for token in tokens]
+            first = None if siblings is None else _SiblingVectors(self.model, siblings[part])
+            for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):
+                given, mask = (None, None) if first is None else first.padded(bucket)
+                rows = [tokens[position].ids for position in bucket]
+                vectors[[start + position for position in bucket]] = self.model.second_stage(
+                    rows, role, self._prepared, given, mask
+                )
+                if bar is not None:
                     bar.update(len(bucket))
+        if bar is not None:
+            bar.close()
         return Embedded(vectors, truncated)
 
     def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:

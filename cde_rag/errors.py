@@ -16,7 +16,9 @@ CDEError
 
 CDEWarning (UserWarning)
 ├── TruncationWarning            texts longer than the model reads
-└── SmallContextWarning          a corpus too small for the context asked for
+├── SmallContextWarning          a context of so few documents that it says little of a corpus
+├── PartialContextWarning        a context sampled from a part of the corpus
+└── ContextReusedWarning         a new corpus meets a context that was made from another
 """
 
 import importlib
@@ -101,7 +103,15 @@ class TruncationWarning(CDEWarning):
 
 
 class SmallContextWarning(CDEWarning):
-    """The corpus has fewer documents than the context asked for; all of them are used."""
+    """The context has so few documents that it says little of a corpus."""
+
+
+class PartialContextWarning(CDEWarning):
+    """The context was sampled from what seems to be a part of the corpus."""
+
+
+class ContextReusedWarning(CDEWarning):
+    """A new corpus is embedded in a context that was made from another."""
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -20,13 +20,14 @@ from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_rag.collection import AddReport, Collection
+from cde_rag.collection import Collection
 from cde_rag.context import Context, ModelIdentity
 from cde_rag.embedder import ContextualEmbedder, Embedded
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError, TruncationWarning
 from cde_rag.siblings import choose_siblings
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.writing import AddReport
 
 DIM = 16
 MAX_LENGTH = 50  # characters, for the stub

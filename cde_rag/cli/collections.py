@@ -22,8 +22,9 @@ from cde_rag.cli.output import (
 from cde_rag.errors import StoreError
 
 if TYPE_CHECKING:
-    from cde_rag.collection import AddReport, Collection, Progress
+    from cde_rag.collection import Collection
     from cde_rag.reading import RecordReader
+    from cde_rag.writing import AddReport, Progress
 
 ModelOption = Annotated[
     str | None, typer.Option(help="Bundled name or folder. [default: the collection's own; for a new one cde-mini]")
@@ -206,7 +207,7 @@ def verify(collection: CollectionArgument, as_json: JsonOption = False) -> None:
     Example:
       cde-rag verify papers.faiss
     """
-    from cde_rag.collection import verify as find_damage
+    from cde_rag.inspection import verify as find_damage
     from cde_rag.stores.faiss import FaissStore
 
     damages = find_damage(FaissStore(collection))

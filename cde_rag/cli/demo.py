@@ -14,8 +14,8 @@ from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, 
 from cde_rag.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from cde_rag.collection import Progress
     from cde_rag.demo.demo import Demo
+    from cde_rag.writing import Progress
 
 HEADINGS = {"own": "own context", "null": "null context", "bm25": "BM25"}
 SHOWN = 5  # of the committed questions

@@ -79,9 +79,10 @@ class SecondStage(nn.Module):
             sibling_input = (self.sibling_norm(siblings) + self.sibling_level).to(dtype)
             latents_mask = sibling_mask.new_ones(batch, prepared.keys.shape[2])
             given_mask = torch.cat([latents_mask, sibling_mask], dim=1)[:, None, None, :]
-        for number, layer in enumerate(self.layers):
-            keys = prepared.keys[number].expand(batch, -1, -1, -1)
-            values = prepared.values[number].expand(batch, -1, -1, -1)
+        every_keys, every_values = (
+            x.unsqueeze(1).expand(-1, batch, -1, -1, -1).unbind() for x in (prepared.keys, prepared.values)
+        )
+        for number, (layer, keys, values) in enumerate(zip(self.layers, every_keys, every_values, strict=True)):
             if sibling_input is not None:
                 sibling_keys, sibling_values = self.keys_and_values(number, sibling_input)
                 keys, values = torch.cat([keys, sibling_keys], dim=2), torch.cat([values, sibling_values], dim=2)

@@ -1,0 +1,1 @@
+"""Contextual document embeddings (cde-rag) for LlamaIndex."""

@@ -1,0 +1,1 @@
+"""cde-rag collections as a vector store of LlamaIndex."""
