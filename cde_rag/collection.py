@@ -282,8 +282,8 @@ class Collection:
         self.close()
 
 
-def _positive(number: int, name: str) -> None:
-    if isinstance(number, bool) or not isinstance(cast(object, number), int):
+def _positive(number: object, name: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name} must be an int, not {number!r}")
     if number < 1:
         raise ValueError(f"{name} must be at least 1, not {number}")

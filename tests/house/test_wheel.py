@@ -13,12 +13,15 @@ ROOT = Path(__file__).resolve().parents[2]
 BUNDLED = ROOT / "cde_rag/model/bundled/cde-mini-0"
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT, check=True)
+def build(source: Path, folder: Path) -> zipfile.ZipFile:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=source, check=True)
     (built,) = folder.iterdir()
     return zipfile.ZipFile(built)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 def test_top_level_names(wheel: zipfile.ZipFile) -> None:
@@ -47,3 +50,20 @@ def test_the_bundled_model_is_there_to_the_byte_and_small(wheel: zipfile.ZipFile
 def test_the_command(wheel: zipfile.ZipFile) -> None:
     entry_points = wheel.read(f"cde_rag-{cde_rag.__version__}.dist-info/entry_points.txt").decode()
     assert "cde-rag = cde_rag.cli:app" in entry_points
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("langchain-cde", "langchain_cde"),
+        ("llama-index-embeddings-cde", "llama_index/embeddings/cde"),
+        ("llama-index-vector-stores-cde", "llama_index/vector_stores/cde"),
+    ],
+)
+def test_an_integration_carries_its_package_alone(name: str, package: str, tmp_path: Path) -> None:
+    names = build(ROOT / "integrations" / name, tmp_path).namelist()
+    modules = {path for path in names if ".dist-info/" not in path}
+    assert {str(Path(path).parent) for path in modules if path.endswith("__init__.py")} == {package}
+    assert all(path.startswith(f"{package}/") for path in modules)
+    assert {f"{package}/py.typed"} < modules
+    assert any(path.endswith(".dist-info/licenses/LICENSE") for path in names)
