@@ -15,7 +15,9 @@ def test_a_module_fits_the_eye() -> None:
 
 
 def test_a_module_is_named_for_what_it_does() -> None:
-    assert [path for path in [*SOURCES, *ADAPTERS] if NAMED_FOR_NOTHING & set(path.relative_to(ROOT).with_suffix("").parts)] == []
+    assert [
+        path for path in [*SOURCES, *ADAPTERS] if NAMED_FOR_NOTHING & set(path.relative_to(ROOT).with_suffix("").parts)
+    ] == []
 
 
 def test_public_functions_name_all_their_arguments() -> None:
