@@ -23,6 +23,9 @@ def evaluate(
     parent_key: Annotated[
         str | None, typer.Option(metavar="FIELD", help="Field of a document that names its parent.")
     ] = None,
+    max_characters: Annotated[
+        int | None, typer.Option(min=1, help="Split longer documents; their best passage counts. [default: never]")
+    ] = None,
     max_queries: Annotated[int, typer.Option(min=1, help="Of a set; of more, a sample.")] = 2000,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -59,6 +62,7 @@ def evaluate(
             foreign=foreign,
             split=split,
             parent_key=parent_key,
+            max_characters=max_characters,
             max_queries=max_queries,
             on_progress=on_progress,
         )

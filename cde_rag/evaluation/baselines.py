@@ -1,8 +1,8 @@
 """What a user could have without a contextual model: BM25, a plain embedder, and what adds context to it untrained."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
@@ -10,18 +10,29 @@ from jaxtyping import Float32
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import BM25
+from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_siblings, unit
 from cde_rag.evaluation.ranking import Ranking, fuse, rank, rank_vectors
 from cde_rag.model.cde_model import DTYPES, native_dtype
-from cde_rag.siblings import sibling_positions
 
-SIBLINGS_SHARE = 0.3  # weight of the siblings' mean beside the document's own vector; measured, see the design §4
 WHITENING_EXPONENT = 0.25  # a: 0 changes nothing, ½ whitens wholly
 WHITENING_SHIFT = 5.0  # s: keeps the rare directions from being blown up
 
-DENSE = frozenset({"minilm", "hybrid", "centred", "whitened", "siblings_mean"})  # these need a plain embedder
+FOR_PARENTS = frozenset({"siblings_mean", "neighbours", "late_chunking"})  # these need parents
+DENSE = frozenset({"minilm", "hybrid", "centred", "whitened"}) | FOR_PARENTS  # these need a plain embedder
 BASELINES = DENSE | {"bm25"}
 
-PlainEmbedder = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
+
+@runtime_checkable
+class PlainEmbedder(Protocol):
+    """What is asked of MiniLM."""
+
+    def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        """Unit vectors of texts."""
+        ...
+
+    def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> Float32[np.ndarray, "texts dim"]:
+        """Unit vectors of passages that are read with the others of their parent."""
+        ...
 
 
 class MiniLM:
@@ -52,22 +63,30 @@ class MiniLM:
             self._model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu().numpy()
         )
 
+    def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> Float32[np.ndarray, "texts dim"]:
+        """Unit vectors of passages that are read with the others of their parent."""
+        return late_chunking(self._model, texts, parents)
 
-def baseline_rankings(data: RetrievalSet, embed: PlainEmbedder | None) -> Iterator[tuple[str, list[Ranking]]]:
+
+def baseline_rankings(
+    data: RetrievalSet, wanted: Collection[str], embed: PlainEmbedder | None
+) -> Iterator[tuple[str, list[Ranking]]]:
     """The systems without a contextual model: name (of `report.SYSTEMS`) and a ranking per query, as each is ready.
 
     Args:
         data: The set.
+        wanted: Asked for; what is dear and not wanted is left out.
         embed: The plain embedder; BM25 stays alone without one.
     """
+    texts, parents = data.corpus.texts, data.corpus.parents
     ids = data.corpus.ids, data.query_ids
-    words = BM25(data.corpus.texts)
+    words = BM25(texts)
     found = (words.scores(query) for query in data.queries)
     bm25 = rank((np.where(scores > 0, scores, -np.inf) for scores in found), *ids)
     yield "bm25", bm25
     if embed is None:
         return
-    queries, documents = embed(data.queries), embed(data.corpus.texts)
+    queries, documents = embed(data.queries), embed(texts)
     minilm = rank_vectors(queries, documents, *ids)
     yield "minilm", minilm
     yield "hybrid", [fuse(pair) for pair in zip(bm25, minilm, strict=True)]
@@ -75,13 +94,13 @@ def baseline_rankings(data: RetrievalSet, embed: PlainEmbedder | None) -> Iterat
     yield "centred", rank_vectors(unit(queries - mean), unit(documents - mean), *ids)
     matrix = whitening(documents)
     yield "whitened", rank_vectors(unit(queries @ matrix), unit(documents @ matrix), *ids)
-    if data.corpus.parents is not None:
-        yield "siblings_mean", rank_vectors(queries, mix_siblings(documents, data.corpus.parents), *ids)
-
-
-def unit(vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
-    """Each row divided by its length; rows of zeros stay."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    if parents is None:
+        return
+    yield "siblings_mean", rank_vectors(queries, mix_siblings(documents, parents), *ids)
+    if "neighbours" in wanted:
+        yield "neighbours", rank_vectors(queries, embed(join_neighbours(texts, parents)), *ids)
+    if "late_chunking" in wanted:
+        yield "late_chunking", rank_vectors(queries, embed.late_chunking(texts, parents), *ids)
 
 
 def whitening(documents: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim dim"]:
@@ -89,14 +108,3 @@ def whitening(documents: Float32[np.ndarray, "documents dim"]) -> Float32[np.nda
     values, vectors = np.linalg.eigh(documents.T.astype(np.float64) @ documents / len(documents))
     scale = (values.clip(min=0) / values.mean() + WHITENING_SHIFT) ** -WHITENING_EXPONENT
     return ((vectors * scale) @ vectors.T).astype(np.float32)
-
-
-def mix_siblings(
-    documents: Float32[np.ndarray, "documents dim"], parents: Sequence[str | None]
-) -> Float32[np.ndarray, "documents dim"]:
-    """Each document's vector plus 0.3 × the mean of its siblings', at unit norm."""
-    mixed = documents.copy()
-    for row, siblings in enumerate(sibling_positions(parents)):
-        if siblings:
-            mixed[row] += SIBLINGS_SHARE * documents[siblings].mean(axis=0)
-    return unit(mixed)

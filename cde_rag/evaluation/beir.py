@@ -10,7 +10,7 @@ Source: Thakur et al. (2021), BEIR.
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, require
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Corpus:
 
     Attributes:
         name: Of the folder.
-        ids: Unique.
+        ids: Of the documents; those passages that a document was split into have its id.
         texts: What is embedded: title and text. None is blank.
         parents: The parent of each document or None, None if none has one; a parent's documents stand in its order.
         blank: Documents that are left out since they have neither title nor text.
@@ -86,7 +86,9 @@ class RetrievalSet:
         return self.select(sorted(lowest))
 
 
-def read_beir(folder: str | Path, *, split: str = "test", parent_key: str | None = None) -> RetrievalSet:
+def read_beir(
+    folder: str | Path, *, split: str = "test", parent_key: str | None = None, max_characters: int | None = None
+) -> RetrievalSet:
     """Read a retrieval set.
 
     Documents that the judgments name and the corpus lacks count as never found, as in BEIR.
@@ -95,12 +97,13 @@ def read_beir(folder: str | Path, *, split: str = "test", parent_key: str | None
         folder: In the layout above.
         split: Name of the judgments' file.
         parent_key: As for `read_corpus`.
+        max_characters: As for `read_corpus`.
 
     Raises:
         CorpusError: A file or split is missing, unreadable or empty, or a line is not what the layout says.
     """
     folder = Path(folder)
-    corpus = read_corpus(folder, parent_key=parent_key)
+    corpus = read_corpus(folder, parent_key=parent_key, max_characters=max_characters)
     queries = _read_queries(folder, split)
     judgments = _read_judgments(folder, split)
     if (lost := next((query for query in judgments if query not in queries), None)) is not None:
@@ -116,7 +119,7 @@ def read_beir(folder: str | Path, *, split: str = "test", parent_key: str | None
     )
 
 
-def read_corpus(folder: str | Path, *, parent_key: str | None = None) -> Corpus:
+def read_corpus(folder: str | Path, *, parent_key: str | None = None, max_characters: int | None = None) -> Corpus:
     """Read the documents of a retrieval set.
 
     Args:
@@ -124,16 +127,22 @@ def read_corpus(folder: str | Path, *, parent_key: str | None = None) -> Corpus:
         parent_key: Field that names the longer document a row was cut from; dots reach into objects, as in
             `metadata.doc_id`. `"title"` makes the title the parent and leaves it out of the text. By default the field
             `parent`, where rows have one.
+        max_characters: Longer texts are split into passages, each with the document's title in front; a document
+            without a parent is then the parent of its passages.
 
     Raises:
         CorpusError: As `read_beir`.
+        MissingExtraError: The splitter is not installed.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise CorpusError(f"{folder}: expected a folder with corpus.jsonl, queries.jsonl and qrels/, found no folder.")
-    texts: dict[str, str] = {}  # by id, like the others
-    lines: dict[str, str] = {}
-    parents: dict[str, str | None] = {}
+    split = _splitter(max_characters)
+    ids: list[str] = []
+    texts: list[str] = []
+    parents: list[str | None] = []
+    lines: dict[str, str] = {}  # by id
+    named = False
     for where, row in _rows(_existing(folder, "corpus.jsonl")):
         document = _identifier(row, where)
         if document in lines:
@@ -141,20 +150,34 @@ def read_corpus(folder: str | Path, *, parent_key: str | None = None) -> Corpus:
         lines[document] = where
         title = "" if parent_key == "title" else _string(row, "title", where, default="")
         text = _string(row, "text", where)
-        if (title + text).strip():
-            texts[document] = f"{title} {text}" if title else text
-            parents[document] = _parent(row, parent_key or "parent", where)
+        parent = _parent(row, parent_key or "parent", where)
+        passages = split(text) or [text]  # none of a blank text, which may have a title
+        for passage in passages if (title + text).strip() else []:
+            ids.append(document)
+            texts.append(f"{title} {passage}" if title else passage)
+            parents.append(document if parent is None and len(passages) > 1 else parent)
+        named = named or parent is not None
     if not texts:
         raise CorpusError(f"{folder}: expected documents in corpus.jsonl, found none that has a text.")
-    if parent_key is not None and not any(parents.values()):
+    if parent_key is not None and not named:
         raise CorpusError(f"{folder}: expected parents in the field {parent_key!r}, found none. Name another field.")
     return Corpus(
         name=folder.resolve().name,
-        ids=tuple(texts),
-        texts=tuple(texts.values()),
-        parents=tuple(parents.values()) if any(parents.values()) else None,
-        blank=len(lines) - len(texts),
+        ids=tuple(ids),
+        texts=tuple(texts),
+        parents=tuple(parents) if any(parents) else None,
+        blank=len(lines) - len(set(ids)),
     )
+
+
+def _splitter(max_characters: int | None) -> Callable[[str], list[str]]:
+    """Cuts a text at paragraphs and sentences, or leaves it whole."""
+    if max_characters is None:
+        return lambda text: [text]
+    if max_characters < 1:
+        raise ValueError(f"max_characters must be at least 1, not {max_characters}")
+    splitter: Any = require("semantic_text_splitter", "files").TextSplitter(max_characters)
+    return splitter.chunks
 
 
 def _read_queries(folder: Path, split: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import CorpusError, SmallContextWarning
-from cde_rag.evaluation.baselines import BASELINES, DENSE, MiniLM, PlainEmbedder, baseline_rankings
+from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, MiniLM, PlainEmbedder, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.contextual import Binder, contextual_rankings, without_relevant
 from cde_rag.evaluation.generic import standard_library
@@ -48,6 +48,7 @@ def evaluate(
     foreign: str | Path | None = None,
     split: str = "test",
     parent_key: str | None = None,
+    max_characters: int | None = None,
     max_queries: int = 2000,
     device: str | None = None,
     on_progress: Callable[[EvaluationProgress], None] | None = None,
@@ -65,6 +66,7 @@ def evaluate(
             and a single set the docstrings of Python's standard library.
         split: Name of the judgments' file.
         parent_key: Field that names a document's parent; see `read_beir`.
+        max_characters: Longer documents are split; see `read_corpus`. Every system ranks them by their best passage.
         max_queries: Of a set; more are sampled as `RetrievalSet.sample_queries` says.
         device: Where models compute.
         on_progress: Called after each system of each set.
@@ -77,7 +79,7 @@ def evaluate(
     """
     if not seeds or max_queries < 1:
         raise ValueError(f"Expected at least one seed and one query; found seeds={seeds}, max_queries={max_queries}.")
-    sets = [one.sample_queries(max_queries) for one in _read(folders, split, parent_key)]
+    sets = [one.sample_queries(max_queries) for one in _read(folders, split, parent_key, max_characters)]
     asked = [_applicable(data, systems, context_size) for data in sets]
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
     embed = MiniLM(device) if DENSE.intersection(systems) else None
@@ -95,9 +97,10 @@ def evaluate(
         results.append(
             SetResult(
                 name=data.corpus.name,
-                documents=len(data.corpus.texts),
+                documents=len(set(data.corpus.ids)),
+                passages=len(data.corpus.texts),
                 blank_documents=data.corpus.blank,
-                truncated_documents=_count_truncated(loaded, data.corpus.texts),
+                truncated_passages=_count_truncated(loaded, data.corpus.texts),
                 truncated_queries=_count_truncated(loaded, data.queries),
                 context_documents=min(context_size, len(set(data.corpus.texts))),
                 foreign_corpus=other.name if other else None,
@@ -109,11 +112,16 @@ def evaluate(
     return Evaluation(model=loaded.identity.name, context_size=context_size, seeds=tuple(seeds), sets=tuple(results))
 
 
-def _read(folders: Sequence[str | Path | RetrievalSet], split: str, parent_key: str | None) -> list[RetrievalSet]:
+def _read(
+    folders: Sequence[str | Path | RetrievalSet], split: str, parent_key: str | None, max_characters: int | None
+) -> list[RetrievalSet]:
     if isinstance(folders, (str, Path)):
         raise TypeError(f"evaluate takes a list of folders and was given one; pass [{str(folders)!r}].")
     sets = [
-        one if isinstance(one, RetrievalSet) else read_beir(one, split=split, parent_key=parent_key) for one in folders
+        one
+        if isinstance(one, RetrievalSet)
+        else read_beir(one, split=split, parent_key=parent_key, max_characters=max_characters)
+        for one in folders
     ]
     names = [one.corpus.name for one in sets]
     if not sets or len(set(names)) < len(names):
@@ -127,7 +135,7 @@ def _applicable(data: RetrievalSet, systems: Sequence[str], context_size: int) -
         raise ValueError(f"Expected systems among {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
     absent = set[str]()
     if data.corpus.parents is None:
-        absent |= {"parents", "siblings_mean"}
+        absent |= {"parents"} | FOR_PARENTS
     if len(data.corpus.texts) > 2 * context_size or without_relevant(data) is None:
         absent.add("own_without_relevant")
     return [system for system in systems if system not in absent]
@@ -167,7 +175,7 @@ def _rankings(
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
     """What each wanted system answers with each of its contexts; baselines first: a missing extra shows at once."""
     if BASELINES.intersection(wanted):
-        yield from ((system, [one]) for system, one in baseline_rankings(data, embed) if system in wanted)
+        yield from ((system, [one]) for system, one in baseline_rankings(data, wanted, embed) if system in wanted)
     yield from contextual_rankings(data, wanted, bind, foreign=other.texts if other else (), seeds=seeds)
 
 

@@ -27,15 +27,18 @@ def rank(
 
     Args:
         scores: For each query one score per document, higher is better; minus infinity means "not found".
-        document_ids: Unique.
+        document_ids: Several passages of one document have its id; the best of them counts.
         query_ids: One for each row of scores.
         depth: Documents of a ranking, at most.
     """
     by_id = np.argsort(np.asarray(document_ids, dtype=object), kind="stable")
+    documents = sorted(set(document_ids))
+    ordered = [document_ids[int(position)] for position in by_id]
+    first_passages = [place for place, name in enumerate(ordered) if place == 0 or name != ordered[place - 1]]
     rankings: list[Ranking] = []
     for row, query in zip(scores, query_ids, strict=True):
-        best = by_id[_highest(row[by_id], depth + 1)]
-        found = (document_ids[int(position)] for position in best)
+        best = _highest(np.maximum.reduceat(row[by_id], first_passages), depth + 1)
+        found = (documents[int(position)] for position in best)
         rankings.append([document for document in found if document != query][:depth])
     return rankings
 

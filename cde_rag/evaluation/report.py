@@ -24,6 +24,8 @@ SYSTEMS = {  # in the order of the table
     "whitened": "minilm, mildly whitened by the corpus",
     "hybrid": "minilm and bm25, fused by reciprocal rank",
     "siblings_mean": "minilm with 0.3 × the siblings' mean vector; for corpora with parents",
+    "neighbours": "minilm, each document with the text before it and after it; for corpora with parents",
+    "late_chunking": "minilm, the documents of a parent read together (512 tokens at once); for corpora with parents",
 }
 MAIN_METRIC = "ndcg@10"
 SATURATED = frozenset({"pubmedqa", "xquad_en", "limit_small"})  # near 100 % or synthetic: they would hide the others
@@ -34,6 +36,8 @@ COMPARED = (
     ("own_without_relevant", "own"),
     ("parents", "own"),
     ("parents", "siblings_mean"),
+    ("parents", "neighbours"),
+    ("parents", "late_chunking"),
 )
 
 
@@ -43,9 +47,10 @@ class SetResult:
 
     Attributes:
         name: The set's.
-        documents: Embedded ones.
+        documents: With a text.
+        passages: Embedded texts; more than documents where long ones were split.
         blank_documents: Left out, since they have neither title nor text.
-        truncated_documents: Longer than the contextual model reads.
+        truncated_passages: Longer than the contextual model reads.
         truncated_queries: Likewise.
         context_documents: In the own context.
         foreign_corpus: Whose context `foreign` had; None where it did not run.
@@ -56,8 +61,9 @@ class SetResult:
 
     name: str
     documents: int
+    passages: int
     blank_documents: int
-    truncated_documents: int
+    truncated_passages: int
     truncated_queries: int
     context_documents: int
     foreign_corpus: str | None
@@ -73,9 +79,10 @@ class SetResult:
         """Counts and means, without the single queries."""
         return {
             "documents": self.documents,
+            "passages": self.passages,
             "queries": len(self.query_ids),
             "blank_documents": self.blank_documents,
-            "truncated_documents": self.truncated_documents,
+            "truncated_passages": self.truncated_passages,
             "truncated_queries": self.truncated_queries,
             "context_documents": self.context_documents,
             "foreign_corpus": self.foreign_corpus,
@@ -159,8 +166,8 @@ class Evaluation:
         if self.foreign_corpus is not None:
             lines += ["", f"foreign context: {self.foreign_corpus}"]
         for one in self.sets:
-            if one.truncated_documents:
-                lines.append(f"{one.name}: {one.truncated_documents} of {one.documents} documents were cut")
+            if one.truncated_passages:
+                lines.append(f"{one.name}: {one.truncated_passages} of {one.passages} texts were cut")
         return "\n".join(lines)
 
     @property
@@ -184,7 +191,7 @@ class Evaluation:
         return [one.name, *map(_percent, figures)]
 
 
-_HEADINGS = {"own_without_relevant": "held out", "siblings_mean": "siblings"}
+_HEADINGS = {"own_without_relevant": "held out", "siblings_mean": "siblings", "late_chunking": "late chunking"}
 
 
 def _percent(fraction: float | None) -> str:

@@ -1,18 +1,31 @@
 """Baselines without a contextual model, over vectors that can be checked by eye."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pytest
 
-from cde_rag.evaluation.baselines import BASELINES, baseline_rankings, mix_siblings, unit, whitening
+from cde_rag.evaluation.baselines import BASELINES, FOR_PARENTS, baseline_rankings, whitening
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
+from cde_rag.evaluation.parents import unit
 
 VECTORS = {"red cat": (1.0, 0.0), "red dog": (0.9, 0.4), "red": (0.8, 0.6), "a red dog?": (0.96, 0.28)}
 
 
-def embed(texts: Sequence[str]) -> np.ndarray:
-    return unit(np.array([VECTORS[text] for text in texts], dtype=np.float32))
+class Embed:
+    """Looks vectors up; of several texts joined it knows the first."""
+
+    def __init__(self, vectors: Mapping[str, tuple[float, float]] = VECTORS) -> None:
+        self.vectors = vectors
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        known = [max((name for name in self.vectors if text.startswith(name)), key=len) for text in texts]
+        return unit(np.array([self.vectors[name] for name in known], dtype=np.float32))
+
+    def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> np.ndarray:
+        return self(texts)
+
+
+embed = Embed()
 
 
 def small_set(parents: tuple[str | None, ...] | None = None) -> RetrievalSet:
@@ -21,13 +34,16 @@ def small_set(parents: tuple[str | None, ...] | None = None) -> RetrievalSet:
 
 
 def test_what_runs() -> None:
-    assert [name for name, _ in baseline_rankings(small_set(), None)] == ["bm25"]
-    assert {name for name, _ in baseline_rankings(small_set(), embed)} == BASELINES - {"siblings_mean"}
-    assert {name for name, _ in baseline_rankings(small_set(("p", "p", None)), embed)} == BASELINES
+    assert [name for name, _ in baseline_rankings(small_set(), BASELINES, None)] == ["bm25"]
+    assert {name for name, _ in baseline_rankings(small_set(), BASELINES, embed)} == BASELINES - FOR_PARENTS
+    passages = small_set(("p", "p", None))
+    assert {name for name, _ in baseline_rankings(passages, BASELINES, embed)} == BASELINES
+    dear = {"neighbours", "late_chunking"}
+    assert {name for name, _ in baseline_rankings(passages, ["minilm"], embed)} == BASELINES - dear
 
 
 def test_rankings_by_hand() -> None:
-    found = dict(baseline_rankings(small_set(), embed))
+    found = dict(baseline_rankings(small_set(), BASELINES, embed))
     assert found["bm25"] == [["dog", "red", "cat"]]
     assert found["minilm"] == [["dog", "cat", "red"]]  # cosines 0.987, 0.960, 0.936
     assert found["hybrid"] == [["dog", "cat", "red"]]  # second and third once each: equal sums, by id
@@ -36,7 +52,7 @@ def test_rankings_by_hand() -> None:
 def test_no_shared_word_is_not_found() -> None:
     corpus = Corpus("small", ("cat", "dog"), ("red cat", "red dog"))
     data = RetrievalSet(corpus, ("q",), ("any dog?",), ({"dog": 1},))
-    assert dict(baseline_rankings(data, None))["bm25"] == [["dog"]]
+    assert dict(baseline_rankings(data, BASELINES, None))["bm25"] == [["dog"]]
 
 
 def test_centring_takes_the_documents_mean_from_both_sides() -> None:
@@ -44,19 +60,11 @@ def test_centring_takes_the_documents_mean_from_both_sides() -> None:
     vectors = {"near": (0.8, 0.6), "far": (-0.6, 0.8), "ask": (1.0, 0.0)}
     corpus = Corpus("two", ("near", "far"), ("near", "far"))
     data = RetrievalSet(corpus, ("q",), ("ask",), ({"near": 1},))
-    centred = dict(baseline_rankings(data, lambda texts: np.array([vectors[text] for text in texts], dtype=np.float32)))
+    centred = dict(baseline_rankings(data, BASELINES, Embed(vectors)))
     assert centred["centred"] == [["near", "far"]]
     mean = np.array([0.1, 0.7])
     query, near = np.array([1.0, 0.0]) - mean, np.array([0.8, 0.6]) - mean
     assert query @ near > 0 > query @ -near  # two centred documents are each other's opposite
-
-
-def test_siblings_by_hand() -> None:
-    documents = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.6, 0.8, 0]], dtype=np.float32)
-    mixed = mix_siblings(documents, ["p", "p", "p", None])
-    np.testing.assert_allclose(mixed[0], np.array([1, 0.15, 0.15]) / np.linalg.norm([1, 0.15, 0.15]), rtol=1e-6)
-    np.testing.assert_allclose(mixed[3], documents[3], rtol=1e-6)
-    assert documents[0].tolist() == [1, 0, 0]  # what was given stays
 
 
 def test_whitening_shortens_what_all_documents_share() -> None:
@@ -72,8 +80,3 @@ def test_whitening_shortens_what_all_documents_share() -> None:
 def test_whitening_of_equal_directions_is_a_scale() -> None:
     documents = np.concatenate([np.eye(4), -np.eye(4)]).astype(np.float32)
     np.testing.assert_allclose(whitening(documents), np.eye(4) * 6**-0.25, atol=1e-6)
-
-
-def test_unit_rows_and_zero_rows() -> None:
-    found = unit(np.array([[3, 4], [0, 0]], dtype=np.float32))
-    assert found == pytest.approx(np.array([[0.6, 0.8], [0, 0]]))

@@ -191,3 +191,21 @@ def test_blocks_are_the_best_documents() -> None:
     )
     a, b, c, d = data.blocks
     assert a == b == d != c
+
+
+def test_long_texts_are_split_under_their_documents_id_and_title(tmp_path: Path) -> None:
+    corpus = [
+        {"_id": "long", "title": "Rivers", "text": "One two three. Four five six. Seven eight nine."},
+        {"_id": "short", "text": "One."},
+        {"_id": "title", "title": "Only a title", "text": ""},
+    ]
+    folder = write_set(tmp_path / "set", corpus, {"q": "four"}, [("q", "long", 1)])
+    found = read_beir(folder, max_characters=20).corpus
+    assert found.ids == ("long", "long", "long", "short", "title")
+    assert found.texts[:3] == ("Rivers One two three.", "Rivers Four five six.", "Rivers Seven eight nine.")
+    assert found.texts[3:] == ("One.", "Only a title ")
+    assert found.parents == ("long", "long", "long", None, None)
+    with pytest.raises(CorpusError, match="expected parents in the field 'page'"):
+        read_beir(folder, parent_key="page", max_characters=20)
+    with pytest.raises(ValueError, match="at least 1"):
+        read_beir(folder, max_characters=0)

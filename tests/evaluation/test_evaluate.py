@@ -14,28 +14,34 @@ from tiny import WORDS
 import cde_rag
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
-from cde_rag.evaluation.baselines import unit
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS
+from cde_rag.evaluation.parents import unit
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
 
+WITH_PARENTS = {"parents", "siblings_mean", "neighbours", "late_chunking"}
 PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid"}
 
 
-def hashed(texts: Sequence[str]) -> np.ndarray:
+class Hashed:
     """A plain embedder: the sum of a random vector for each word."""
-    rows = [
-        sum(np.random.default_rng(WORDS.index(word)).normal(size=8) for word in text.split() if word in WORDS)
-        for text in texts
-    ]
-    return unit(np.array(rows, dtype=np.float32))
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        rows = [
+            sum(np.random.default_rng(WORDS.index(word)).normal(size=8) for word in text.split() if word in WORDS)
+            for text in texts
+        ]
+        return unit(np.array(rows, dtype=np.float32))
+
+    def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> np.ndarray:
+        return self(texts)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_minilm() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(harness, "MiniLM", lambda device: hashed)
+        patch.setattr(harness, "MiniLM", lambda device: Hashed())
         yield
 
 
@@ -75,22 +81,23 @@ def test_the_json_says_all(evaluation: Evaluation) -> None:
         "context_documents",
         "documents",
         "foreign_corpus",
+        "passages",
         "queries",
-        "truncated_documents",
+        "truncated_passages",
         "truncated_queries",
     }
     assert found["sets"]["one"]["documents"] == 20
     assert found["sets"]["one"]["queries"] == 10
     assert found["sets"]["one"]["context_documents"] == 8
     for metric in METRICS:
-        assert found[metric].keys() == PLAIN | {"parents", "siblings_mean"}  # what ran on a counted set
+        assert found[metric].keys() == PLAIN | WITH_PARENTS  # what ran on a counted set
         assert all(0 <= figure <= 1 for figure in found[metric].values())
 
 
 def test_every_set_has_the_systems_that_it_gives_ground_for(evaluation: Evaluation) -> None:
     one, two, small = (set(result.scores) for result in evaluation.sets)
     assert one == PLAIN
-    assert two == PLAIN | {"parents", "siblings_mean"}
+    assert two == PLAIN | WITH_PARENTS
     assert small == PLAIN | {"own_without_relevant"}  # 12 documents are less than two contexts of 8
     assert evaluation.systems == tuple(system for system in SYSTEMS if system in one | two | small)
 
@@ -124,6 +131,8 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("own", "minilm"),
         ("parents", "own"),
         ("parents", "siblings_mean"),
+        ("parents", "neighbours"),
+        ("parents", "late_chunking"),
     }
 
 
@@ -199,8 +208,8 @@ def test_what_is_cut_is_counted(tmp_path: Path, tiny_model: CDEModel) -> None:
     found = evaluate([folder], model=tiny_model, systems=["own", "null"])
     result = found.sets[0]
     assert (result.documents, result.blank_documents) == (2, 1)
-    assert (result.truncated_documents, result.truncated_queries) == (1, 1)
-    assert "cut: 1 of 2 documents were cut" in str(found)
+    assert (result.truncated_passages, result.truncated_queries) == (1, 1)
+    assert "cut: 1 of 2 texts were cut" in str(found)
 
 
 def test_at_most_so_many_queries(folders: list[Path], tiny_model: CDEModel) -> None:
@@ -224,3 +233,18 @@ def test_wrong_calls(folders: list[Path], tiny_model: CDEModel, tmp_path: Path) 
         evaluate(folders, model=tiny_model, max_queries=0)
     with pytest.raises(ModelError):
         evaluate(folders, model=tmp_path / "no model", systems=["null"])
+
+
+def test_long_documents_are_ranked_by_their_best_passage(tmp_path: Path, tiny_model: CDEModel) -> None:
+    filler = "the a of in\n\n" * 4
+    pairs = zip("ab", WORDS[2:4], strict=True)
+    corpus = [{"_id": name, "text": f"{filler}{word} {word}"} for name, word in pairs]
+    folder = write_set(tmp_path / "long", corpus, {"q": WORDS[2], "r": WORDS[3]}, [("q", "a", 1), ("r", "b", 1)])
+    (whole,) = evaluate([folder], model=tiny_model, systems=["bm25", "minilm", "own"]).sets
+    (split,) = evaluate([folder], model=tiny_model, max_characters=20).sets
+    assert (whole.documents, whole.passages) == (2, 2)
+    assert split.documents == 2
+    assert split.passages > 4
+    assert {"parents", "siblings_mean", "neighbours", "late_chunking"} < set(split.scores)  # a document is a parent
+    assert all(0 < split.mean(system) <= 1 for system in split.scores)
+    assert split.mean("minilm") == 1  # the passage with the word is the nearest

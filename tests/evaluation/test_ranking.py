@@ -27,6 +27,12 @@ def test_by_hand() -> None:
     assert rank(rows, ["b", "a", "c"], ["q1", "q2"]) == [["a", "c", "b"], ["a", "b"]]
 
 
+def test_the_best_passage_counts() -> None:
+    rows = np.array([[0.1, 0.9, 0.5, 0.7, 0.2], [0.3, -np.inf, 0.4, -np.inf, 0.5]], dtype=np.float32)
+    assert rank(rows, ["b", "a", "b", "c", "c"], ["q1", "q2"]) == [["a", "c", "b"], ["c", "b"]]
+    assert rank(rows[:1], ["b", "a", "b", "c", "c"], ["q1"], depth=2) == [["a", "c"]]
+
+
 def test_a_query_does_not_find_itself() -> None:
     rows = np.array([[0.9, 0.5], [0.9, 0.5]], dtype=np.float32)
     assert rank(rows, ["x", "y"], ["x", "z"], depth=1) == [["y"], ["x"]]
