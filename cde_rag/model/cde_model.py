@@ -26,7 +26,9 @@ def native_dtype(device: str) -> str:
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.startswith("mps"):
         return "float16"
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}  # torch >= 2.11
+    if not hasattr(torch.cpu, "get_capabilities"):  # torch < 2.11 cannot be asked
+        return "float32"
+    capabilities = torch.cpu.get_capabilities()
     return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
 
 
