@@ -1,0 +1,158 @@
+"""CDEEmbeddings: LangChain's view of a ContextualEmbedder."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+
+from cde_rag import CDEModel, Context, ContextMissingError, ContextualEmbedder, ModelError
+from langchain_cde.keepers import require_named_space
+from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
+
+
+class CDEEmbeddings(Embeddings):
+    """Embeds texts in one context, which is fixed before the first text arrives. Thread-safe.
+
+    It never samples a context by itself: LangChain hands documents over in slices, and some stores send "dummy_text"
+    first. The context comes from `from_documents`, `from_texts`, `load`, or the embedder of a collection.
+
+    Args:
+        embedder: Without one, every call says how to come by a context.
+    """
+
+    def __init__(self, embedder: ContextualEmbedder | None = None) -> None:
+        self._embedder = embedder
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Iterable[Document],
+        *,
+        model: str | Path | CDEModel = "cde-mini",
+        context_size: int = 512,
+        seed: int = 0,
+    ) -> "CDEEmbeddings":
+        """Sample the context from all documents that are to be embedded, as the splitter made them, in any order.
+
+        Args:
+            documents: Such as `splitter.split_documents(loader.load())`; read once, their texts only.
+            model: A CDEModel chooses device and dtype.
+            context_size: Documents in the context; a smaller corpus is used whole.
+            seed: Of the sample.
+
+        Raises:
+            CorpusError: No text that is not blank.
+            ModelError: No such model.
+
+        Warns:
+            SmallContextWarning: There are fewer than 64 different texts.
+        """
+        texts = (document.page_content for document in documents)
+        return cls.from_texts(texts, model=model, context_size=context_size, seed=seed)
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str],
+        *,
+        model: str | Path | CDEModel = "cde-mini",
+        context_size: int = 512,
+        seed: int = 0,
+    ) -> "CDEEmbeddings":
+        """As `from_documents`, for texts."""
+        return cls(ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed))
+
+    @classmethod
+    def load(cls, path: str | Path, *, model: str | Path | CDEModel | None = None) -> "CDEEmbeddings":
+        """Read the context that `save` wrote; the same texts get the same vectors in every process.
+
+        Args:
+            path: Of a `*.context.safetensors`.
+            model: A folder or model in place of the one that the context names.
+
+        Raises:
+            ContextFormatError: The file is damaged, or of a newer format.
+            ContextMismatchError: The model has other weights than the one that made the context.
+            ContextMissingError: There is no such file.
+            ModelError: There is no model of the name that the context has.
+        """
+        return cls(_bound(Context.load(path), model))
+
+    def save(self, path: str | Path) -> None:
+        """Write the context to one file, best named `*.context.safetensors`, for `load`.
+
+        Raises:
+            ContextError: The place is not writable, or full.
+            ContextMissingError: There is no context.
+        """
+        self.embedder.context.save(path)
+
+    @property
+    def embedder(self) -> ContextualEmbedder:
+        """What embeds.
+
+        Raises:
+            ContextMissingError: There is no context.
+        """
+        if self._embedder is None:
+            raise ContextMissingError(
+                "CDEEmbeddings needs the context of a corpus before it can embed, and has none. Make one of all "
+                "documents with CDEEmbeddings.from_documents(documents) or .from_texts(texts), or bring back the one "
+                "that the stored vectors were made in with CDEEmbeddings.load(path)."
+            )
+        return self._embedder
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the vector space, 64 hex digits."""
+        return self.embedder.fingerprint
+
+    def cache_namespace(self, role: Role = "document") -> str:
+        """What keys of a cache have to begin with: `CacheBackedEmbeddings.from_bytes_store(…, namespace=…)`."""
+        return cache_namespace(self.fingerprint, role)
+
+    def record_namespace(self, name: str) -> str:
+        """A record manager's namespace for the index `name`: in a new context `index` then skips nothing."""
+        return record_namespace(self.fingerprint, name)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Embed texts that are to be found; a text's vector does not depend on the others of the call.
+
+        Raises:
+            ContextError: Called by a cache, record manager or Qdrant collection whose names do not tell the context.
+            ContextMissingError: There is no context.
+            CorpusError: A text is blank.
+        """
+        require_named_space(self.fingerprint)
+        vectors = self.embedder.embed_documents(texts)
+        return [SpaceVector(row, self.fingerprint) for row in vectors.tolist()]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Embed a text that searches. Raises like `embed_documents`."""
+        require_named_space(self.fingerprint)
+        (vector,) = self.embedder.embed_queries([text])
+        return SpaceVector(vector.tolist(), self.fingerprint)
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """As `embed_documents`, in a thread."""
+        require_named_space(self.fingerprint)  # the thread does not see who calls
+        return await super().aembed_documents(texts)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """As `embed_query`, in a thread."""
+        require_named_space(self.fingerprint)
+        return await super().aembed_query(text)
+
+
+def _bound(context: Context, model: str | Path | CDEModel | None) -> ContextualEmbedder:
+    """The context with the model that it names, or the one given."""
+    if model is not None:
+        return ContextualEmbedder(model, context)
+    try:
+        return ContextualEmbedder(context.identity.name, context)
+    except ModelError as error:
+        raise ModelError(
+            f"The context was made by the model {context.identity.name!r}. {error} Where its files are elsewhere, give "
+            "model=folder."
+        ) from error

@@ -1,0 +1,54 @@
+"""CDERetriever: a retriever over a Collection."""
+
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.config import run_in_executor
+from pydantic import ConfigDict
+
+from cde_rag import Collection
+from langchain_cde.documents import document
+
+
+class CDERetriever(BaseRetriever):
+    """Finds documents in a collection, which may have been made without LangChain.
+
+    `invoke(query, k=…, filter=…)` overrides both settings for one call.
+
+    Attributes:
+        collection: Where to search.
+        k: At most so many documents.
+        filter: Over the metadata; see `cde_rag.stores.filters`.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    collection: Collection
+    k: int = 4
+    filter: dict[str, Any] | None = None
+
+    def _get_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002 LangChain gives it
+        k: int | None = None,
+        filter: dict[str, Any] | None = None,  # noqa: A002 LangChain's word
+    ) -> list[Document]:
+        return self._found(query, k, filter)
+
+    async def _aget_relevant_documents(
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002 LangChain gives it
+        k: int | None = None,
+        filter: dict[str, Any] | None = None,  # noqa: A002 LangChain's word
+    ) -> list[Document]:
+        return await run_in_executor(None, self._found, query, k, filter)
+
+    def _found(self, query: str, k: int | None, where: dict[str, Any] | None) -> list[Document]:
+        hits = self.collection.search(query, self.k if k is None else k, where=self.filter if where is None else where)
+        return [document(hit) for hit in hits]

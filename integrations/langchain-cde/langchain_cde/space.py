@@ -1,0 +1,40 @@
+"""The names of a vector space at LangChain's borders: in keys, namespaces and on vectors themselves."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+from cde_rag import ContextMismatchError
+
+Role: TypeAlias = Literal["document", "query"]
+
+
+class SpaceVector(list[float]):
+    """A vector that knows its space; in all else the list of floats that LangChain asks for."""
+
+    def __init__(self, numbers: Iterable[float], fingerprint: str) -> None:
+        super().__init__(numbers)
+        self.fingerprint = fingerprint
+
+
+def require_same_space(vector: Sequence[float], fingerprint: str) -> None:
+    """Refuse a vector of another space; a list that does not know its space passes.
+
+    Raises:
+        ContextMismatchError: The vector was made in another context.
+    """
+    if isinstance(vector, SpaceVector) and vector.fingerprint != fingerprint:
+        raise ContextMismatchError(
+            expected=fingerprint,
+            found=vector.fingerprint,
+            remedy="Embed the query with the `embeddings` of the vector store that is searched.",
+        )
+
+
+def cache_namespace(fingerprint: str, role: Role) -> str:
+    """The beginning of a cache's keys; also good as a path."""
+    return f"cde/{fingerprint}/{role}/"
+
+
+def record_namespace(fingerprint: str, name: str) -> str:
+    """The namespace of a record manager."""
+    return f"cde/{fingerprint}/{name}"

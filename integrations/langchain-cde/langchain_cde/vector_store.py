@@ -1,0 +1,198 @@
+"""CDEVectorStore: LangChain's view of a Collection."""
+
+# ruff: noqa: A002 LangChain says `filter`
+# pyright: reportIncompatibleMethodOverride=false
+# LangChain's signatures end in **kwargs; here an argument that is not known is an error and not passed over.
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
+
+from cde_rag import Collection, Hit
+from cde_rag.diversity import marginal_relevance
+from cde_rag.stores.base import Store
+from cde_rag.texts import reject_str
+from langchain_cde.documents import document
+from langchain_cde.embeddings import CDEEmbeddings
+from langchain_cde.keepers import require_named_space
+from langchain_cde.space import require_same_space
+
+Where = Mapping[str, Any]
+
+
+class CDEVectorStore(VectorStore):
+    """Documents in a collection: vectors, texts, metadata and their context together. Thread-safe.
+
+    Filters are those of `cde_rag.stores.filters`. Scores are cosines: in [-1, 1], higher is better.
+
+    Args:
+        collection: From `Collection.create` or `Collection.open`; `from_documents` makes one.
+    """
+
+    def __init__(self, collection: Collection) -> None:
+        self.collection = collection
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: list[str],
+        embedding: Embeddings,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        store: Store,
+        parent_key: str | None = "source",
+    ) -> "CDEVectorStore":
+        """Make a collection in an empty store and add texts to it; `from_documents` takes the same arguments.
+
+        Args:
+            texts: As in `add_texts`.
+            embedding: A CDEEmbeddings that has a context.
+            metadatas: As in `add_texts`.
+            ids: As in `add_texts`.
+            store: Such as `cde_rag.stores.faiss.FaissStore("papers.faiss")`.
+            parent_key: The metadata key that names the longer document a text was cut from; each text is embedded
+                given the others of its parent. Texts without the key have no parent. None: no parents at all.
+
+        Raises:
+            ContextMissingError: The embedding has no context.
+            StoreError: There is a collection in the store already; open that with `Collection.open(store)`.
+            TypeError: Another kind of embedding.
+        """
+        if not isinstance(embedding, CDEEmbeddings):
+            raise TypeError(
+                f"CDEVectorStore embeds with the CDEEmbeddings of its context, found {type(embedding).__name__}. Give "
+                "CDEEmbeddings.from_documents(documents); it needs no cache, as what is stored is not embedded again."
+            )
+        created = cls(Collection.create(store, embedding.embedder, parent_key=parent_key))
+        created.add_texts(texts, metadatas, ids=ids)
+        return created
+
+    @property
+    def embeddings(self) -> CDEEmbeddings:
+        """The embeddings of the collection's context."""
+        return CDEEmbeddings(self.collection.embedder)
+
+    def add_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        batch_size: int | None = None,  # noqa: ARG002 `index` gives it; a collection has batches of its own
+    ) -> list[str]:
+        """Add texts, or replace those of the same id.
+
+        Args:
+            texts: Any number.
+            metadatas: One for each text; what filters look at, as far as JSON can say it.
+            ids: One for each text; a text without one gets a new, random id.
+            batch_size: Not used.
+
+        Returns:
+            The ids, in the order of the texts.
+
+        Raises:
+            ContextError: Called by `index` with a record manager whose namespace does not tell the context.
+            ContextMismatchError: The collection was given another context since it was opened.
+            CorpusError: A text or its metadata cannot be used, or the lists are not equally long.
+        """
+        require_named_space(self.collection.embedder.fingerprint)
+        reject_str(texts, call="add_texts")
+        listed = list(texts)
+        given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
+        self.collection.add(listed, ids=given, metadata=metadatas or None)
+        return given
+
+    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        """As `add_documents`, in a thread."""
+        require_named_space(self.collection.embedder.fingerprint)  # the thread does not see who calls
+        return await super().aadd_documents(documents, **kwargs)
+
+    def delete(self, ids: list[str] | None = None, *, filter: Where | None = None) -> bool:
+        """Delete by id or by filter; without either, as LangChain has it, everything.
+
+        Args:
+            ids: Unknown ones are passed over.
+            filter: Over the metadata.
+
+        Raises:
+            ValueError: Both.
+        """
+        self.collection.delete(ids, where={} if ids is None and filter is None else filter)
+        return True
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """The documents of those ids that exist, in the order asked."""
+        return [document(record) for record in self.collection.get(ids)]
+
+    def similarity_search(self, query: str, k: int = 4, *, filter: Where | None = None) -> list[Document]:
+        """The `k` documents nearest to the query."""
+        return [document(hit) for hit in self.collection.search(query, k, where=filter)]
+
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, *, filter: Where | None = None
+    ) -> list[tuple[Document, float]]:
+        """The `k` documents nearest to the query, with their cosines."""
+        return [(document(hit), hit.score) for hit in self.collection.search(query, k, where=filter)]
+
+    def similarity_search_by_vector(
+        self, embedding: list[float], k: int = 4, *, filter: Where | None = None
+    ) -> list[Document]:
+        """The `k` documents nearest to a vector of `embeddings`.
+
+        Raises:
+            ContextMismatchError: The vector is of another context.
+            ValueError: It has another length, or not norm 1.
+        """
+        return [document(hit) for hit in self._near(embedding, k, filter)]
+
+    def max_marginal_relevance_search(
+        self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, *, filter: Where | None = None
+    ) -> list[Document]:
+        """`k` documents that are near the query and unlike each other.
+
+        Args:
+            query: What is searched.
+            k: At most so many documents.
+            fetch_k: Documents to choose from.
+            lambda_mult: From 0, unlikeness alone, to 1, nearness alone.
+            filter: Over the metadata.
+        """
+        hits = self.collection.search_diverse(query, k, candidates=fetch_k, diversity=1 - lambda_mult, where=filter)
+        return [document(hit) for hit in hits]
+
+    def max_marginal_relevance_search_by_vector(
+        self,
+        embedding: list[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        *,
+        filter: Where | None = None,
+    ) -> list[Document]:
+        """As `max_marginal_relevance_search`, for a vector of `embeddings`. Raises as the search by vector does."""
+        hits = self._near(embedding, max(k, fetch_k), filter)
+        if not hits:
+            return []
+        vectors = self.collection.vectors([hit.id for hit in hits])
+        query = np.asarray(embedding, dtype=np.float32)
+        return [document(hits[place]) for place in marginal_relevance(query, vectors, k, diversity=1 - lambda_mult)]
+
+    def _near(self, embedding: list[float], k: int, where: Where | None) -> list[Hit]:
+        require_same_space(embedding, self.collection.embedder.fingerprint)
+        (hits,) = self.collection.search_vectors(np.asarray([embedding], dtype=np.float32), k, where=where)
+        return hits
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return _relevance
+
+
+def _relevance(cosine: float) -> float:
+    """A cosine, which rounding may leave a little outside [-1, 1], on the scale from 0 to 1."""
+    return min(max((1 + cosine) / 2, 0.0), 1.0)

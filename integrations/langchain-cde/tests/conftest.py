@@ -1,0 +1,51 @@
+"""What the tests of langchain-cde share. The tiny model is that of the core's tests (`tests/tiny.py`)."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tiny import WORDS, tiny_cde_model
+
+from cde_rag import CDEModel
+from langchain_cde import CDEEmbeddings
+
+SHARED = Path(__file__).resolve().parents[4] / "shared"  # beside the repository
+
+
+def texts_of(topic: str) -> list[str]:
+    """A hundred different texts about one thing."""
+    return [f"the {topic} of {WORDS[n % 17]} in {WORDS[n % 13]} and {WORDS[n % 11]} {n}" for n in range(100)]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real evaluation data, which exists on the project's own machines only (and always there)."""
+    data = SHARED / "data"
+    if not data.is_dir():
+        if SHARED.exists() or os.environ.get("CI") == "true":
+            pytest.fail(f"expected the evaluation data in {data}")
+        pytest.skip("the evaluation data is on the project's own machines only")
+    return data
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> CDEModel:
+    """Two layers of sixteen dimensions in float32."""
+    return tiny_cde_model()
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return texts_of("river")
+
+
+@pytest.fixture(scope="session")
+def embeddings(tiny_model: CDEModel, texts: list[str]) -> CDEEmbeddings:
+    """In the context of `texts`."""
+    return CDEEmbeddings.from_texts(texts, model=tiny_model)
+
+
+@pytest.fixture(scope="session")
+def others(tiny_model: CDEModel) -> CDEEmbeddings:
+    """In the context of another corpus."""
+    return CDEEmbeddings.from_texts(texts_of("money"), model=tiny_model)
