@@ -16,6 +16,7 @@ from cde_rag.texts import reject_str, utf8
 
 CHUNK = 512  # records that are embedded and written together: what a kill can cost, and how often progress is told
 LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
+MAX_LEVELS = 64  # of lists and objects in each other in metadata; far below what Python's stack holds
 
 Parent: TypeAlias = str | int
 
@@ -81,43 +82,67 @@ def default_id(record: Record, parent_key: str | None) -> str:
 
 
 def checked(record: Record, position: int, parent_key: str | None) -> Record:
-    """A record that can be embedded and stored; its metadata is what JSON gives back.
-
-    Args:
-        record: What the caller gave.
-        position: Its place in the call, for messages.
-        parent_key: The metadata key that names a parent.
+    """As `usable`; `position` is the record's place in the call, for messages.
 
     Raises:
-        CorpusError: An id, title or text that is no valid string, a blank text, metadata that JSON cannot hold, or a
-            parent that is neither a string nor a whole number.
+        CorpusError: The record cannot be used.
         TypeError: It is no Record.
     """
     if not isinstance(cast(object, record), Record):
         raise TypeError(f"Record {position} has to be a cde_rag.Record, found {type(record).__name__}.")
-    where = f"Record {position} ({record.id!r:.80})"
+    try:
+        return usable(record, parent_key)
+    except CorpusError as reason:
+        raise CorpusError(f"Record {position} ({record.id!r:.80}): {reason}") from reason
+
+
+def usable(record: Record, parent_key: str | None) -> Record:
+    """A record that can be embedded and stored; its metadata is what JSON gives back.
+
+    Args:
+        record: What the caller gave.
+        parent_key: The metadata key that names a parent.
+
+    Raises:
+        CorpusError: An id, title or text that is no valid string, a blank text, metadata that JSON cannot hold or that
+            is nested too deep, or a parent that is neither a string nor a whole number of 64 bits.
+    """
     for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
         if not isinstance(cast(object, value), str):
-            raise CorpusError(f"{where}: its {name} has to be a str, found {type(value).__name__}.")
-        utf8(value, where=f"{where}: its {name}")
+            raise CorpusError(f"its {name} has to be a str, found {type(value).__name__}.")
+        utf8(value, where=f"its {name}")
     if not record.id:
-        raise CorpusError(f"{where}: its id is empty; leave ids out to have them made of the texts.")
+        raise CorpusError("its id is empty; leave ids out to have them made of the texts.")
     if not embedded_text(record).strip():
-        raise CorpusError(f"{where}: its text is empty or blank; leave it out or give it content.")
-    record = replace(record, metadata=_as_json(record.metadata, where))
+        raise CorpusError("its text is empty or blank; leave it out or give it content.")
+    record = replace(record, metadata=_as_json(record.metadata))
     parent = _named_parent(record, parent_key)
-    if isinstance(parent, bool) or not isinstance(parent, str | int | None):
-        raise CorpusError(f"{where}: its {parent_key!r} has to be a string or a whole number, found {parent!r:.80}.")
+    whole = isinstance(parent, int) and not isinstance(parent, bool) and -(2**63) <= parent < 2**63
+    if not (parent is None or isinstance(parent, str) or whole):
+        raise CorpusError(
+            f"its {parent_key!r} has to be a string or a whole number of 64 bits, found {json.dumps(parent):.80}."
+        )
     return record
 
 
-def _as_json(metadata: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
     try:
         written = json.dumps(dict(metadata), allow_nan=False, ensure_ascii=False)
         utf8(written, where="it")
-        return json.loads(written)
+        found: dict[str, Any] = json.loads(written)
     except (TypeError, ValueError, RecursionError) as error:
-        raise CorpusError(f"{where}: its metadata has to be a JSON object: {error}") from error
+        raise CorpusError(f"its metadata has to be a JSON object: {error}") from error
+    if _deeper(found, MAX_LEVELS):
+        raise CorpusError(f"its metadata may have {MAX_LEVELS} levels of lists and objects, found more; flatten it.")
+    return found
+
+
+def _deeper(value: object, levels: int) -> bool:
+    """Whether there are more levels of lists and objects in each other."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = cast(Iterable[object], value.values() if isinstance(value, dict) else value)
+    return levels == 0 or any(_deeper(part, levels - 1) for part in inner)
 
 
 def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[Record]]:

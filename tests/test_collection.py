@@ -24,6 +24,7 @@ from cde_rag.collection import Collection
 from cde_rag.context import Context, ModelIdentity
 from cde_rag.embedder import ContextualEmbedder, Embedded
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError, TruncationWarning
+from cde_rag.intake import MAX_LEVELS
 from cde_rag.siblings import choose_siblings
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
@@ -285,7 +286,7 @@ def test_no_parent(papers: Collection, parent: str | None):
     assert digests == {row.digest for row in alone.store.scroll()}
 
 
-@pytest.mark.parametrize("parent", [True, 1.5, ["a"], {"a": 1}])
+@pytest.mark.parametrize("parent", [True, 1.5, 2**63, -(10**400), ["a"], {"a": 1}])
 def test_what_is_no_parent(papers: Collection, parent: object):
     with pytest.raises(CorpusError, match=r"Record 0 \('x'\): its 'parent' has to be a string or a whole number"):
         papers.add(["one"], ids=["x"], metadata=[{"parent": parent}])
@@ -446,6 +447,14 @@ def add_in_small_chunks(papers: Collection, records: Sequence[Record]) -> None:
 GOOD = [Record(f"good {i}", f"text {i}") for i in range(4)]
 
 
+def nested(levels: int) -> Any:
+    """Lists and objects in each other, by turns."""
+    value: Any = 1
+    for level in range(levels):
+        value = [value] if level % 2 else {"": value}
+    return value
+
+
 @pytest.mark.parametrize(
     ("bad", "found"),
     [
@@ -458,6 +467,7 @@ GOOD = [Record(f"good {i}", f"text {i}") for i in range(4)]
         (Record("5", "text", "", {"a": "\udfff"}), r"Record 5 \('5'\): its metadata.*not valid Unicode"),
         (Record("5", "text", "", {"a": float("nan")}), r"Record 5 \('5'\): its metadata has to be a JSON object"),
         (Record("5", "text", "", {"a": object()}), r"Record 5 \('5'\): its metadata has to be a JSON object"),
+        (Record("5", "text", "", {"a": nested(MAX_LEVELS)}), r"Record 5 \('5'\): its metadata may have 64 levels"),
         (Record("5", "text", "", {"parent": 0.5}), r"Record 5 \('5'\): its 'parent' has to be a string or a whole"),
         (Record("good 1", "other text"), "The id 'good 1' stands at position 1 and, with another text, at 5"),
         (Record("good 4", "other text"), "The id 'good 4' stands at position 4 and, with another text, at 5"),
@@ -470,11 +480,24 @@ def test_bad_record_stops_before_its_chunk(papers: Collection, bad: Record, foun
     assert list(papers.scroll()) == GOOD  # the chunk of four before it stays
 
 
+def test_an_id_that_nothing_can_have_is_unknown(papers: Collection):
+    assert papers.get(["\ud800"]) == []
+    assert papers.delete(["\ud800"]) == 0
+
+
+def test_metadata_may_be_as_deep_as_is_said(papers: Collection):
+    papers.add(["text"], ids=["deep"], metadata=[{"a": nested(MAX_LEVELS - 1)}])
+    assert papers.get(["deep"])[0].metadata == {"a": nested(MAX_LEVELS - 1)}
+
+
 def test_values_of_wrong_types():
     """In a process of its own: here beartype would refuse them before they come to the collection."""
     code = """
+from tokenizers import Tokenizer, models
+
 from cde_rag import Record
 from cde_rag.intake import checked, from_columns
+from cde_rag.model.tokenizer import TextTokenizer
 
 def message(call):
     try:
@@ -486,6 +509,8 @@ a_dict = {"id": "1", "text": "a"}
 for record in (a_dict, Record(5, "a"), Record("5", None), Record("5", "a", None), Record("5", "a", "", [1])):
     print(message(lambda: checked(record, 3, "parent")))
 print(message(lambda: from_columns(["a"], ids=None, titles=None, metadata={"year": 1}, parent_key=None)))
+tokenizer = TextTokenizer(Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
+print(message(lambda: tokenizer(["a", None], 8, first=3)))
 """
     found = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert found[:4] == [
@@ -496,6 +521,7 @@ print(message(lambda: from_columns(["a"], ids=None, titles=None, metadata={"year
     ]
     assert found[4].startswith("CorpusError: Record 3 ('5'): its metadata has to be a JSON object")
     assert found[5] == "TypeError: add takes a list of metadata, one for each text, and was given one mapping."
+    assert found[6] == "TypeError: Text 4 has to be a str, found NoneType."
 
 
 def test_empty_id_is_not_made_up_for(papers: Collection):

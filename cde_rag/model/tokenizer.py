@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tokenizers import Tokenizer
 
@@ -46,8 +46,11 @@ class TextTokenizer:
 
         Raises:
             CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
+            TypeError: A text is no str.
         """
         for position, text in enumerate(texts, start=first):
+            if not isinstance(cast(object, text), str):
+                raise TypeError(f"Text {position} has to be a str, found {type(text).__name__}.")
             if not text.strip():
                 raise CorpusError(f"Text {position} is empty or blank; leave it out or give it content.")
             utf8(text, where=f"Text {position}")
