@@ -4,8 +4,9 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
-from datetime import date, datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
@@ -119,6 +120,39 @@ def test_a_surrogate_pair_is_one_character(tmp_path: Path) -> None:
     assert [record.text for record in RecordReader(path)] == ["😀"]
 
 
+BAD_FOR_A_COLLECTION = [
+    (b'{"id": "b", "text": "x", "book": 1.5}', "its 'book' has to be a string or a whole number of 64 bits, found 1.5"),
+    (b'{"id": "b", "text": "x", "book": 1' + b"0" * 400 + b"}", "its 'book' has to be a string or a whole number"),
+    (b'{"id": "b", "text": "x", "m": ' + b"[" * 500 + b"]" * 500 + b"}", "its metadata may have 64 levels"),
+    (b'{"id": "a", "text": "Another."}', "the id 'a' came before, with another title or text"),
+    (b'{"id": "a", "text": "First.", "title": "T"}', "the id 'a' came before, with another title or text"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD_FOR_A_COLLECTION)
+def test_what_no_collection_takes_is_bad_in_its_line(tmp_path: Path, line: bytes, reason: str) -> None:
+    path = written(tmp_path, "a.jsonl", GOOD + b"\n" + line + b'\n{"id": "c", "text": "Last.", "book": 7}\n')
+    with pytest.raises(CorpusError) as error:
+        list(RecordReader(path, fields=Fields(parent="book")))
+    assert str(error.value).startswith(f"{path}, line 2: {reason}")
+    reader = RecordReader(path, fields=Fields(parent="book"), skip_bad=True)
+    assert [record.id for record in reader] == ["a", "c"]
+    assert [report.startswith(f"{path}, line 2: {reason}") for report in reader.reports] == [True]
+
+
+def test_a_record_may_come_again_with_other_metadata(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.jsonl", GOOD + b'\n{"id": "a", "text": "First.", "n": 1}')
+    assert [record.metadata for record in RecordReader(path, path)] == [{}, {"n": 1}] * 2
+
+
+def test_the_keys_that_records_have_are_known(tmp_path: Path) -> None:
+    reader = RecordReader(
+        written(tmp_path, "a.jsonl", GOOD + b'\n{"text": "x", "book": null}\n{"n": 1}'), skip_bad=True
+    )
+    list(reader)
+    assert reader.keys == {"book"}
+
+
 def test_skipped_lines_are_counted_and_reported(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", GOOD + b"\n" + b"oops\n" * 30 + GOOD)
     reader = RecordReader(path, skip_bad=True)
@@ -137,7 +171,8 @@ def test_skipped_lines_are_counted_and_reported(tmp_path: Path) -> None:
         (b"b,\xff,y", "line 4: not UTF-8"),
         (b"b,,y", "line 4: no field 'text' (found: 'id', 'colour')"),
         (b"b,  ,y", "line 4: the text in 'text' is blank"),
-        (b'b,"open', "line 4: not CSV from here on: unexpected end of data"),
+        (b'b,"x"y,z', "line 4: not CSV: ',' expected after '\"' in line 4"),
+        (b'b,"open\nc,d,e', "line 4: not CSV: unexpected end of data in line 5"),
     ],
 )
 def test_a_bad_csv_row_names_its_first_line(tmp_path: Path, row: bytes, where: str) -> None:
@@ -147,6 +182,31 @@ def test_a_bad_csv_row_names_its_first_line(tmp_path: Path, row: bytes, where: s
     with pytest.raises(CorpusError) as error:
         next(records)
     assert str(error.value).startswith(f"{path}, {where}")
+
+
+def test_a_bad_quote_spoils_its_row_alone(tmp_path: Path) -> None:
+    reader = RecordReader(written(tmp_path, "a.csv", b'id,text\na,One.\nb,"x"y\nc,Three.\n'), skip_bad=True)
+    assert [record.id for record in reader] == ["a", "c"]
+    assert reader.skipped == 1
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+@pytest.mark.parametrize(
+    ("name", "data", "found"),
+    [
+        ("a.json", b' [\n{"id": "a", "text": "x"}\n]', r"line 1: .*found the start of an array.*jq -c '\.\[\]'"),
+        ("a.json", b'\n[{"id": "a", "text": "x"}]', "line 2: .*found the start of an array"),
+        ("a.json", b'{\n"id": "a", "text": "x"\n}', r"line 1: .*found an object over several lines.*jq -c \."),
+        ("a.csv", b"id;text\na;x\n", "line 1: expected columns with ',' between them, found one, 'id;text'. Is it ';'"),
+        ("a.csv", b'id,"text\na,x\n', "line 2: expected a header of CSV, found: unexpected end of data"),
+        ("a.tsv", b"id,text\na,x\n", "line 1: expected columns with '\\\\t' between them, found one, 'id,text'"),
+    ],
+)
+def test_a_file_of_another_form_is_told_from_bad_records(
+    tmp_path: Path, name: str, data: bytes, found: str, skip_bad: bool
+) -> None:
+    with pytest.raises(CorpusError, match=f"{name}, {found}"):
+        list(RecordReader(written(tmp_path, name, data), skip_bad=skip_bad))
 
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -161,21 +221,45 @@ def test_parquet_values_become_json(tmp_path: Path) -> None:
         "text": ["x", "y"],
         "day": [date(2024, 2, 29), None],
         "at": [datetime(2024, 2, 29, 12, 30, tzinfo=timezone.utc), None],
+        "noon": [time(12, 30), None],
+        "lasts": [timedelta(hours=1, microseconds=500_000), None],
+        "before": [timedelta(seconds=-90), None],
         "parts": [{"tags": ["a"]}, None],
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     first, second = RecordReader(tmp_path / "a.parquet")
-    assert first.metadata == {"day": "2024-02-29", "at": "2024-02-29T12:30:00+00:00", "parts": {"tags": ["a"]}}
+    assert first.metadata == {
+        "day": "2024-02-29",
+        "at": "2024-02-29T12:30:00+00:00",
+        "noon": "12:30:00",
+        "lasts": "PT3600.5S",
+        "before": "-PT90S",
+        "parts": {"tags": ["a"]},
+    }
     assert second == Record("2", "y")
 
 
 @pytest.mark.parametrize(
-    ("value", "found"), [(b"\x00", "a bytes"), (float("nan"), "nan"), (Decimal("1.5"), "a Decimal")]
+    ("value", "found"), [([b"\x00"], "a bytes"), (float("nan"), "nan"), (Decimal("1.5"), "a Decimal")]
 )
 def test_parquet_values_beyond_json_are_refused(tmp_path: Path, value: object, found: str) -> None:
     pq.write_table(pa.table({"text": ["x"], "m": [value]}), tmp_path / "a.parquet")
     with pytest.raises(CorpusError, match=f"row 1: expected values that JSON can hold in 'm', found {found}"):
         list(RecordReader(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (pa.array([b"x"]), "the column 'm' holds bytes"),
+        (pa.array([1], pa.timestamp("ns")), r"the column 'm' holds timestamp\[ns\]: Nanosecond"),
+    ],
+)
+def test_a_parquet_column_beyond_json_is_named(tmp_path: Path, values: pa.Array, found: str, skip_bad: bool) -> None:
+    pq.write_table(pa.table({"text": ["x"], "m": values}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match=found):
+        list(RecordReader(tmp_path / "a.parquet", skip_bad=skip_bad))
 
 
 def test_standard_input_is_read_once_and_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +287,8 @@ def test_passages_lie_where_their_offset_says(
     end = 0
     for number, record in enumerate(records):
         offset = record.metadata["offset"]
-        assert record.id == f"guide{suffix}#{number}"
-        assert record.metadata == {"source": f"guide{suffix}", "offset": offset}
+        assert record.id == f"{path}#{number}"
+        assert record.metadata == {"source": str(path), "offset": offset}
         assert len(record.text) <= limit
         assert text[offset : offset + len(record.text)] == record.text
         assert not text[end:offset].strip()  # nothing between two passages is lost
@@ -225,7 +309,8 @@ def test_a_folder_is_read_in_order_of_paths(tmp_path: Path) -> None:
         ("docs/a/z.md#0", "Of swifts"),
         ("docs/b.txt#0", "b"),
     ]
-    assert reader.parent_key == "source"
+    assert {record.metadata["folder"] for record in reader} == {str(docs)}
+    assert reader.fields.parent == "source"
 
 
 def test_ids_do_not_depend_on_how_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,11 +319,21 @@ def test_ids_do_not_depend_on_how_the_folder_is_named(tmp_path: Path, monkeypatc
     assert list(RecordReader(".")) == list(RecordReader(tmp_path / "docs"))
 
 
+def test_files_of_one_name_have_ids_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("x", "y"):
+        written(tmp_path, f"{folder}/readme.md", b"Read me.")
+    ids = [record.id for record in RecordReader(tmp_path / "x/readme.md", tmp_path / "y/readme.md")]
+    monkeypatch.chdir(tmp_path / "x")
+    assert [record.id for record in RecordReader("readme.md", "../y/readme.md")] == ids
+    assert len(set(ids)) == 2
+
+
 def test_several_sources_follow_each_other(tmp_path: Path) -> None:
     records = written(tmp_path, "a.jsonl", GOOD)
     text = written(tmp_path, "b.txt", b"Second.")
     assert [record.text for record in RecordReader(records, text)] == ["First.", "Second."]
-    assert RecordReader(records).parent_key is None
+    assert RecordReader(records).fields.parent is None
+    assert RecordReader(records, text).fields.parent == "source"
 
 
 @pytest.mark.parametrize(
@@ -251,6 +346,48 @@ def test_a_bad_text_file_is_named(tmp_path: Path, data: bytes, reason: str) -> N
         list(RecordReader(tmp_path / "docs"))
     reader = RecordReader(tmp_path / "docs", skip_bad=True)
     assert [record.text for record in reader] == [good.read_text()]
+    assert reader.skipped == 1
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "docs/good.md", b"Good.")
+    written(tmp_path, "docs/secret.md", b"Closed.")
+    written(tmp_path, "docs/closed/a.md", b"Closed.")
+    written(tmp_path, "docs/.closed/a.md", b"Hidden.")
+    scandir, read_bytes = os.scandir, Path.read_bytes
+
+    def closed_folder(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    def closed_file(path: Path) -> bytes:
+        if path.name == "secret.md":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(os, "scandir", closed_folder)  # to root, no permission is denied
+    monkeypatch.setattr(Path, "read_bytes", closed_file)
+    with pytest.raises(CorpusError, match=f"{tmp_path / 'docs/closed'}: not readable: Permission denied"):
+        list(RecordReader(tmp_path / "docs"))
+    reader = RecordReader(tmp_path / "docs", skip_bad=True)
+    assert [record.text for record in reader] == ["Good."]
+    assert [report.removeprefix(str(tmp_path / "docs")) for report in reader.reports] == [
+        "/closed: not readable: Permission denied",
+        "/secret.md: not readable: Permission denied",
+    ]
+
+
+def test_a_name_that_is_not_utf8_is_a_bad_file(tmp_path: Path) -> None:
+    written(tmp_path, "docs/good.md", b"Good.")
+    try:
+        written(tmp_path, os.fsdecode(b"docs/caf\xe9.md"), b"Coffee.")
+    except OSError:
+        pytest.skip("this file system knows no such names")
+    with pytest.raises(CorpusError, match="its path is not UTF-8; rename it"):
+        list(RecordReader(tmp_path / "docs"))
+    reader = RecordReader(tmp_path / "docs", skip_bad=True)
+    assert [record.text for record in reader] == ["Good."]
     assert reader.skipped == 1
 
 
@@ -275,7 +412,7 @@ def test_sources_are_checked_before_anything_is_read(tmp_path: Path) -> None:
         RecordReader(tmp_path / "missing.jsonl")
     with pytest.raises(CorpusError, match=r"unknown format. Expected a folder or a file that ends in \.json"):
         RecordReader(written(tmp_path, "a.pdf", b""))
-    with pytest.raises(CorpusError, match="Two sources have one name"):
+    with pytest.raises(CorpusError, match="Two folders have one name"):
         RecordReader(written(tmp_path, "x/docs/a.md", b"A.").parent, written(tmp_path, "y/docs/a.md", b"B.").parent)
     with pytest.raises(CorpusError, match="holds no text"):
         list(RecordReader(written(tmp_path, "z/a.png", b"").parent))

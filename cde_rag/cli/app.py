@@ -11,8 +11,8 @@ import typer
 from typer.core import TyperGroup
 
 from cde_rag import __version__
-from cde_rag.cli import collections, demo, doctor, evaluate
-from cde_rag.cli.output import INTERRUPTED
+from cde_rag.cli import collections, demo, doctor, evaluate, index
+from cde_rag.cli.output import INTERRUPTED, printable
 from cde_rag.errors import CDEError, CDEWarning
 
 
@@ -26,7 +26,7 @@ class Commands(TyperGroup):
             with _spoken_warnings():
                 return super().invoke(ctx)
         except CDEError as error:
-            typer.echo(f"Error: {error}", err=True)
+            typer.echo(printable(f"Error: {error}"), err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             typer.echo("Stopped. Run the same command again to continue.", err=True)
@@ -38,7 +38,7 @@ def _spoken_warnings() -> Generator[None, None, None]:
     """Say our warnings in one line; other libraries' are for developers."""
 
     def say(message: Warning | str, *_: object) -> None:
-        typer.echo(f"Warning: {message}", err=True)
+        typer.echo(printable(f"Warning: {message}"), err=True)
 
     with warnings.catch_warnings():
         if not sys.warnoptions:
@@ -85,7 +85,7 @@ def main(
 
 
 for command in (
-    collections.index,
+    index.index,
     collections.search,
     collections.inspect,
     collections.verify,

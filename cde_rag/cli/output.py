@@ -1,6 +1,7 @@
 """What commands print: JSON and tables on stdout, progress on stderr."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -13,6 +14,9 @@ import typer
 if TYPE_CHECKING:
     from cde_rag.stores.base import Hit
 
+# What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
+# embeddings, overrides and isolates of Unicode's bidirectional algorithm.
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
 Update: TypeAlias = Callable[[int, int | None], None]
@@ -40,9 +44,14 @@ def print_hits(hits: "Sequence[Hit]") -> None:
         typer.echo(f"{'':8}{one_line(hit.text, width - 8)}")
 
 
+def printable(text: str) -> str:
+    """A text in which nothing commands the terminal: each such character becomes `�`."""
+    return _COMMANDS.sub("�", text)
+
+
 def one_line(text: str, width: int) -> str:
-    """A text on one line, cut to a number of characters."""
-    line = " ".join(text.split())
+    """A printable text on one line, cut to a number of characters."""
+    line = printable(" ".join(text.split()))
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
@@ -50,7 +59,7 @@ def print_fields(fields: dict[str, Any]) -> None:
     """One `name  value` a line."""
     width = max(map(len, fields))
     for name, value in fields.items():
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {'–' if value is None else value}")
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {'–' if value is None else printable(str(value))}")
 
 
 @contextmanager

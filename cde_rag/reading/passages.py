@@ -1,39 +1,58 @@
 """Text and Markdown files: a long one is split into passages that know their file and their place in it."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cde_rag.errors import CorpusError, require
-from cde_rag.reading.records import BadRecord
+from cde_rag.reading.records import Found, UnusableError
 from cde_rag.stores.base import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})
 PARENT_KEY = "source"  # metadata key that names a passage's file
+FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 
 
-def text_files(folder: Path) -> list[Path]:
-    """All text and Markdown files below a folder, sorted by path. Hidden files and folders are passed over.
+def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
+    """The passages of all text and Markdown files below a folder, in order of paths; what is hidden is passed over.
+
+    A file is called by the folder's name and its path in it, so that the folder may be named in any way.
 
     Raises:
-        CorpusError: There is none.
+        CorpusError: There is no such file.
     """
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in MARKDOWN | TEXT and path.is_file()]
-    files = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    if not files:
+    whole = folder.resolve()
+    unreadable: list[OSError] = []
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=unreadable.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [Path(place, name) for name in names if not name.startswith(".")]
+    texts = [path for path in files if path.suffix.lower() in MARKDOWN | TEXT and path.is_file()]
+    for error in unreadable:
+        yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
+    if not texts:
         suffixes = ", ".join(sorted(MARKDOWN | TEXT))
         raise CorpusError(f"{folder} holds no text: expected files that end in {suffixes}, in it or below it.")
-    return sorted(files, key=lambda path: path.relative_to(folder).parts)
+    for path in sorted(texts, key=lambda path: path.relative_to(folder).parts):
+        source = f"{whole.name}/{path.relative_to(folder).as_posix()}"
+        metadata = {PARENT_KEY: source, FOLDER_KEY: str(whole)}
+        yield from _passages(path, metadata, max_characters=max_characters)
 
 
-def passages(path: Path, source: str, *, max_characters: int) -> Iterator[Record | BadRecord]:
+def file_passages(path: Path, *, max_characters: int) -> Iterator[Found]:
+    """The passages of one text or Markdown file, which is called by its absolute path."""
+    return _passages(path, {PARENT_KEY: str(path.resolve())}, max_characters=max_characters)
+
+
+def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> Iterator[Found]:
     """Cut one file at its headings, paragraphs and sentences.
 
     Args:
         path: The file, in UTF-8.
-        source: What the passages call it, in the metadata `source` and in their ids `source#0`, `source#1` …
+        metadata: Of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
         max_characters: Longest passage.
 
     Returns:
@@ -44,18 +63,30 @@ def passages(path: Path, source: str, *, max_characters: int) -> Iterator[Record
     markdown = path.suffix.lower() in MARKDOWN
     splitter: Any = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(max_characters)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise CorpusError(f"{path}: not readable: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        yield BadRecord(str(path), f"not UTF-8: byte {error.object[error.start]:#04x} at byte {error.start}")
+        "".join(metadata.values()).encode("utf-8")
+        text = _text(path)
+    except UnicodeEncodeError:
+        yield str(path), UnusableError("its path is not UTF-8; rename it")
         return
-    if not text.strip():
-        yield BadRecord(str(path), "the file holds no text")
+    except UnusableError as reason:
+        yield str(path), reason
         return
     title = (_heading(text) if markdown else None) or path.stem
     for number, (offset, passage) in enumerate(splitter.chunk_indices(text)):
-        yield Record(f"{source}#{number}", passage, title, {PARENT_KEY: source, "offset": offset})
+        record = Record(f"{metadata[PARENT_KEY]}#{number}", passage, title, {**metadata, "offset": offset})
+        yield f"{path}, character {offset}", record
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UnusableError(f"not readable: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UnusableError(f"not UTF-8: byte {error.object[error.start]:#04x} at byte {error.start}") from error
+    if not text.strip():
+        raise UnusableError("the file holds no text")
+    return text
 
 
 def _heading(markdown: str) -> str | None:

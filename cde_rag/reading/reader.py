@@ -5,6 +5,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from io import BufferedIOBase
 from itertools import chain
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from cde_rag.errors import CorpusError
 from cde_rag.reading import tables
-from cde_rag.reading.passages import MARKDOWN, PARENT_KEY, TEXT, passages, text_files
-from cde_rag.reading.records import BadRecord, Fields
+from cde_rag.reading.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_passages
+from cde_rag.reading.records import Fields, Found, UnusableError
 from cde_rag.stores.base import Record
 
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})
@@ -24,23 +25,27 @@ REPORTS = 20  # bad records that are remembered in words; all are counted
 
 
 class RecordReader:
-    """The records of files and folders, read as a stream each time it is iterated.
+    """The records of files and folders, read as a stream each time it is iterated; remembers some bytes of each id.
 
     Args:
         sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text or
             Markdown file, a folder of text and Markdown files, or `"-"` for JSONL on standard input.
-        fields: Which field of a record is what; see `Fields` for the default.
+        fields: Which field of a record is what; see `Fields` for the default. Where sources are split into passages and
+            no parent is named, `source` is.
         skip_bad: Pass over records that cannot be used, and count them, instead of raising at the first.
         max_characters: Longest passage of a text file.
 
     Attributes:
-        parent_key: The metadata key that names the parent of a passage, where any source is split into passages.
+        fields: As given; may be set, such as to the parent of the collection that the records go to.
+        folders: The folders among the sources.
         skipped: How many bad records the latest iteration passed over.
         reports: The first 20 of them, in words.
+        keys: The metadata keys that it met.
 
     Raises:
-        CorpusError: A source that does not exist, is of no known format or shares its name; while iterating, a file
-            that cannot be read on, or a record that cannot be used, with its file, line and reason.
+        CorpusError: A source that does not exist or is of no known format, or two folders of one name; while iterating,
+            a file that cannot be read on, or a record that cannot be used or has the id of another text, with its
+            file, line and reason.
 
     Example:
         >>> import json, tempfile
@@ -53,39 +58,46 @@ class RecordReader:
     def __init__(
         self, *sources: str | Path, fields: Fields | None = None, skip_bad: bool = False, max_characters: int = 1000
     ) -> None:
-        self.fields = fields or Fields()
         self.skip_bad = skip_bad
         self.max_characters = max_characters
         self.skipped = 0
         self.reports: list[str] = []
+        self.keys: set[str] = set()
         self._sources = [_checked(source) for source in sources]
-        split = [path.resolve().name for path in self._sources if path.is_dir() or _format(path) in MARKDOWN | TEXT]
-        if len(set(split)) < len(split):
+        self.folders = [path for path in self._sources if path.is_dir()]
+        names = [path.resolve().name for path in self.folders]
+        if len(set(names)) < len(names):
             raise CorpusError(
-                f"Two sources have one name, which their passages would share: {split}. Rename one of them."
+                f"Two folders have one name, which their passages would share: {names}. Rename one of them."
             )
-        self.parent_key = PARENT_KEY if split else None
+        split = self.folders or any(_format(path) in MARKDOWN | TEXT for path in self._sources)
+        self.fields = fields or Fields()
+        if split and self.fields.parent is None:
+            self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
-        self.skipped, self.reports = 0, []
-        for record in chain.from_iterable(map(self._read, self._sources)):
-            if isinstance(record, Record):
-                yield record
-                continue
+        self.skipped, self.reports, self.keys = 0, [], set()
+        texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
+        for where, found in chain.from_iterable(map(self._read, self._sources)):
+            reason = found
+            if isinstance(found, Record):
+                text = hash((found.title, found.text))
+                if texts.setdefault(hash(found.id), text) == text:
+                    self.keys.update(found.metadata)
+                    yield found
+                    continue
+                reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")
             if not self.skip_bad:
-                raise CorpusError(f"{record}. Mend it, or skip bad records (skip_bad=True, --skip-bad).")
+                raise CorpusError(f"{where}: {reason}. Mend it, or pass over bad records (--skip-bad).")
             self.skipped += 1
             if len(self.reports) < REPORTS:
-                self.reports.append(str(record))
+                self.reports.append(f"{where}: {reason}")
 
-    def _read(self, path: Path) -> Iterator[Record | BadRecord]:
+    def _read(self, path: Path) -> Iterator[Found]:
         if path.is_dir():
-            root = path.resolve().name
-            for file in text_files(path):
-                source = f"{root}/{file.relative_to(path).as_posix()}"
-                yield from passages(file, source, max_characters=self.max_characters)
+            yield from folder_passages(path, max_characters=self.max_characters)
         elif _format(path) in MARKDOWN | TEXT:
-            yield from passages(path, path.name, max_characters=self.max_characters)
+            yield from file_passages(path, max_characters=self.max_characters)
         elif _format(path) == PARQUET:
             yield from tables.records(tables.parquet_rows(path), self.fields)
         elif path == STDIN:

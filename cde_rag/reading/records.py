@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-from cde_rag.intake import default_id
+from cde_rag.errors import CorpusError
+from cde_rag.intake import default_id, usable
 from cde_rag.stores.base import Record
 
 _KINDS: dict[type, str] = {
@@ -25,7 +26,8 @@ class Fields:
         id: A string or whole number. `None`: the field `id`, else `_id`, else the id that `Collection.add` would make.
         text: A string that is not blank.
         title: A string; may be missing.
-        parent: Names the longer document; it stays in the metadata, and counts for an id that has to be made.
+        parent: Names the longer document: a string or a whole number. It stays in the metadata, and counts for an id
+            that has to be made.
     """
 
     id: str | None = None
@@ -34,31 +36,19 @@ class Fields:
     parent: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BadRecord:
-    """A line, row or file that is no record.
-
-    Attributes:
-        where: File and line, such as `"papers.jsonl, line 7"`.
-        reason: What was expected and what was found.
-    """
-
-    where: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.reason}"
-
-
 class UnusableError(ValueError):
-    """Why a line is no record; becomes the `reason` of a `BadRecord`."""
+    """Why a line, row or file is no record: what was expected and what was found."""
+
+
+Found: TypeAlias = tuple[str, Record | UnusableError]
+"""File and line, such as `"papers.jsonl, line 7"`, and what stands there."""
 
 
 def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
     """Sort the fields of one line into a Record.
 
     Raises:
-        UnusableError: The text or a named id is missing, or id, text or title is blank or of a wrong type.
+        UnusableError: The text or a named id is missing, or a value is blank or of a wrong type.
     """
     rest = dict(values)
     text = _string(rest, fields.text)
@@ -68,7 +58,10 @@ def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
     rest.pop(fields.title, None)  # null
     identifier = _identifier(rest, fields.id)
     record = Record(identifier or "", text, title, rest)
-    return record if identifier else replace(record, id=default_id(record, fields.parent))
+    try:
+        return usable(record if identifier else replace(record, id=default_id(record, fields.parent)), fields.parent)
+    except CorpusError as reason:
+        raise UnusableError(str(reason).removesuffix(".")) from reason
 
 
 def kind(value: object) -> str:

@@ -1,7 +1,8 @@
 """Files of one record a line or row: JSONL, CSV and Parquet.
 
 Each format yields `(where, parse)` for every row; `parse()` gives the row's fields or raises `UnusableError`. A file
-that cannot be read on, such as a truncated one, raises `CorpusError` whether or not bad records are skipped.
+that cannot be read on, such as a truncated one, or is of another form than its name says, raises `CorpusError` whether
+or not bad records are skipped.
 """
 
 import csv
@@ -10,14 +11,14 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date
+from datetime import date, time, timedelta
 from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from cde_rag.errors import CorpusError, require
-from cde_rag.reading.records import BadRecord, Fields, UnusableError, kind, to_record
+from cde_rag.reading.records import Fields, Found, UnusableError, kind, to_record
 from cde_rag.stores.base import Record
 
 BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets
@@ -26,10 +27,10 @@ PARQUET_ROWS = 1024  # rows held in memory at a time
 Rows = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
 
 
-def records(rows: Rows, fields: Fields) -> Iterator[Record | BadRecord]:
+def records(rows: Rows, fields: Fields) -> Iterator[Found]:
     """The record of each row, or what is wrong with it."""
     for where, parse in rows:
-        yield _record(where, parse, fields)
+        yield where, _record(parse, fields)
 
 
 def opened(path: Path) -> BufferedIOBase:
@@ -46,9 +47,24 @@ def opened(path: Path) -> BufferedIOBase:
 
 def jsonl_rows(file: BufferedIOBase, name: str) -> Rows:
     """One JSON object a line, in UTF-8; empty lines are passed over."""
+    begun = False
     for number, line in _lines(file, name):
         if line.strip():
-            yield f"{name}, line {number}", partial(_parse_json, line.rstrip(b"\r\n"))
+            where = f"{name}, line {number}"
+            if not begun:
+                _check_first(line.strip(), where)
+                begun = True
+            yield where, partial(_parse_json, line.rstrip(b"\r\n"))
+
+
+def _check_first(line: bytes, where: str) -> None:
+    """Refuse JSON that is not written one object a line."""
+    for whole, found, remedy in (
+        (line.startswith(b"["), "the start of an array", "jq -c '.[]'"),
+        (line == b"{", "an object over several lines", "jq -c ."),
+    ):
+        if whole:
+            raise CorpusError(f"{where}: expected one JSON object a line, found {found}. Convert it with: {remedy}")
 
 
 def csv_rows(file: BufferedIOBase, name: str, delimiter: str) -> Rows:
@@ -58,41 +74,70 @@ def csv_rows(file: BufferedIOBase, name: str, delimiter: str) -> Rows:
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
-        if len(set(header)) < len(header):
-            raise CorpusError(f"{name}: two columns have the same name: {', '.join(header)}. Rename one of them.")
-        first = reader.line_num + 1
-        for cells in reader:
-            if cells:
-                yield f"{name}, line {first}", partial(_parse_cells, header, cells)
-            first = reader.line_num + 1
     except csv.Error as error:
-        raise CorpusError(f"{name}, line {reader.line_num}: not CSV from here on: {error}.") from error
+        raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
+    _check_columns(header, name)
+    other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
+    if other is not None:
+        raise CorpusError(
+            f"{name}, line 1: expected columns with {delimiter!r} between them, found one, {header[0]!r:.80}. Is it "
+            f"{other!r}? Save the file with commas as .csv, or with tabs as .tsv."
+        )
+    cells: list[str] | None = header
+    while cells is not None:
+        first = reader.line_num + 1
+        where = f"{name}, line {first}"
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:  # the reader goes on with the next line
+            yield where, partial(_refuse_row, f"{error} in line {reader.line_num}")
+        else:
+            if cells:
+                yield where, partial(_parse_cells, header, cells)
 
 
 def parquet_rows(path: Path) -> Rows:
-    """Rows of a Parquet file. A null is a missing field; dates and times become ISO strings."""
+    """Rows of a Parquet file. A null is a missing field; dates, times and durations become ISO strings."""
     parquet = require("pyarrow.parquet", "files")
     try:
         with parquet.ParquetFile(path) as file:
             names: list[str] = file.schema_arrow.names
-            if len(set(names)) < len(names):
-                raise CorpusError(f"{path}: two columns have the same name: {', '.join(names)}. Rename one of them.")
+            _check_columns(names, str(path))
             number = 0
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in batch.to_pylist():
+                columns = [
+                    _values(column, f"{path}: the column {name!r}")
+                    for name, column in zip(names, batch.columns, strict=True)
+                ]
+                for row in zip(*columns, strict=True):
                     number += 1
-                    yield f"{path}, row {number}", partial(_parse_values, row)
+                    yield f"{path}, row {number}", partial(_parse_values, dict(zip(names, row, strict=True)))
     except CorpusError:
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise CorpusError(f"{path}: not a readable Parquet file: {error}") from error
 
 
-def _record(where: str, parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | BadRecord:
+def _record(parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | UnusableError:
     try:
         return to_record(parse(), fields)
     except UnusableError as reason:
-        return BadRecord(where, str(reason))
+        return reason
+
+
+def _check_columns(names: list[str], file: str) -> None:
+    if len(set(names)) < len(names):
+        raise CorpusError(f"{file}: two columns have the same name: {', '.join(names)}. Rename one of them.")
+
+
+def _values(column: Any, what: str) -> list[object]:
+    """The values of a part of a Parquet column."""
+    if "binary" in str(column.type).partition("<")[0]:
+        raise CorpusError(f"{what} holds bytes ({column.type}). Leave it out of the file, or write it as strings.")
+    try:
+        return column.to_pylist()
+    except ValueError as error:  # nanoseconds
+        raise CorpusError(f"{what} holds {column.type}: {error}") from error
 
 
 def _lines(file: BufferedIOBase, name: str) -> Iterator[tuple[int, bytes]]:
@@ -148,6 +193,10 @@ def _check_unicode(text: str) -> None:
         raise UnusableError(f"not valid Unicode: a lone surrogate {text[error.start]!r}") from error
 
 
+def _refuse_row(error: str) -> NoReturn:
+    raise UnusableError(f"not CSV: {error}")
+
+
 def _parse_cells(header: list[str], cells: list[str]) -> Mapping[str, Any]:
     if len(cells) != len(header):
         raise UnusableError(f"expected {len(header)} cells as in the header, found {len(cells)}")
@@ -164,8 +213,11 @@ def _parse_values(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _plain(value: object, column: str) -> object:
     """The JSON of a Parquet value."""
-    if isinstance(value, date):  # a datetime is a date
+    if isinstance(value, date | time):  # a datetime is a date
         return value.isoformat()
+    if isinstance(value, timedelta):
+        seconds = f"{abs(value) / timedelta(seconds=1):.6f}".rstrip("0").rstrip(".")
+        return f"{'-' if value < timedelta() else ''}PT{seconds}S"
     if isinstance(value, dict):
         return {str(key): _plain(part, column) for key, part in cast(dict[object, object], value).items()}
     if isinstance(value, (list, tuple)):

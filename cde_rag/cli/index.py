@@ -1,0 +1,183 @@
+"""The command index."""
+
+import csv
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cde_rag.cli.collections import CollectionArgument, ModelOption, open_collection
+from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
+from cde_rag.errors import CDEError, StoreError
+
+if TYPE_CHECKING:
+    from cde_rag.collection import Collection
+    from cde_rag.reading import RecordReader
+    from cde_rag.stores.faiss import FaissStore
+    from cde_rag.writing import AddReport, Progress
+
+
+def index(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE", help="Files or folders of documents; - for JSONL on stdin.")
+    ],
+    collection: CollectionArgument,
+    parent_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Field that names the longer document which a record was cut from; a record is embedded given the "
+            "others of its parent. [default: for text files the file]",
+        ),
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over bad records and report them.")] = False,
+    id_field: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of text and parent]")
+    ] = None,
+    text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
+    title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
+    max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 1000,
+    context_size: Annotated[int, typer.Option(min=1, help="Documents sampled for a new collection's context.")] = 512,
+    seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
+    model: ModelOption = None,
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put documents into a collection, which is made if there is none.
+
+    Reads JSONL (fields id, text and, if you like, title), CSV and TSV with a header (these also as .gz), Parquet, and
+    text and Markdown files, which are cut into passages. Other fields become metadata, which searches can filter; the
+    cells of a CSV are strings.
+
+    A new collection first samples its context from the documents and keeps it; documents that come later are embedded
+    in the same context. Documents that are there already cost no work, so that an interrupted command is continued by
+    running it again.
+
+    The passages of a folder are known by its name and their file's path in it, those of a file that is named itself by
+    its absolute path. What comes again under an id that is there replaces it.
+
+    \b
+    Examples:
+      cde-rag index papers.jsonl papers.faiss
+      cde-rag index docs/ docs.faiss                          # folder of text and Markdown, cut into passages
+      cde-rag index chunks.parquet books.faiss --parent-key book
+      zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
+    """
+    from cde_rag.reading import Fields, RecordReader
+    from cde_rag.stores.faiss import FaissStore
+
+    csv.field_size_limit(sys.maxsize)
+    fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
+    reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
+    store = FaissStore(collection)
+    try:
+        if store.exists():
+            opened, total = _open(store, collection, reader, parent_key=parent_key, model=model)
+        else:
+            opened, total = _create(
+                store, collection, reader, parent_key=parent_key, model=model, context_size=context_size, seed=seed
+            )
+    finally:
+        if reader.skipped:
+            typer.echo(f"Skipped {reader.skipped} bad records:", err=True)
+            for line in reader.reports:
+                typer.echo(printable(f"  {line}"), err=True)
+    with opened:
+        report = _add(opened, collection, reader, total, shown=progress)
+        documents = opened.count()
+    counts = {**asdict(report), "skipped": reader.skipped}
+    if as_json:
+        print_json({"documents": documents, **counts})
+    else:
+        found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
+        typer.echo(f"{collection}: {documents:,} documents ({found})")
+
+
+def _open(
+    store: "FaissStore", path: Path, reader: "RecordReader", *, parent_key: str | None, model: str | None
+) -> "tuple[Collection, int]":
+    """The collection, and how many records the sources have; reads them once, so that bad records show first."""
+    opened = open_collection(store, model)
+    if parent_key not in (None, opened.parent_key):
+        raise StoreError(
+            f"{path} was made with the parent key {opened.parent_key!r}, not {parent_key!r}. "
+            "Leave --parent-key out, or make a new collection."
+        )
+    for folder in reader.folders:
+        _check_folder(opened, path, folder.resolve())
+    size = opened.embedder.context.size
+    typer.echo(f"{path} exists and keeps its context of {size} documents.", err=True)
+    reader.fields = replace(reader.fields, parent=opened.parent_key)
+    return opened, sum(1 for _ in reader)
+
+
+def _check_folder(collection: "Collection", path: Path, folder: Path) -> None:
+    """Refuse a folder whose passages would have the ids of another's."""
+    from cde_rag.reading import FOLDER_KEY, PARENT_KEY
+
+    inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
+    other = next(collection.scroll({PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}), None)
+    if other is not None:
+        raise StoreError(
+            f"{path} holds passages of another folder {folder.name!r}, {other.metadata[FOLDER_KEY]}, which those of "
+            f"{folder} would replace. Rename one of the folders, or give them two collections."
+        )
+
+
+def _create(
+    store: "FaissStore",
+    path: Path,
+    reader: "RecordReader",
+    *,
+    parent_key: str | None,
+    model: str | None,
+    context_size: int,
+    seed: int,
+) -> "tuple[Collection, int]":
+    """A new collection, and how many records the sources have; reads them once, before anything is written."""
+    from cde_rag import Collection, ContextualEmbedder
+    from cde_rag.intake import embedded_text
+
+    texts = (embedded_text(record) for record in reader)
+    embedder = ContextualEmbedder.from_corpus(texts, model=model or "cde-mini", context_size=context_size, seed=seed)
+    if parent_key is not None and parent_key not in reader.keys:
+        found = ", ".join(sorted(reader.keys)) or "none"
+        raise typer.BadParameter(
+            f"no record has a field {parent_key!r} beside id, text and title; found: {printable(found):.200}",
+            param_hint="--parent-key",
+        )
+    try:
+        opened = Collection.create(store, embedder, parent_key=reader.fields.parent)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--parent-key") from error
+    except StoreError as error:
+        if store.exists():
+            raise StoreError(f"{path} was made by another run meanwhile. Run the same command again.") from error
+        raise
+    return opened, embedder.context.manifest.documents_seen
+
+
+def _add(
+    collection: "Collection", path: Path, reader: "RecordReader", total: int, *, shown: bool | None
+) -> "AddReport":
+    done, empty = 0, collection.count() == 0
+    try:
+        with progress_bar("index", "documents", shown=shown) as update:
+
+            def on_progress(progress: "Progress") -> None:
+                nonlocal done
+                done = progress.done
+                update(done, total)
+
+            update(0, total)
+            return collection.add_records(reader, on_progress=on_progress)
+    except KeyboardInterrupt as error:
+        stopped = f"Stopped at {done:,} of {total:,} documents. Run the same command again to continue."
+        typer.echo(stopped, err=True)
+        raise typer.Exit(INTERRUPTED) from error
+    except CDEError as error:
+        again = f"Stopped at {done:,} of {total:,} documents; mend that and run the same command again."
+        anew = f" {path} keeps its context; for one of other documents, delete it first." if empty else ""
+        raise CDEError(f"{error} {again}{anew}") from error

@@ -1,0 +1,179 @@
+"""index: what cannot be used stops it or is passed over and reported; nothing is overwritten unasked."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cde_rag import Collection, ContextualEmbedder, StoreError
+from cde_rag.cli import app
+from cde_rag.stores.faiss import FaissStore
+
+BAD = {  # by line number, behind the twenty records
+    21: ({"id": "bad", "text": "a boat", "book": 1.5}, "its 'book' has to be a string or a whole number of 64 bits"),
+    22: ({"id": "r3", "text": "another", "book": "b0"}, "the id 'r3' came before, with another title or text"),
+    23: ({"id": "empty", "text": "  "}, "the text in 'text' is blank"),
+}
+
+
+def ids(run: Any, collection: Path) -> list[str]:
+    hits = json.loads(run("search", collection, "river", "-k", 99, "--json").stdout)["hits"]
+    return sorted(hit["id"] for hit in hits)
+
+
+@pytest.fixture
+def mixed(records: Path) -> Path:
+    with records.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line, _ in BAD.values())
+    return records
+
+
+@pytest.mark.parametrize("number", BAD)
+def test_a_bad_record_stops_with_file_line_and_reason(run, records: Path, tmp_path: Path, number: int):
+    lines = records.read_text() + "\n" * (number - 21) + json.dumps(BAD[number][0]) + "\n"
+    records.write_text(lines)
+    stderr = run("index", records, tmp_path / "p", "--parent-key", "book", code=1).stderr
+    assert stderr.startswith(f"Error: {records}, line {number}: {BAD[number][1]}")
+    assert not (tmp_path / "p").exists()
+
+
+def test_all_bad_records_are_skipped_and_reported(run, mixed: Path, tmp_path: Path):
+    command = ("index", mixed, tmp_path / "p", "--parent-key", "book", "--skip-bad")
+    first = run(*command, "--json")
+    assert f"Skipped 3 bad records:\n  {mixed}, line 21: " in first.stderr
+    for number, (_, reason) in BAD.items():
+        assert f"{mixed}, line {number}: {reason}" in first.stderr
+    found = json.loads(first.stdout)
+    assert (found["documents"], found["added"], found["skipped"]) == (20, 20, 3)
+    assert run(*command).stdout.endswith("20 documents (20 unchanged, 3 skipped)\n")
+
+
+def test_a_later_run_keeps_the_parents_of_the_collection(run, mixed: Path, tmp_path: Path):
+    without_ids = tmp_path / "without_ids.jsonl"
+    without_ids.write_text(re.sub('"id": "r.*?", ', "", "".join(mixed.read_text().splitlines(keepends=True)[:20])))
+    run("index", without_ids, tmp_path / "p", "--parent-key", "book")
+    assert run("index", without_ids, tmp_path / "p").stdout.endswith("20 documents (20 unchanged)\n")
+    assert f"{mixed}, line 21: its 'book' has to be" in run("index", mixed, tmp_path / "p", code=1).stderr
+
+
+def test_what_was_skipped_is_told_when_the_input_ends_badly(run, mixed: Path, tmp_path: Path):
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(gzip.compress(b'{"id": "new", "text": "a boat"}\n' * 9)[:-9])
+    stderr = run("index", mixed, cut, tmp_path / "p", "--parent-key", "book", "--skip-bad", code=1).stderr
+    assert stderr.index("Skipped 3 bad records:") < stderr.index(f"Error: {cut}: not readable")
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (StoreError("The disk is full."), 1)])
+def test_what_was_skipped_is_told_when_writing_fails(
+    run, mixed: Path, tmp_path: Path, monkeypatch, error: BaseException, code: int
+):
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(FaissStore, "add", fail)
+    command = ("index", mixed, tmp_path / "p", "--parent-key", "book", "--skip-bad")
+    for again in (False, True):
+        stderr = run(*command, code=code).stderr
+        assert "Skipped 3 bad records:" in stderr
+        assert "Stopped at 0 of 20 documents" in stderr
+        assert ("p exists and keeps its context" in stderr) == again
+    monkeypatch.undo()
+    run(*command)
+
+
+def test_a_failed_first_run_says_how_to_get_another_context(run, records: Path, tmp_path: Path, monkeypatch):
+    def fail(*_: Any, **__: Any) -> None:
+        raise StoreError("The disk is full.")
+
+    monkeypatch.setattr(FaissStore, "add", fail)
+    stderr = run("index", records, tmp_path / "p", code=1).stderr
+    assert "The disk is full. Stopped at 0 of 20 documents; mend that and run the same command again." in stderr
+    assert f"{tmp_path / 'p'} keeps its context; for one of other documents, delete it first." in stderr
+
+
+def test_a_parent_key_that_no_record_has_is_refused(run, records: Path, tmp_path: Path):
+    result = run("index", records, tmp_path / "p", "--parent-key", "bok", code=2)
+    assert "no record has a field 'bok' beside id, text and title; found: book, year" in " ".join(result.stderr.split())
+    assert not (tmp_path / "p").exists()
+
+
+def test_the_second_of_two_that_make_one_collection_is_told(run, records: Path, tmp_path: Path, monkeypatch):
+    create = Collection.create
+
+    def behind_another(store: FaissStore, embedder: ContextualEmbedder, **named: Any) -> Collection:
+        create(FaissStore(tmp_path / "p"), embedder, **named).close()
+        return create(store, embedder, **named)
+
+    monkeypatch.setattr(Collection, "create", behind_another)
+    stderr = run("index", records, tmp_path / "p", code=1).stderr
+    assert stderr.endswith(f"Error: {tmp_path / 'p'} was made by another run meanwhile. Run the same command again.\n")
+    monkeypatch.undo()
+    run("index", records, tmp_path / "p")
+
+
+def test_files_of_one_name_stand_beside_each_other(run, tmp_path: Path):
+    files = [tmp_path / "a/readme.md", tmp_path / "b/readme.md"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(f"the river of {file.parent.name}")
+        run("index", file, tmp_path / "p")
+    assert ids(run, tmp_path / "p") == [f"{file}#0" for file in files]
+    assert run("index", files[0], tmp_path / "p").stdout.endswith("2 documents (1 unchanged)\n")
+
+
+def test_folders_of_one_name_do_not_overwrite_each_other(run, tmp_path: Path):
+    folders = [tmp_path / "a/docs", tmp_path / "b/docs"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "readme.md").write_text(f"the river of {folder.parent.name}")
+    run("index", folders[0], tmp_path / "p")
+    stderr = run("index", folders[1], tmp_path / "p", code=1).stderr
+    assert (
+        f"{tmp_path / 'p'} holds passages of another folder 'docs', {folders[0]}, which those of {folders[1]}" in stderr
+    )
+    assert run("index", folders[0], tmp_path / "p").stdout.endswith("1 documents (1 unchanged)\n")
+    folders[1] = folders[1].rename(tmp_path / "b/docs2")
+    run("index", folders[1], tmp_path / "p")
+    assert ids(run, tmp_path / "p") == ["docs/readme.md#0", "docs2/readme.md#0"]
+
+
+def test_nothing_that_is_shown_commands_the_terminal(run, tmp_path: Path):
+    evil = "the \x1b[31mriver\x9b2J\u202e bank\x07"
+    lines = [
+        {"id": "a\x1b]0;", "text": evil},
+        {"id": "b", "text": "loan", "title": evil},
+        {"id": "c", "text": 1, evil: 1},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    index = run("index", tmp_path / "a.jsonl", tmp_path / "p", "--skip-bad")
+    found = run("search", tmp_path / "p", "river")
+    assert "the \ufffd[31mriver\ufffd2J\ufffd bank\ufffd" in found.stdout
+    assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(index.stderr + found.stdout)
+    hits = json.loads(run("search", tmp_path / "p", "river", "--json").stdout)["hits"]
+    assert {hit["text"] for hit in hits} == {evil, "loan"}
+
+
+def test_deep_metadata_is_refused_before_it_can_be_found(run, records: Path, tmp_path: Path):
+    with records.open("a") as file:
+        file.write('{"id": "deep", "text": "river", "m": ' + "[" * 600 + "]" * 600 + "}\n")
+    assert "line 21: its metadata may have 64 levels" in run("index", records, tmp_path / "p", code=1).stderr
+    run("index", records, tmp_path / "p", "--skip-bad")
+    assert len(ids(run, tmp_path / "p")) == 20
+
+
+@pytest.mark.parametrize("command", [("search", "missing", "river"), ("inspect", "missing"), ("verify", "missing")])
+def test_a_missing_collection_is_made_by_a_command(run, tmp_path: Path, monkeypatch, command: tuple[str, ...]):
+    monkeypatch.chdir(tmp_path)
+    expected = "Error: missing: expected a collection, found none. Make one with: cde-rag index SOURCE missing\n"
+    assert run(*command, code=1).stderr == expected
+
+
+def test_a_model_that_is_elsewhere_is_named_by_an_option(run, records: Path, tmp_path: Path, monkeypatch):
+    run("index", records, tmp_path / "p")
+    stderr = CliRunner().invoke(app, ["search", str(tmp_path / "p"), "river"]).stderr
+    assert stderr.startswith("Error: The collection was made with the model 'tiny'. Expected a bundled model")
+    assert stderr.endswith("Name its folder: --model\n")
