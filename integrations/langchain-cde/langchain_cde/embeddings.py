@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -10,12 +11,15 @@ from cde_rag import CDEModel, Context, ContextMissingError, ContextualEmbedder, 
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
 
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
+
 
 class CDEEmbeddings(Embeddings):
     """Embeds texts in one context, which is fixed before the first text arrives. Thread-safe.
 
     It never samples a context by itself: LangChain hands documents over in slices, and some stores send "dummy_text"
-    first. The context comes from `from_documents`, `from_texts`, `load`, or the embedder of a collection.
+    first. The context comes from `from_documents`, `from_texts`, `load`, `from_qdrant`, or a collection's embedder.
 
     Args:
         embedder: Without one, every call says how to come by a context.
@@ -79,6 +83,28 @@ class CDEEmbeddings(Embeddings):
         """
         return cls(_bound(Context.load(path), model))
 
+    @classmethod
+    def from_qdrant(
+        cls,
+        client: "QdrantClient",
+        collection: str,
+        *,
+        fingerprint: str | None = None,
+        model: str | Path | CDEModel | None = None,
+    ) -> "CDEEmbeddings":
+        """Read the context that is kept beside a Qdrant collection. Raises like `load`.
+
+        Args:
+            client: Of a server, or in local mode.
+            collection: Name of the collection or an alias of it.
+            fingerprint: Which context, where there are several.
+            model: As in `load`.
+        """
+        from cde_rag.stores.qdrant import read_context
+
+        context = read_context(client, collection, fingerprint)
+        return cls(_bound(Context.from_bytes(context, where=f"The context of the collection {collection!r}"), model))
+
     def save(self, path: str | Path) -> None:
         """Write the context to one file, best named `*.context.safetensors`, for `load`.
 
@@ -87,6 +113,17 @@ class CDEEmbeddings(Embeddings):
             ContextMissingError: There is no context.
         """
         self.embedder.context.save(path)
+
+    def save_to_qdrant(self, client: "QdrantClient", collection: str) -> None:
+        """Keep the context beside a Qdrant collection, which need not exist yet, for `from_qdrant`.
+
+        Raises:
+            ContextMissingError: There is no context.
+            StoreError: Qdrant refused it.
+        """
+        from cde_rag.stores.qdrant import write_context
+
+        write_context(client, collection, self.embedder.context.to_bytes(), fingerprint=self.fingerprint)
 
     @property
     def embedder(self) -> ContextualEmbedder:
@@ -99,7 +136,7 @@ class CDEEmbeddings(Embeddings):
             raise ContextMissingError(
                 "CDEEmbeddings needs the context of a corpus before it can embed, and has none. Make one of all "
                 "documents with CDEEmbeddings.from_documents(documents) or .from_texts(texts), or bring back the one "
-                "that the stored vectors were made in with CDEEmbeddings.load(path)."
+                "of the stored vectors with CDEEmbeddings.load(path) or .from_qdrant(client, collection)."
             )
         return self._embedder
 
@@ -107,6 +144,13 @@ class CDEEmbeddings(Embeddings):
     def fingerprint(self) -> str:
         """Names the vector space, 64 hex digits."""
         return self.embedder.fingerprint
+
+    @property
+    def vector_name(self) -> str:
+        """What a vector of this space is called in Qdrant: `QdrantVectorStore(…, vector_name=…)`."""
+        from cde_rag.stores.qdrant import vector_name
+
+        return vector_name(self.fingerprint)
 
     def cache_namespace(self, role: Role = "document") -> str:
         """What keys of a cache have to begin with: `CacheBackedEmbeddings.from_bytes_store(…, namespace=…)`."""

@@ -63,11 +63,12 @@ def _check_records(variables: Mapping[str, Any], fingerprint: str) -> None:
 
 def _check_qdrant(variables: Mapping[str, Any], fingerprint: str) -> None:
     """`QdrantVectorStore`: the name of the vector, an argument while the store is made and an attribute later."""
-    owner = variables.get("self")
-    if owner is None and "vector_name" not in variables:
+    from cde_rag.stores.qdrant import vector_name
+
+    if "vector_name" not in variables and "self" not in variables:
         return
-    found = variables["vector_name"] if owner is None else owner.vector_name
-    expected = f"cde_{fingerprint}"
+    found = variables["vector_name"] if "vector_name" in variables else variables["self"].vector_name
+    expected = vector_name(fingerprint)
     if found != expected:
         raise ContextError(
             f"In Qdrant a vector of this context is named {expected!r}, so that Qdrant itself refuses those of others; "
