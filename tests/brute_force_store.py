@@ -41,7 +41,7 @@ class BruteForceStore:
             raise StoreError("expected a store, found none")
         return self._manifest
 
-    def context(self) -> bytes:
+    def context(self, generation: int | None = None) -> bytes:
         return self._context
 
     def add(self, rows: Sequence[Row], vectors: np.ndarray, *, fingerprint: str) -> None:
@@ -92,9 +92,12 @@ class BruteForceStore:
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         raise NotImplementedError
 
+    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+        raise NotImplementedError
+
     def add_to_generation(
-        self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: np.ndarray
-    ) -> None:
+        self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: np.ndarray
+    ) -> int:
         raise NotImplementedError
 
     def activate(self, generation: int) -> None:

@@ -134,8 +134,12 @@ class Store(Protocol):
         """
         ...
 
-    def context(self) -> bytes:
-        """The bytes of the active generation's Context, as given."""
+    def context(self, generation: int | None = None) -> bytes:
+        """The bytes of a generation's Context, as given; of the active one by default.
+
+        Raises:
+            StoreError: There is no such generation.
+        """
         ...
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
@@ -205,13 +209,31 @@ class Store(Protocol):
         """Begin another, empty, inactive generation; returns its number."""
         ...
 
-    def add_to_generation(
-        self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: Float32[np.ndarray, "ids dim"]
-    ) -> None:
-        """Give rows that are in the store their vectors in an inactive generation.
+    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+        """Up to `limit` rows that have no vector in an inactive generation, in order of insertion.
 
         Raises:
-            KeyError: An id is not in the store.
+            StoreError: The generation is active, or not there.
+            ValueError: `limit` is below 1.
+        """
+        ...
+
+    def add_to_generation(
+        self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> int:
+        """Give rows their vectors in an inactive generation.
+
+        Args:
+            generation: Its number.
+            rows: As they were read; those that are gone since, or have another digest, are passed over.
+            digests: Over what was embedded for this generation.
+            vectors: One for each row.
+
+        Returns:
+            How many rows were not passed over.
+
+        Raises:
+            CorpusError: An id comes twice.
             StoreError: The generation is active, or not there.
         """
         ...

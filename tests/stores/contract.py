@@ -153,10 +153,10 @@ class Life(RuleBasedStateMachine):
         generation = data.draw(st.sampled_from(self.others))
         some = sorted(self.rows if everything else data.draw(st.sets(st.sampled_from(sorted(self.rows)))))
         matrix = EXACT[data.draw(st.lists(vectors, min_size=len(some), max_size=len(some)))]
-        digests = [self.rows[id_].digest for id_ in some]
-        self.store.add_to_generation(generation.number, some, digests, matrix)
-        for id_, digest, vector in zip(some, digests, matrix, strict=True):
-            generation.vectors[id_] = digest, vector
+        rows = [self.rows[id_] for id_ in some]
+        assert self.store.add_to_generation(generation.number, rows, [row.digest for row in rows], matrix) == len(rows)
+        for row, vector in zip(rows, matrix, strict=True):
+            generation.vectors[row.record.id] = row.digest, vector
 
     @precondition(lambda self: self.others)
     @rule(data=st.data())
@@ -348,16 +348,19 @@ class StoreContract:
         rows = [row(name) for name in "abcd"]
         store.add(rows, old, fingerprint=SPACE)
         number = store.create_generation(fingerprint=OTHER, context=b"other")
-        store.add_to_generation(number, ["a", "b"], ["1", "2"], new[:2])
+        assert store.add_to_generation(number, rows[:2], ["1", "2"], new[:2]) == 2
+        assert reader.lacking(number) == rows[2:]
         with pytest.raises(StoreError, match="4 records, found 2"):
             store.activate(number)
-        store.add_to_generation(number, ["c", "d"], ["3", "4"], new[2:])
+        assert store.add_to_generation(number, rows[2:], ["3", "4"], new[2:]) == 2
+        assert reader.lacking(number) == []
         assert_hits(reader, rows, old, EXACT[0], 4, fingerprint=SPACE)
         store.activate(number)
         with pytest.raises(ContextMismatchError):
             reader.search(EXACT[:1], 4, fingerprint=SPACE)
         assert_hits(reader, rows, new, EXACT[1], 4, fingerprint=OTHER)
-        assert reader.context() == b"other"
+        assert reader.context() == reader.context(number) == b"other"
+        assert reader.context(1) == b"context of " + SPACE.encode()
         assert [row.digest for row in reader.scroll()] == ["1", "2", "3", "4"]
         store.activate(1)
         assert_hits(reader, rows, old, EXACT[0], 4, fingerprint=SPACE)
@@ -369,11 +372,27 @@ class StoreContract:
     def test_a_new_text_has_no_vector_in_other_generations(self, store: Store) -> None:
         store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
         number = store.create_generation(fingerprint=OTHER, context=b"other")
-        store.add_to_generation(number, ["a", "b"], [row("a").digest] * 2, EXACT[2:4])
+        store.add_to_generation(number, [row("a"), row("b")], [row("a").digest] * 2, EXACT[2:4])
         store.add([row("a", "new"), row("b", year=1)], EXACT[:2], fingerprint=SPACE)
         assert [generation.vectors for generation in store.generations()] == [2, 1]
+        assert store.lacking(number) == [row("a", "new")]
         with pytest.raises(StoreError):
             store.activate(number)
+
+    def test_what_changed_since_it_was_read_gets_no_vector_in_a_generation(self, store: Store) -> None:
+        """Otherwise the vector of an old text would be found under the new one."""
+        store.add([row("a"), row("b"), row("c"), row("d")], EXACT[:4], fingerprint=SPACE)
+        number = store.create_generation(fingerprint=OTHER, context=b"other")
+        read = store.lacking(number)
+        assert store.lacking(number, limit=2) == read[:2]
+        store.add([row("b", "new")], EXACT[4:5], fingerprint=SPACE)
+        store.delete(["c"])
+        store.update_metadata({"d": {"year": 1}})
+        assert store.add_to_generation(number, read, [one.digest for one in read], EXACT[4:8]) == 2
+        assert store.lacking(number) == [row("b", "new")]
+        assert store.add_to_generation(number, store.lacking(number), ["digest"], EXACT[8:9]) == 1
+        store.activate(number)
+        np.testing.assert_array_equal(store.vectors(["a", "b", "d"], fingerprint=OTHER), EXACT[[4, 8, 7]])
 
     def test_generations_are_refused_where_they_make_no_sense(self, store: Store) -> None:
         number = store.create_generation(fingerprint=OTHER, context=b"other")
@@ -381,9 +400,12 @@ class StoreContract:
             store.drop(1)
         with pytest.raises(StoreError):
             store.add_to_generation(1, [], [], EXACT[:0])
-        with pytest.raises(KeyError):
-            store.add_to_generation(number, ["nobody"], ["digest"], EXACT[:1])
-        for call in (store.activate, store.drop):
+        with pytest.raises(StoreError):
+            store.lacking(1)
+        with pytest.raises(ValueError, match="limit"):
+            store.lacking(number, limit=0)
+        assert store.add_to_generation(number, [row("nobody")], ["digest"], EXACT[:1]) == 0
+        for call in (store.activate, store.drop, store.lacking, store.context):
             with pytest.raises(StoreError, match="7"):
                 call(7)
 
@@ -446,7 +468,7 @@ class StoreContract:
         number = store.create_generation(fingerprint=OTHER, context=b"other")
         store.add([row("a")], EXACT[:1], fingerprint=SPACE)
         with pytest.raises(CorpusError, match="twice"):
-            store.add_to_generation(number, ["a", "a"], ["digest", "digest"], EXACT[:2])
+            store.add_to_generation(number, [row("a")] * 2, ["digest", "digest"], EXACT[:2])
 
     @pytest.mark.parametrize(
         "matrix",

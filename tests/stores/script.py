@@ -54,7 +54,7 @@ def steps() -> list[Step]:
             store.create_generation(fingerprint=fingerprint(new), context=str(new).encode() * 5000)
 
         def fill(store: Store, number: int, new: int = generation + 1) -> None:
-            store.add_to_generation(new, ids(number), [f"digest {new}"] * BATCH, matrix(new, BATCH))
+            store.add_to_generation(new, store.get(ids(number)), [f"digest {new}"] * BATCH, matrix(new, BATCH))
 
         done += [
             *(lambda store, number=first + place, add=add: add(store, number) for place in range(6)),

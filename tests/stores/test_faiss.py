@@ -533,7 +533,7 @@ class TestIndex:
 
     def test_goes_with_its_generation(self, store: FaissStore, rows: list[Row], matrix: np.ndarray) -> None:
         number = store.create_generation(fingerprint=fingerprint(2), context=b"")
-        store.add_to_generation(number, [row.record.id for row in rows], [row.digest for row in rows], -matrix)
+        store.add_to_generation(number, rows, [row.digest for row in rows], -matrix)
         store.activate(number)
         assert len(list(store._folder.glob("index-*"))) == 2
         store.drop(1)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Hit
+from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest, seal
@@ -92,18 +92,20 @@ class View:
     vectors: Vectors
     dead: Int64[np.ndarray, "dead"]
 
-    def context(self) -> bytes:
-        """The bytes of the generation's Context.
+    def context(self, generation: int | None) -> bytes:
+        """The bytes of a generation's Context; of this one's for None.
 
         Raises:
+            StoreError: There is no such generation.
             StoreFormatError: They do not have their checksum.
             FileNotFoundError: The file is not there.
         """
-        path = self.vectors.path.with_name(self.state.context)
+        state = self.state if generation is None else self.manifest.generation(generation)
+        path = self.vectors.path.with_name(state.context)
         data = path.read_bytes()
         found = hashlib.sha256(data).hexdigest()
-        if found != self.state.context_sha256:
-            wanted = self.state.context_sha256
+        if found != state.context_sha256:
+            wanted = state.context_sha256
             raise StoreFormatError(f"{path}: expected sha256 {wanted[:16]}…, found {found[:16]}…. Restore a copy.")
         return data
 
@@ -128,6 +130,18 @@ class View:
             if seal(stored.position, stored.row.digest, vector.tobytes()) != stored.checksum:
                 raise self._damaged(f"the vector and digest of record {stored.row.record.id!r:.80}, found others")
         return found
+
+    def page(self, where: Filter | None, after: str | None, limit: int) -> list[Row]:
+        """Up to `limit` rows that match, in order of insertion, those after the id `after`."""
+        _check_limit(limit)
+        (position,) = (0,) if after is None else self.records.positions_of([after])
+        return [stored.row for stored in self.at(self.records.positions(where, after=position, limit=limit))]
+
+    def lacking(self, generation: int, limit: int) -> list[Row]:
+        """Up to `limit` rows that have no vector in an inactive generation, in order of insertion."""
+        _check_limit(limit)
+        self.manifest.inactive(generation)
+        return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit))]
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None) -> list[list[Hit]]:
         """For each query min(k, matching rows) hits, best first; equal scores in order of insertion."""
@@ -168,3 +182,8 @@ class View:
 
     def _damaged(self, what: str) -> StoreFormatError:
         return StoreFormatError(f"{self.vectors.path}: expected {what}. Restore a copy.")
+
+
+def _check_limit(limit: int) -> None:
+    if limit <= 0:
+        raise ValueError(f"limit: expected a positive number, found {limit}.")

@@ -95,6 +95,21 @@ class Records:
         statement = f"SELECT position FROM records WHERE position > ? AND {sql} ORDER BY position LIMIT ?"  # noqa: S608
         return self._integers(statement, (after, *keys, limit)).tolist()
 
+    def lacking(self, generation: int, *, limit: int) -> list[int]:
+        """The first positions of records that have no vector in the generation."""
+        statement = """SELECT position FROM records
+            WHERE position NOT IN (SELECT position FROM vectors WHERE generation = ?) ORDER BY position LIMIT ?"""
+        return self._integers(statement, (generation, limit)).tolist()
+
+    def digests(self, generation: int, ids: Sequence[str]) -> dict[str, str]:
+        """The digests of those of the records that have a vector in the generation, by id."""
+        found = self._connection.execute(
+            """SELECT id, digest FROM records JOIN vectors USING (position)
+            WHERE generation = ? AND id IN (SELECT value FROM json_each(?))""",
+            (generation, json.dumps(list(ids))),
+        )
+        return {id_.decode(): digest.decode() for id_, digest in found}
+
     def vector_rows(self, generation: int, where: Filter) -> Int64[np.ndarray, "rows"]:
         """Rows of the vector file whose records match, ascending."""
         sql, keys = condition(where)

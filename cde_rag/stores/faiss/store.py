@@ -70,9 +70,9 @@ class FaissStore:
         """See `Store.manifest`."""
         return self._read(lambda view: view.manifest.public())
 
-    def context(self) -> bytes:
+    def context(self, generation: int | None = None) -> bytes:
         """See `Store.context`."""
-        return self._read(lambda view: view.context())
+        return self._read(lambda view: view.context(generation))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """See `Store.add`."""
@@ -129,14 +129,7 @@ class FaissStore:
     ) -> list[Row]:
         """See `Store.scroll`."""
         condition = None if where is None else parse(where)
-        if limit <= 0:
-            raise ValueError(f"limit: expected a positive number, found {limit}.")
-
-        def page(view: View) -> list[Row]:
-            (position,) = (0,) if after is None else view.records.positions_of([after])
-            return [stored.row for stored in view.at(view.records.positions(condition, after=position, limit=limit))]
-
-        return self._read(page)
+        return self._read(lambda view: view.page(condition, after, limit))
 
     def search(
         self,
@@ -181,17 +174,23 @@ class FaissStore:
             writer.manifest = dataclasses.replace(manifest, last=number)
         return number
 
+    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+        """See `Store.lacking`."""
+        return self._read(lambda view: view.lacking(generation, limit))
+
     def add_to_generation(
-        self, generation: int, ids: Sequence[str], digests: Sequence[str], vectors: Float32[np.ndarray, "ids dim"]
-    ) -> None:
+        self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> int:
         """See `Store.add_to_generation`."""
-        reject_str(ids, call="add_to_generation", what="ids")
-        if len(set(ids)) != len(ids):
+        if len({row.record.id for row in rows}) != len(rows):
             raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
         with self._writing() as writer:
             writer.manifest.inactive(generation)
-            check_unit(vectors, len(ids), writer.manifest.dim)
-            writer.put_vectors(generation, writer.records.positions_of(ids), digests, vectors)
+            check_unit(vectors, len(rows), writer.manifest.dim)
+            same = writer.unchanged(rows)
+            positions = writer.records.positions_of([rows[place].record.id for place in same])
+            writer.put_vectors(generation, positions, [digests[place] for place in same], vectors[same])
+        return len(same)
 
     def activate(self, generation: int) -> None:
         """See `Store.activate`."""

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.stores.base import Row
 from cde_rag.stores.faiss.manifest import GenerationState, seal
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
@@ -45,6 +46,11 @@ class Writer:
         lines = zip(positions, range(state.rows, state.rows + len(vectors)), digests, seals, strict=True)
         self.records.put_vectors(number, lines)
         self.manifest = self.manifest.put(self._appended(state, vectors))
+
+    def unchanged(self, rows: Sequence[Row]) -> list[int]:
+        """Places of those rows that are still there with the digest that they had when they were read."""
+        now = self.records.digests(self.manifest.active, [row.record.id for row in rows])
+        return [place for place, row in enumerate(rows) if now.get(row.record.id) == row.digest]
 
     def bury(self, position: int, number: int, *, unless: str | None = None) -> None:
         """Forget a record's vector in a generation, unless it was made from what has the digest `unless`."""
