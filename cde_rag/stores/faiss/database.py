@@ -1,6 +1,7 @@
 """One SQLite file: its tables, its connections, and its errors in our words."""
 
 import contextlib
+import os
 import sqlite3
 import weakref
 from collections.abc import Generator
@@ -47,6 +48,7 @@ class Database:
     """Connections to the SQLite file at `path`: any number of readers beside one writer, from any thread or process.
 
     A reader sees one state from its first statement to its end. Durable when `writing` ends (WAL, synchronous=FULL).
+    What a process may not write, such as a copy on a read-only file system, it can read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,6 +107,11 @@ class Database:
             StoreError: Another writer did not end within a minute, the disk is full, or the place is not writable.
             StoreFormatError: Damaged, or of a newer format.
         """
+        if self.path.exists() and not self._writable():
+            raise StoreError(
+                f"{self.path.parent}: expected a store that can be written, found one that can only be read. "
+                "Change its permissions, or write to a copy."
+            )
         with self._errors(), self._borrowed() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -124,22 +131,54 @@ class Database:
 
     @contextmanager
     def _borrowed(self) -> Generator[sqlite3.Connection, None, None]:
+        if self.path.exists() and not self._writable():
+            with self._read_only() as connection:
+                yield connection
+            return
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._connect()
+            connection = self._connect("mode=rw")
+            self._connections.callback(connection.close)
         try:
             yield connection
         finally:
             self._idle.append(connection)
 
-    def _connect(self) -> sqlite3.Connection:
+    @contextmanager
+    def _read_only(self) -> Generator[sqlite3.Connection, None, None]:
+        """A connection for this once to what this process may not write.
+
+        To read SQLite's log takes files that can be written; where there is no log, it is told to look for none. That
+        nobody who may write began to meanwhile is seen at the end.
+        """
+        before = self._at_rest()
+        options = "mode=ro" if before is None else "mode=ro&immutable=1"
+        try:
+            with contextlib.closing(self._connect(options)) as connection:
+                yield connection
+        except sqlite3.OperationalError as error:
+            hint = "If it was not closed, open it once where it can be written."
+            raise StoreError(f"{self.path}: expected to read it without writing, found: {error}. {hint}") from error
+        if before is not None and before != self._at_rest():
+            raise StoreError(f"{self.path.parent}: another process wrote while it was read. Try again.")
+
+    def _at_rest(self) -> tuple[int, int] | None:
+        """What changes when somebody writes; None where somebody has the file open to write, or did not close it."""
+        if any(self.path.with_name(f"{self.path.name}-{log}").exists() for log in ("wal", "shm")):
+            return None
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size
+
+    def _writable(self) -> bool:
+        return all(os.access(path, os.W_OK) for path in (self.path, self.path.parent))
+
+    def _connect(self, options: str) -> sqlite3.Connection:
         check_folder(self.path.parent)
         if not self.path.exists():
             raise StoreError(f"{self.path.parent}: expected a store, found none. Make one with Collection.create(…).")
-        address = f"{self.path.absolute().as_uri()}?mode=rw"
+        address = f"{self.path.absolute().as_uri()}?{options}"
         connection = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        self._connections.callback(connection.close)
         connection.text_factory = bytes  # checksums are over bytes, and damaged text need not be UTF-8
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cell_size_check = ON")
