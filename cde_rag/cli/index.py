@@ -32,7 +32,9 @@ def index(
             "others of its parent. [default: for text files the file]",
         ),
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over bad records and report them.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Pass over records and text files that cannot be used, and report them.")
+    ] = False,
     id_field: Annotated[
         str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of text and parent]")
     ] = None,
@@ -55,8 +57,8 @@ def index(
     in the same context. Documents that are there already cost no work, so that an interrupted command is continued by
     running it again.
 
-    The passages of a folder are known by its name and their file's path in it, those of a file that is named itself by
-    its absolute path. What comes again under an id that is there replaces it.
+    A document replaces the one that has its id. The ids of passages are made of the folder's name and the file's path
+    in it (docs/guide/start.md#0), those of a file that is named itself of its absolute path (/home/me/start.md#0).
 
     \b
     Examples:

@@ -25,7 +25,9 @@ REPORTS = 20  # bad records that are remembered in words; all are counted
 
 
 class RecordReader:
-    """The records of files and folders, read as a stream each time it is iterated; remembers some bytes of each id.
+    """The records of files and folders, read as a stream each time it is iterated.
+
+    An iteration remembers about a hundred bytes for each record, to notice ids that come twice.
 
     Args:
         sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text or
