@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from cde_rag.siblings import choose_siblings
-from cde_rag_training.loss import DUPLICATE
+from cde_rag_training.filtering import DUPLICATE
 from cde_rag_training.pairs import Pair, parents_of
 from cde_rag_training.queries import KeywordQueries, sentence_and_rest, without_parent
 

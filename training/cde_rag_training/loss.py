@@ -1,50 +1,30 @@
-"""The contrastive loss and the documents that must not serve as negatives."""
+"""Losses of a batch of pairs, in nats: embeddings in, one number out.
+
+Everywhere row i of the queries belongs to row i of the documents. Further documents (hard negatives, or those of other
+processes) stand after the queries' own.
+"""
+
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-DUPLICATE = 0.95  # surrogate cosine from which two documents count as one
-MARGIN = 0.10  # by how much a surrogate must prefer another document to be believed
-
-
-def false_negatives(
-    queries: Float[Tensor, "pairs dim"],
-    documents: Float[Tensor, "pairs dim"],
-    same_query: Int[Tensor, "pairs"],
-) -> Bool[Tensor, "pairs pairs"]:
-    """Mark the documents that must not serve as negatives for a query.
-
-    Args:
-        queries: Surrogate embeddings, unit norm.
-        documents: Surrogate embeddings, unit norm; row i belongs to query i.
-        same_query: Equal numbers where two queries are the same text.
-
-    Returns:
-        `mask[i, j]` is true where pair j has the same query as pair i, document j is a duplicate of document i
-        (cosine ≥ 0.95) or scores more than 0.10 above document i for query i. The diagonal is false.
-
-    Source: paper §4.1 eq. 4 with a margin, since the start model is the surrogate: the plain rule would mask, for
-    42 % of the queries, just what is to be learned.
-    """
-    scores = queries @ documents.T
-    mask = (scores > scores.diagonal()[:, None] + MARGIN) | (documents @ documents.T >= DUPLICATE)
-    mask |= same_query[:, None] == same_query[None, :]
-    return mask & ~torch.eye(len(mask), dtype=torch.bool, device=mask.device)
+PairsLoss = Callable[[Float[Tensor, "queries dim"], Float[Tensor, "documents dim"]], Float[Tensor, ""]]
 
 
 def contrastive_loss(
-    queries: Float[Tensor, "pairs dim"],
-    documents: Float[Tensor, "pairs dim"],
-    mask: Bool[Tensor, "pairs pairs"],
+    queries: Float[Tensor, "queries dim"],
+    documents: Float[Tensor, "documents dim"],
+    mask: Bool[Tensor, "queries documents"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of each query's own document among all documents of the batch that are not masked, in nats.
+    """Cross-entropy of each query's own document among all documents of the batch that are not masked.
 
     Args:
         queries: Unit norm.
-        documents: Unit norm; row i belongs to query i.
+        documents: Unit norm; row i belongs to query i, further rows are negatives only.
         mask: True where document j is no negative for query i.
         temperature: τ, divides scores.
 
@@ -52,3 +32,142 @@ def contrastive_loss(
     """
     scores = (queries @ documents.T / temperature).masked_fill(mask, float("-inf"))
     return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+
+
+def own_hard_negatives(queries: int, documents: int) -> Bool[Tensor, "{queries} {documents}"]:
+    """Where a query meets its own hard negatives, in documents ordered [all positives | query 0's negatives | …].
+
+    `mask & ~own_hard_negatives(…)` keeps a filter off them, as the paper's code does by default.
+
+    Args:
+        queries: Their number.
+        documents: Number of documents: the same number of hard negatives for each query.
+
+    Raises:
+        ValueError: The hard negatives cannot be shared out evenly.
+
+    Source: the paper's code.
+
+    Example:
+        >>> own_hard_negatives(2, 6).int().tolist()
+        [[0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]]
+    """
+    if documents < queries or documents % queries:
+        raise ValueError(
+            f"Expected for {queries} queries a multiple of {queries} documents, found {documents}. Give each query one "
+            "document of its own and equally many hard negatives."
+        )
+    own = torch.eye(queries, dtype=torch.bool)
+    return torch.cat([torch.zeros_like(own), own.repeat_interleave(documents // queries - 1, dim=1)], dim=1)
+
+
+def without_in_batch_negatives(mask: Bool[Tensor, "queries documents"]) -> Bool[Tensor, "queries documents"]:
+    """The mask under which a query meets its positive and those of its own hard negatives that were not masked before.
+
+    Source: the paper's code, for sources whose documents answer many queries.
+    """
+    own = own_hard_negatives(*mask.shape).to(mask.device)
+    own |= torch.eye(*mask.shape, dtype=torch.bool, device=mask.device)
+    return mask | ~own
+
+
+def improved_contrastive_loss(
+    queries: Float[Tensor, "queries dim"],
+    documents: Float[Tensor, "documents dim"],
+    mask: Bool[Tensor, "queries documents"],
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """Contrast in both directions, with queries and documents as negatives of their like.
+
+    The partition function of pair i sums over documents for query i, other queries for query i, queries for document i
+    and other documents for document i; so the positive stands in it twice, and the loss is at least log 2. What is
+    masked in one direction is masked between queries and between documents too: two queries that share an answer, or
+    two answers to one query, are not to be driven apart.
+
+    Args:
+        queries: Unit norm.
+        documents: Unit norm; row i belongs to query i, further rows are negatives only.
+        mask: True where document j is no negative for query i.
+        temperature: τ, divides scores; GTE has 0.01.
+
+    Source: Li et al. 2023 (GTE) eq. 5–6; the masks are ours.
+    """
+    count = len(queries)
+    pairs = mask[:, :count]
+    themselves = torch.eye(count, dtype=torch.bool, device=mask.device)
+    alike = pairs | pairs.T | themselves
+    own = documents[:count]
+    scores = torch.cat([queries @ documents.T, queries @ queries.T, own @ queries.T, own @ documents.T], dim=1)
+    masks = torch.cat([mask, alike, pairs.T, alike, mask[:, count:]], dim=1)
+    scores = (scores / temperature).masked_fill(masks, float("-inf"))
+    return F.cross_entropy(scores, torch.arange(count, device=scores.device))
+
+
+def matryoshka(loss: PairsLoss, dims: Sequence[int]) -> PairsLoss:
+    """The mean of a loss over embeddings cut to their first `dims` dimensions and made unit again.
+
+    Args:
+        loss: Of queries and documents.
+        dims: Such as (384, 256, 128, 64).
+
+    Raises:
+        ValueError: No dims, or some below 1; when called, some above the embeddings' own.
+
+    Source: Kusupati et al. 2022 (Matryoshka Representation Learning) eq. 1, all weights equal.
+    """
+    if not dims or min(dims) < 1:
+        raise ValueError(f"Expected one or more dims of at least 1, found {list(dims)}. Give such as (384, 256, 128).")
+
+    def nested(queries: Float[Tensor, "queries dim"], documents: Float[Tensor, "documents dim"]) -> Float[Tensor, ""]:
+        if max(dims) > queries.shape[1]:
+            raise ValueError(
+                f"Expected dims of at most {queries.shape[1]}, those of the embeddings, found {list(dims)}. Leave the "
+                "larger ones out."
+            )
+        cut = [(F.normalize(queries[:, :dim], dim=1), F.normalize(documents[:, :dim], dim=1)) for dim in dims]
+        return torch.stack([loss(*both) for both in cut]).mean()
+
+    return nested
+
+
+def distillation_loss(
+    queries: Float[Tensor, "queries dim"],
+    documents: Float[Tensor, "documents dim"],
+    teacher: Float[Tensor, "queries documents"],
+    temperature: float,
+    *,
+    teacher_temperature: float,
+) -> Float[Tensor, ""]:
+    """How far the distribution over the batch's documents is from the teacher's: KL(teacher ‖ ours), mean over queries.
+
+    Args:
+        queries: Unit norm.
+        documents: Unit norm.
+        teacher: Scores of the teacher, such as the start model's under the null context, or a `mixture`.
+        temperature: Divides our scores.
+        teacher_temperature: Divides the teacher's scores.
+
+    Source: Hinton et al. 2015, over in-batch documents.
+    """
+    ours = F.log_softmax(queries @ documents.T / temperature, dim=1)
+    theirs = F.log_softmax(teacher / teacher_temperature, dim=1)
+    return F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+
+def mixture(
+    first: Float[Tensor, "queries documents"], second: Float[Tensor, "queries documents"], share: float
+) -> Float[Tensor, "queries documents"]:
+    """Two teachers' scores as one, on the scale of the first.
+
+    Args:
+        first: Such as cosines.
+        second: Such as BM25 scores; per query they are given the first's mean and spread, or its mean alone where all
+            are alike.
+        share: Of the second, 0 … 1.
+
+    Source: ours.
+    """
+    centred = second - second.mean(dim=1, keepdim=True)
+    spread = centred.std(dim=1, keepdim=True, correction=0)
+    scale = first.std(dim=1, keepdim=True, correction=0) / torch.where(spread > 0, spread, torch.ones_like(spread))
+    return (1 - share) * first + share * (first.mean(dim=1, keepdim=True) + centred * scale)

@@ -21,7 +21,8 @@ from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 from cde_rag_training.batches import Batch, Batches
-from cde_rag_training.loss import contrastive_loss, false_negatives
+from cde_rag_training.filtering import false_negatives
+from cde_rag_training.loss import contrastive_loss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,218 @@
+"""Which documents of a batch must not serve as negatives, by rules on surrogate scores that can be combined with `|`.
+
+Row i of the scores belongs to query i, whose own document is document i; it is never masked.
+"""
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cde_rag.errors import CDEWarning
+
+DUPLICATE = 0.95  # surrogate cosine from which two documents count as one
+MARGIN = 0.10  # by how much a surrogate must prefer another document to be believed
+ALL_OF_THEM = 0.95  # share of what a start model has to learn that, if masked, counts as all
+
+
+class FilterWarning(CDEWarning):
+    """A filter that masks what is to be learned."""
+
+
+def _but_own(mask: Bool[Tensor, "queries documents"]) -> Bool[Tensor, "queries documents"]:
+    return mask & ~torch.eye(*mask.shape, dtype=torch.bool, device=mask.device)
+
+
+def preferred(scores: Float[Tensor, "queries documents"], *, margin: float = 0.0) -> Bool[Tensor, "queries documents"]:
+    """The relative rule: documents that score at least as high as the query's own, or by `margin` higher.
+
+    Args:
+        scores: f(q, d') of a surrogate.
+        margin: In the units of the scores; 0 is the paper's rule. A surrogate that is the start model needs one: the
+            paper's rule masks all that such a model has to learn (`warn_of_start_model`).
+
+    Source: paper §4.1, S(q, d) of eq. 4; the margin is ours.
+
+    Example:
+        >>> preferred(torch.tensor([[0.6, 0.8], [0.1, 0.7]])).tolist()
+        [[False, True], [False, False]]
+    """
+    return _but_own(scores >= scores.diagonal()[:, None] + margin)
+
+
+def above(scores: Float[Tensor, "queries documents"], threshold: float) -> Bool[Tensor, "queries documents"]:
+    """The absolute rule: documents that score `threshold` or more, whatever the query's own does.
+
+    Source: the paper's code.
+    """
+    return _but_own(scores >= threshold)
+
+
+def agreed(
+    dense: Float[Tensor, "queries documents"], lexical: Float[Tensor, "queries documents"]
+) -> Bool[Tensor, "queries documents"]:
+    """The relative rule where two unlike surrogates both say so.
+
+    Args:
+        dense: Cosines.
+        lexical: BM25 scores. Zero means that no word is shared, which says nothing for a document.
+
+    Source: ours, design §9.
+    """
+    return preferred(dense) & preferred(lexical) & (lexical > 0)
+
+
+def duplicates(
+    same_query: Int[Tensor, "queries"],
+    same_document: Int[Tensor, "documents"],
+    documents: Float[Tensor, "documents dim"],
+    *,
+    cosine: float = DUPLICATE,
+) -> Bool[Tensor, "queries documents"]:
+    """What is right for a query beyond doubt: answers to the same query, and its own document again.
+
+    Args:
+        same_query: Equal numbers where two queries are the same text.
+        same_document: Equal numbers where two documents are the same text.
+        documents: Surrogate embeddings, unit norm.
+        cosine: From which two documents count as one.
+
+    Source: ours, design §9.
+    """
+    count = len(same_query)
+    mask = (same_document[:count, None] == same_document[None, :]) | (documents[:count] @ documents.T >= cosine)
+    mask[:, :count] |= same_query[:, None] == same_query[None, :]
+    return _but_own(mask)
+
+
+def false_negatives(
+    queries: Float[Tensor, "pairs dim"],
+    documents: Float[Tensor, "pairs dim"],
+    same_query: Int[Tensor, "pairs"],
+) -> Bool[Tensor, "pairs pairs"]:
+    """Mark the documents that must not serve as negatives for a query, as cde-mini-0 was trained.
+
+    Args:
+        queries: Surrogate embeddings, unit norm.
+        documents: Surrogate embeddings, unit norm; row i belongs to query i.
+        same_query: Equal numbers where two queries are the same text.
+
+    Returns:
+        `mask[i, j]` is true where pair j has the same query as pair i, document j is a duplicate of document i
+        (cosine ≥ 0.95) or scores 0.10 or more above document i for query i. The diagonal is false.
+
+    Source: paper §4.1 eq. 4 with a margin, since the start model is the surrogate: the plain rule would mask, for
+    42 % of the queries, just what is to be learned.
+    """
+    positions = torch.arange(len(documents), device=documents.device)
+    return preferred(queries @ documents.T, margin=MARGIN) | duplicates(same_query, positions, documents)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterConfig:
+    """Which rule is applied beside `duplicates`, which always is. The defaults are ours, design §9."""
+
+    rule: Literal["relative", "agreement", "absolute", "none"] = "relative"
+    margin: float = MARGIN  # of the relative rule, cosine; 0 is the paper's rule
+    threshold: float = 0.8  # of the absolute rule, cosine
+
+
+def by_rule(
+    config: FilterConfig,
+    dense: Float[Tensor, "queries documents"],
+    lexical: Float[Tensor, "queries documents"] | None = None,
+) -> Bool[Tensor, "queries documents"]:
+    """The mask of the configured rule.
+
+    Args:
+        config: Names it.
+        dense: Cosines of the surrogate.
+        lexical: BM25 scores, for agreement only.
+
+    Raises:
+        ValueError: Agreement without lexical scores.
+    """
+    if config.rule == "agreement":
+        if lexical is None:
+            raise ValueError(
+                "Expected BM25 scores for the rule 'agreement', found none. Make them with `lexical_pairs`, or choose "
+                "the rule 'relative' with a margin."
+            )
+        return agreed(dense, lexical)
+    if config.rule == "absolute":
+        return above(dense, config.threshold)
+    return preferred(dense, margin=config.margin) if config.rule == "relative" else torch.zeros_like(dense).bool()
+
+
+def warn_of_start_model(
+    start: Float[Tensor, "queries documents"],
+    mask: Bool[Tensor, "queries documents"],
+    known: Bool[Tensor, "queries documents"],
+) -> None:
+    """Warn where a rule masks (nearly) every document that the start model wrongly ranks above the query's own.
+
+    That is what training has to put right. It happens when the surrogate is the start model and the rule is the plain
+    relative one: 42 % of queries in clustered batches lose their hardest negative.
+
+    Args:
+        start: Scores of the model that training starts from.
+        mask: What the rule masks.
+        known: What is masked for other reasons: `duplicates`.
+
+    Source: ours, design §9.
+    """
+    to_learn = preferred(start) & ~known
+    count = int(to_learn.sum())
+    masked = int((to_learn & mask).sum())
+    if count and masked >= ALL_OF_THEM * count:
+        warnings.warn(
+            f"Of {count} documents that the start model ranks above a query's own, the filter masks {masked}: the "
+            "surrogate is the start model, or as good as, and nothing is left to learn. Give the rule a margin, let "
+            "two surrogates agree, or filter with another surrogate.",
+            FilterWarning,
+            stacklevel=2,
+        )
+
+
+class FilteredBatch(NamedTuple):
+    """What the report looks at: a batch's source, its surrogate scores, and what was masked."""
+
+    source: str
+    scores: Float[Tensor, "queries documents"]
+    mask: Bool[Tensor, "queries documents"]
+
+
+class FilterReport(NamedTuple):
+    """What a filter took from the batches of one source.
+
+    Attributes:
+        queries: That were looked at.
+        masked: Share of (query, other document) that is masked.
+        loses_hardest: Share of queries whose highest scored other document is masked.
+    """
+
+    queries: int
+    masked: float
+    loses_hardest: float
+
+
+def report(batches: Iterable[FilteredBatch]) -> dict[str, FilterReport]:
+    """What a filter takes, for each source in order of name.
+
+    Args:
+        batches: Each of two documents or more.
+    """
+    counts: dict[str, list[int]] = {}
+    for source, scores, mask in batches:
+        own = torch.eye(*scores.shape, dtype=torch.bool, device=scores.device)
+        hardest = scores.masked_fill(own, float("-inf")).argmax(dim=1, keepdim=True)
+        found = (mask.shape[0], int((~own).sum()), int(mask.sum()), int(mask.gather(1, hardest).sum()))
+        counts[source] = [a + b for a, b in zip(counts.get(source, [0] * 4), found, strict=True)]
+    return {
+        source: FilterReport(queries, masked / others, lost / queries)
+        for source, (queries, others, masked, lost) in sorted(counts.items())
+    }

@@ -1,0 +1,77 @@
+"""Training in several processes: all documents are negatives, with the gradients that one process would have.
+
+A process computes the loss of its own queries. `average_gradients` then makes the gradients those of the mean of all
+processes' losses, which is the loss of the whole batch, since all have equally many queries.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of all processes, in order of rank. A row's gradient is the sum of what all processes' losses ask of it."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, rows: Tensor) -> Tensor:  # noqa: ARG004
+        return _gathered(rows)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> Tensor:  # noqa: ARG004
+        total = gradients[0].contiguous().clone()
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def _gathered(rows: Tensor) -> Tensor:
+    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, rows.contiguous())
+    return torch.cat(parts)
+
+
+def own_first(rows: Float[Tensor, "own dim"]) -> Float[Tensor, "all dim"]:
+    """The rows of all processes: this process's first, then the others' in order of rank. Differentiable.
+
+    Without a process group it is the rows themselves.
+
+    Args:
+        rows: Equally many in every process.
+
+    Raises:
+        ValueError: The processes hold different numbers of rows.
+
+    Source: ours; large batches across devices as in GTE §3.4.
+    """
+    if not dist.is_initialized():
+        return rows
+    _expect_equal(rows)
+    count, start = len(rows), len(rows) * dist.get_rank()
+    everything = _Gather.apply(rows)
+    assert isinstance(everything, Tensor)
+    return torch.cat([everything[start : start + count], everything[:start], everything[start + count :]])
+
+
+def _expect_equal(rows: Shaped[Tensor, "own dim"]) -> None:
+    counts = _gathered(torch.tensor([len(rows)], device=rows.device)).tolist()
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"Expected equally many rows in every process, found {counts}. Give each process a full batch of its own."
+        )
+
+
+def average_gradients(parameters: Iterable[Tensor]) -> None:
+    """Replace every gradient by its mean over all processes, in place; nothing without a process group.
+
+    A parameter without a gradient counts as zero, since another process may have one.
+    """
+    if not dist.is_initialized():
+        return
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
