@@ -9,11 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from jaxtyping import Float32
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from cde_rag import Collection, Hit
+from cde_rag import Collection
 from cde_rag.diversity import marginal_relevance
 from cde_rag.stores.base import Store
 from cde_rag.texts import reject_str
@@ -150,7 +151,9 @@ class CDEVectorStore(VectorStore):
             ContextMismatchError: The vector is of another context.
             ValueError: It has another length, or not norm 1.
         """
-        return [document(hit) for hit in self._near(embedding, k, filter)]
+        fingerprint, query = self._embedded(embedding)
+        (hits,) = self.collection.store.search(query, k, fingerprint=fingerprint, where=filter)
+        return [document(hit) for hit in hits]
 
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, *, filter: Where | None = None
@@ -177,17 +180,19 @@ class CDEVectorStore(VectorStore):
         filter: Where | None = None,
     ) -> list[Document]:
         """As `max_marginal_relevance_search`, for a vector of `embeddings`. Raises as the search by vector does."""
-        hits = self._near(embedding, max(k, fetch_k), filter)
+        fingerprint, query = self._embedded(embedding)
+        (hits,) = self.collection.store.search(query, max(k, fetch_k), fingerprint=fingerprint, where=filter)
         if not hits:
             return []
-        vectors = self.collection.vectors([hit.id for hit in hits])
-        query = np.asarray(embedding, dtype=np.float32)
-        return [document(hits[place]) for place in marginal_relevance(query, vectors, k, diversity=1 - lambda_mult)]
+        vectors = self.collection.store.vectors([hit.id for hit in hits], fingerprint=fingerprint)
+        chosen = marginal_relevance(query[0], vectors, k, diversity=1 - lambda_mult)
+        return [document(hits[place]) for place in chosen]
 
-    def _near(self, embedding: list[float], k: int, where: Where | None) -> list[Hit]:
-        require_same_space(embedding, self.collection.embedder.fingerprint)
-        (hits,) = self.collection.search_vectors(np.asarray([embedding], dtype=np.float32), k, where=where)
-        return hits
+    def _embedded(self, embedding: list[float]) -> tuple[str, Float32[np.ndarray, "1 dim"]]:
+        """A vector as the core takes it, and the fingerprint of the active space, of which it has to be."""
+        fingerprint = self.collection.embedder.fingerprint
+        require_same_space(embedding, fingerprint)
+        return fingerprint, np.asarray([embedding], dtype=np.float32)
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return _relevance
