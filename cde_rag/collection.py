@@ -12,7 +12,7 @@ from cde_rag import __version__
 from cde_rag.context import Context
 from cde_rag.diversity import marginal_relevance
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.following import ActiveEmbedder, loaded
 from cde_rag.inspection import Inspection, inspect, verify
 from cde_rag.intake import from_columns
 from cde_rag.model import CDEModel
@@ -39,13 +39,15 @@ class Collection:
     """
 
     def __init__(self, store: Store, embedder: ContextualEmbedder) -> None:
-        manifest = store.manifest()
-        if manifest.fingerprint != embedder.fingerprint:
-            raise ContextMismatchError(expected=manifest.fingerprint, found=embedder.fingerprint)
+        self._active = ActiveEmbedder(store, embedder)
         self.store = store
-        self.embedder = embedder
-        self.parent_key: str | None = manifest.settings["parent_key"]
-        self._writer = Writer(store, embedder, self.parent_key)
+        self.parent_key: str | None = store.manifest().settings["parent_key"]
+        self._writer = Writer(store, self._active, self.parent_key)
+
+    @property
+    def embedder(self) -> ContextualEmbedder:
+        """Of the vector space that is active now."""
+        return self._active.embedder
 
     @classmethod
     def create(cls, store: Store, embedder: ContextualEmbedder, *, parent_key: str | None = None) -> "Collection":
@@ -97,18 +99,10 @@ class Collection:
             ModelError: There is no model of the stored name here.
             StoreError: There is no collection in the store, or it is damaged.
         """
-        name = store.manifest().settings["model"]
+        if model is None:
+            return cls(store, loaded(store, device=device, dtype=dtype))
         context = Context.from_bytes(store.context(), where="The context in the store")
-        try:
-            embedder = ContextualEmbedder(name if model is None else model, context, device=device, dtype=dtype)
-        except ModelError as error:
-            if model is not None:
-                raise
-            raise ModelError(
-                f"The collection was made with the model {name!r}. {error} "
-                "Where its files are elsewhere: Collection.open(store, model=folder)."
-            ) from error
-        return cls(store, embedder)
+        return cls(store, ContextualEmbedder(model, context, device=device, dtype=dtype))
 
     def add(
         self,
@@ -164,14 +158,21 @@ class Collection:
             where: A filter over the metadata; see `cde_rag.stores.filters`.
 
         Raises:
-            ContextMismatchError: The collection was given another context since it was opened.
+            ContextMismatchError: The collection was moved to another model since it was opened.
             CorpusError: A query is blank or no valid Unicode.
             FilterError: A filter outside the grammar.
             ValueError: `k` is below 1.
         """
         reject_str(queries, call="search_batch", what="queries")
         _positive(k, "k")
-        return self.search_vectors(self.embedder.embed_queries(queries), k, where=where) if queries else []
+        if not queries:
+            return []
+
+        def search(embedder: ContextualEmbedder) -> list[list[Hit]]:
+            vectors = embedder.embed_queries(queries)
+            return self.store.search(vectors, k, fingerprint=embedder.fingerprint, where=where)
+
+        return self._active.use(search)
 
     def search_vectors(
         self, vectors: Float32[np.ndarray, "queries dim"], k: int = 10, *, where: Mapping[str, Any] | None = None
@@ -212,12 +213,17 @@ class Collection:
         """
         _positive(k, "k")
         _positive(candidates, "candidates")
-        vector = self.embedder.embed_queries([query])
-        (hits,) = self.search_vectors(vector, max(k, candidates), where=where)
-        if not hits:
-            return []
-        chosen = marginal_relevance(vector[0], self.vectors([hit.id for hit in hits]), k, diversity=diversity)
-        return [hits[position] for position in chosen]
+
+        def search(embedder: ContextualEmbedder) -> list[Hit]:
+            vector = embedder.embed_queries([query])
+            (hits,) = self.store.search(vector, max(k, candidates), fingerprint=embedder.fingerprint, where=where)
+            if not hits:
+                return []
+            near = self.store.vectors([hit.id for hit in hits], fingerprint=embedder.fingerprint)
+            chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
+            return [hits[position] for position in chosen]
+
+        return self._active.use(search)
 
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
         """The vectors of the given ids, unit norm.
@@ -263,7 +269,7 @@ class Collection:
 
     def inspect(self) -> Inspection:
         """What the collection is."""
-        return inspect(self.store, self.embedder.context)
+        return inspect(self.store)
 
     def verify(self) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well."""

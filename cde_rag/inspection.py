@@ -42,21 +42,19 @@ class Inspection:
     library_version: str
 
 
-def inspect(store: Store, context: Context) -> Inspection:
+def inspect(store: Store) -> Inspection:
     """What `Collection.inspect` tells.
 
-    Args:
-        store: Of the collection.
-        context: Of its active generation.
-
     Raises:
+        ContextFormatError: The stored Context is damaged, or of a newer format.
         StoreError: There is no collection in the store.
     """
     manifest = store.manifest()
+    context = Context.from_bytes(store.context(), where="The context in the store")
     return Inspection(
         documents=store.count(),
         fingerprint=manifest.fingerprint,
-        model=manifest.settings["model"],
+        model=context.identity.name,
         dim=manifest.dim,
         generation=manifest.generation,
         parent_key=manifest.settings["parent_key"],

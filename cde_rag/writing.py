@@ -1,11 +1,10 @@
 """What changes in a collection: the vectors of what arrives, and of what stays with other siblings than before."""
 
-import hashlib
 import threading
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
@@ -14,10 +13,10 @@ from typing import Any
 from cde_rag.artifact import canonical_json
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import CorpusError, TruncationWarning
+from cde_rag.following import ActiveEmbedder
 from cde_rag.intake import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
-from cde_rag.siblings import choose_siblings
+from cde_rag.passages import passages, rows
 from cde_rag.stores.base import Record, Row, Store
-from cde_rag.texts import digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +61,13 @@ class Writer:
 
     Args:
         store: Holds a collection.
-        embedder: Of the vector space that is in the store.
+        active: The embedder of the vector space that is in the store.
         parent_key: The metadata key that names a record's parent; `None` where parents are not used.
     """
 
-    def __init__(self, store: Store, embedder: ContextualEmbedder, parent_key: str | None) -> None:
+    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
         self._store = store
-        self._embedder = embedder
+        self._active = active
         self._parent_key = parent_key
         self._changing = threading.Lock()
 
@@ -87,10 +86,10 @@ class Writer:
                     on_progress(Progress(done, total, time.monotonic() - started))
         finally:
             if changes["truncated"]:
+                length = self._active.last.context.identity.max_length
                 warnings.warn(
-                    f"{changes['truncated']} of {done} records are longer than the "
-                    f"{self._embedder.context.identity.max_length} tokens that the model reads; what comes after was "
-                    "not embedded. Split long documents.",
+                    f"{changes['truncated']} of {done} records are longer than the {length} tokens that the model "
+                    "reads; what comes after was not embedded. Split long documents.",
                     TruncationWarning,
                     stacklevel=3,
                 )
@@ -181,23 +180,28 @@ class Writer:
         Returns:
             How many of the arriving records were truncated.
         """
-        arriving = arriving or {}
+        return self._active.use(lambda embedder: self._settle_in(embedder, parents, arriving or {}, leaving))
+
+    def _settle_in(
+        self,
+        embedder: ContextualEmbedder,
+        parents: AbstractSet[Parent],
+        arriving: Mapping[str, Row],
+        leaving: AbstractSet[str],
+    ) -> int:
+        limit = embedder.model.config.max_siblings
         stale: list[tuple[Row, list[str]]] = []  # with the digest that it shall have, and the siblings' texts
         for group in self._groups(parents, arriving, leaving):
-            texts = [embedded_text(row.record) for row in group]
-            digests = [digest(text) for text in texts]
-            for place, row in enumerate(group):
-                chosen = choose_siblings(place, len(group), self._embedder.model.config.max_siblings)
-                expected = _row_digest(row.record, [digests[other] for other in chosen])
-                if expected != row.digest:
-                    stale.append((Row(row.record, expected), [texts[other] for other in chosen]))
+            for row, passage in zip(group, passages(group, limit), strict=True):
+                if passage.digest != row.digest:
+                    stale.append((Row(row.record, passage.digest), passage.siblings))
         order = {row_id: place for place, row_id in enumerate(arriving)}
         stale.sort(key=lambda change: order.get(change[0].record.id, -1))  # new rows come to the store as they arrived
         truncated = 0
         for start in range(0, len(stale), LONGEST_CHUNK):
             part, siblings = zip(*stale[start : start + LONGEST_CHUNK], strict=True)
-            embedded = self._embedder.embed_passages([embedded_text(row.record) for row in part], siblings)
-            self._store.add(part, embedded.vectors, fingerprint=self._embedder.fingerprint)
+            embedded = embedder.embed_passages([embedded_text(row.record) for row in part], siblings)
+            self._store.add(part, embedded.vectors, fingerprint=embedder.fingerprint)
             truncated += sum(
                 bool(cut) for row, cut in zip(part, embedded.truncated, strict=True) if row.record.id in order
             )
@@ -226,15 +230,6 @@ class Writer:
         return {parent for parent in parents if parent is not None}
 
 
-def rows(store: Store, where: Mapping[str, Any] | None) -> Iterator[Row]:
-    """All rows that match a filter, in order of insertion; the caller may delete what it was given."""
-    page = store.scroll(where=where)
-    while page:
-        following = store.scroll(where=where, after=page[-1].record.id)  # while that row is surely there
-        yield from page
-        page = following
-
-
 def _change(before: Record | None, record: Record) -> str:
     """What a record is to the one that had its id before."""
     if before is None:
@@ -243,9 +238,3 @@ def _change(before: Record | None, record: Record) -> str:
         return "replaced"
     same = canonical_json(before.metadata) == canonical_json(record.metadata)  # unlike ==, tells True from 1
     return "unchanged" if same else "updated"
-
-
-def _row_digest(record: Record, siblings: Sequence[bytes]) -> str:
-    """sha256 hex over title, text and siblings' digests, whose order changes no vector."""
-    parts = [digest(record.title), digest(record.text), *sorted(siblings)]
-    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,6 +89,9 @@ class BruteForceStore:
 
     def generations(self) -> list[Generation]:
         return [Generation(1, self.manifest().fingerprint, active=True, vectors=len(self._entries))]
+
+    def lease(self) -> AbstractContextManager[None]:
+        raise NotImplementedError
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         raise NotImplementedError

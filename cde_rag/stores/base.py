@@ -1,6 +1,7 @@
 """What every store keeps and answers: records, vectors in generations, one context per generation."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -203,6 +204,16 @@ class Store(Protocol):
 
     def generations(self) -> list[Generation]:
         """All generations, oldest first."""
+        ...
+
+    def lease(self) -> AbstractContextManager[None]:
+        """Hold the only right to work on generations, until the block ends or the process does.
+
+        The calls below do not ask for it; a run that makes several of them holds it, so that a second one is told.
+
+        Raises:
+            StoreError: Another run holds it, or the place is not writable.
+        """
         ...
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:

@@ -394,6 +394,17 @@ class StoreContract:
         store.activate(number)
         np.testing.assert_array_equal(store.vectors(["a", "b", "d"], fingerprint=OTHER), EXACT[[4, 8, 7]])
 
+    def test_one_run_at_a_time_works_on_generations(self, place: Opener) -> None:
+        store = created(place)
+        with store.lease():
+            for other in (store, place()):
+                with pytest.raises(StoreError, match="another"), other.lease():
+                    pass
+            store.add([row("a")], EXACT[:1], fingerprint=SPACE)  # the lease keeps nobody else waiting
+            assert place().count() == 1
+        with place().lease():
+            pass
+
     def test_generations_are_refused_where_they_make_no_sense(self, store: Store) -> None:
         number = store.create_generation(fingerprint=OTHER, context=b"other")
         with pytest.raises(StoreError):

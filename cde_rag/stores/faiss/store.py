@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,6 +16,7 @@ from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, DERIVED, write_durably
 from cde_rag.stores.faiss.index import build
+from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import GenerationState, Manifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records, check_records, encode
@@ -165,6 +166,10 @@ class FaissStore:
     def generations(self) -> list[Generation]:
         """See `Store.generations`."""
         return self._read(lambda view: view.manifest.public_generations())
+
+    def lease(self) -> AbstractContextManager[None]:
+        """See `Store.lease`."""
+        return leased(self._folder)
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """See `Store.create_generation`."""

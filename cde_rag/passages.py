@@ -1,0 +1,72 @@
+"""Passages as they are embedded: each with its siblings."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cde_rag.intake import Parent, embedded_text, parent_of
+from cde_rag.siblings import choose_siblings
+from cde_rag.stores.base import Record, Row, Store
+from cde_rag.texts import digest
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A record as it is embedded.
+
+    Attributes:
+        digest: Over its title, text and siblings.
+        siblings: Their texts.
+    """
+
+    digest: str
+    siblings: list[str]
+
+
+def passages(group: Sequence[Row], limit: int) -> list[Passage]:
+    """The rows of one parent, in order, as they are to be embedded."""
+    texts = [embedded_text(row.record) for row in group]
+    digests = [digest(text) for text in texts]
+    made: list[Passage] = []
+    for place, row in enumerate(group):
+        chosen = choose_siblings(place, len(group), limit)
+        found = _row_digest(row.record, [digests[other] for other in chosen])
+        made.append(Passage(found, [texts[other] for other in chosen]))
+    return made
+
+
+def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, limit: int) -> list[Passage]:
+    """Rows as they are embedded with the siblings that they have in the store now.
+
+    Args:
+        store: Holds a collection.
+        some: Rows of it.
+        parent_key: As in `Writer`.
+        limit: Most siblings of a passage.
+    """
+    groups: defaultdict[Parent, list[Row]] = defaultdict(list)
+    parents = {parent for row in some if (parent := parent_of(row.record, parent_key)) is not None}
+    for row in rows(store, {str(parent_key): {"in": list(parents)}}) if parents else ():
+        if (parent := parent_of(row.record, parent_key)) is not None:
+            groups[parent].append(row)
+    found: dict[str, Passage] = {}
+    for group in groups.values():
+        found.update(zip((row.record.id for row in group), passages(group, limit), strict=True))
+    return [found[row.record.id] if row.record.id in found else passages([row], limit)[0] for row in some]
+
+
+def rows(store: Store, where: Mapping[str, Any] | None) -> Iterator[Row]:
+    """All rows that match a filter, in order of insertion; the caller may delete what it was given."""
+    page = store.scroll(where=where)
+    while page:
+        following = store.scroll(where=where, after=page[-1].record.id)  # while that row is surely there
+        yield from page
+        page = following
+
+
+def _row_digest(record: Record, siblings: Sequence[bytes]) -> str:
+    """sha256 hex over title, text and siblings' digests, whose order changes no vector."""
+    parts = [digest(record.title), digest(record.text), *sorted(siblings)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()

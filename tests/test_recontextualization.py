@@ -1,0 +1,252 @@
+"""Moving a collection to a new context: it serves all the while, loses nothing, and ends as if built in it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from tiny import WORDS, tiny_cde_model
+
+from cde_rag import recontextualization as module
+from cde_rag.collection import Collection
+from cde_rag.context import Context
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.model import CDEModel
+from cde_rag.recontextualization import estimate, recontextualize, rollback
+from cde_rag.stores.base import Record
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.writing import Progress
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+
+SIZE = 8  # context documents
+
+
+@pytest.fixture(autouse=True)
+def small_chunks() -> Iterator[None]:
+    with mock.patch.object(module, "ROWS_AT_ONCE", 4):
+        yield
+
+
+def records(count: int, *, seed: int = 0) -> list[Record]:
+    draw = np.random.default_rng(seed)
+    return [
+        Record(f"{seed}-{i}", " ".join(draw.choice(WORDS, 6)), metadata={"page": f"p{i // 3}", "i": i})
+        for i in range(count)
+    ]
+
+
+def made(place: Path, model: CDEModel, *, parent_key: str | None = None, count: int = 30) -> Collection:
+    papers = records(count)
+    texts = [record.text for record in papers]
+    embedder = ContextualEmbedder.from_corpus(texts, model=model, context_size=SIZE, seed=0)
+    collection = Collection.create(FaissStore(place), embedder, parent_key=parent_key)
+    collection.add_records(papers)
+    return collection
+
+
+@pytest.fixture(params=[None, "page"])
+def papers(request: pytest.FixtureRequest, tmp_path: Path, tiny_model: CDEModel) -> Collection:
+    return made(tmp_path / "papers", tiny_model, parent_key=request.param)
+
+
+def opened(collection: Collection, model: CDEModel) -> Collection:
+    return Collection.open(FaissStore(collection.store._folder), model=model)
+
+
+def move(collection: Collection, seed: int = 1, **more: Any) -> module.Recontextualization:
+    return recontextualize(collection, seed=seed, context_size=SIZE, **more)
+
+
+def assert_as_if_built(collection: Collection, place: Path) -> None:
+    """All vectors are those of a collection that was built in the active context from the same records."""
+    found = list(collection.scroll())
+    fresh = Collection.create(FaissStore(place), collection.embedder, parent_key=collection.parent_key)
+    fresh.add_records(found)
+    ids = [record.id for record in found]
+    np.testing.assert_allclose(collection.vectors(ids), fresh.vectors(ids), atol=1e-5)
+    assert [row.digest for row in collection.store.get(ids)] == [row.digest for row in fresh.store.get(ids)]
+    assert collection.verify() == []
+
+
+def test_it_ends_as_if_built_in_the_new_context(papers: Collection, tmp_path: Path, tiny_model: CDEModel):
+    before = papers.embedder.fingerprint
+    ids = [record.id for record in papers.scroll()]
+    old = papers.vectors(ids)
+    report = move(papers)
+    assert (report.documents, report.embedded, report.generation) == (30, 30, 2)
+    assert report.fingerprint == papers.inspect().fingerprint == papers.embedder.fingerprint != before
+    assert papers.inspect().context_seed == 1
+    assert np.abs(papers.vectors(ids) - old).max() > 1e-2
+    assert_as_if_built(papers, tmp_path / "fresh")
+    assert opened(papers, tiny_model).search("river bank") == papers.search("river bank")
+
+
+def test_who_opened_it_before_follows(papers: Collection, tiny_model: CDEModel):
+    reader, writer, diverse = (opened(papers, tiny_model) for _ in range(3))
+    move(papers)
+    assert reader.search("river bank", 5) == papers.search("river bank", 5)
+    assert writer.add(["money loan"], ids=["new"], metadata=[{"page": "p0"}]).added == 1
+    assert diverse.search_diverse("money", 3) == papers.search_diverse("money", 3)
+    assert {reader.embedder.fingerprint, writer.embedder.fingerprint} == {papers.embedder.fingerprint}
+    assert papers.search("money loan", 1, where={"page": "p0"})[0].id == "new"
+
+
+def test_the_same_documents_are_no_new_context(papers: Collection):
+    report = move(papers, seed=0)
+    assert (report.embedded, report.generation) == (0, 1)
+
+
+def changing(papers: Collection, at: int) -> Callable[[Progress], None]:
+    """Changes everything that can change, in the middle of a run."""
+
+    def change(progress: Progress) -> None:
+        if progress.done == at:
+            papers.add_records([Record("0-1", "flood of risk", metadata={"page": "p0"})])
+            papers.add_records([Record("0-25", "flood of credit", metadata={"page": "p8"})])
+            papers.add_records(records(5, seed=7))
+            papers.delete(["0-0", "0-29"])
+            papers.add_records([Record("0-9", next(iter(papers.get(["0-9"]))).text, metadata={"page": "p0"})])
+
+    return change
+
+
+def test_what_changes_meanwhile_is_right_afterwards(papers: Collection, tmp_path: Path, tiny_model: CDEModel):
+    other = opened(papers, tiny_model)
+    report = move(papers, on_progress=changing(other, 12))
+    assert report.documents == 33
+    texts = {record.id: record.text for record in papers.scroll()}
+    assert texts["0-1"] == "flood of risk"
+    assert texts["0-25"] == "flood of credit"
+    assert "7-4" in texts
+    assert not {"0-0", "0-29"} & set(texts)
+    assert_as_if_built(papers, tmp_path / "fresh")
+
+
+class KilledError(Exception):
+    pass
+
+
+def killed_at(done: int) -> Callable[[Progress], None]:
+    def kill(progress: Progress) -> None:
+        if progress.done >= done:
+            raise KilledError
+
+    return kill
+
+
+def test_an_interrupted_run_continues_with_its_context(papers: Collection, tmp_path: Path, tiny_model: CDEModel):
+    before = papers.search("river bank", 5)
+    with pytest.raises(KilledError):
+        move(papers, on_progress=killed_at(12))
+    assert papers.search("river bank", 5) == before
+    context = papers.store.context(2)
+    papers.add_records(records(40, seed=3))  # another sample would be drawn now
+    papers = opened(papers, tiny_model)
+    report = move(papers)
+    assert papers.store.context() == context
+    assert report.documents == 70
+    if papers.parent_key is None:
+        assert report.embedded == 58
+    assert_as_if_built(papers, tmp_path / "fresh")
+
+
+def test_other_arguments_begin_anew(papers: Collection):
+    with pytest.raises(KilledError):
+        move(papers, seed=1, on_progress=killed_at(12))
+    report = move(papers, seed=2)
+    assert (report.embedded, report.generation) == (30, 3)
+    assert [one.number for one in papers.store.generations()] == [1, 3]
+
+
+def test_two_generations_are_kept(papers: Collection):
+    for seed in (1, 2, 3):
+        move(papers, seed=seed)
+    assert [(one.number, one.active) for one in papers.store.generations()] == [(3, False), (4, True)]
+
+
+def test_rollback_keeps_what_came_and_what_went(papers: Collection, tmp_path: Path):
+    before = papers.embedder.fingerprint
+    move(papers)
+    papers.add_records(records(5, seed=7))
+    papers.delete(["0-0", "0-29"])
+    papers.add_records([Record("0-1", "flood of risk", metadata={"page": "p0"})])
+    report = rollback(papers)
+    assert (report.documents, report.generation) == (33, 1)
+    assert papers.embedder.fingerprint == before
+    assert_as_if_built(papers, tmp_path / "fresh")
+    if papers.parent_key is None:
+        assert report.embedded == 6
+    papers.delete(["7-0"])
+    forward = move(papers)
+    assert forward.generation == 2
+    assert forward.embedded == (0 if papers.parent_key is None else 4)  # the passages beside it on its page
+    assert forward.documents == 32
+    assert_as_if_built(papers, tmp_path / "again")
+
+
+def test_nothing_to_roll_back_to(papers: Collection):
+    with pytest.raises(StoreError, match="nothing to roll back to"):
+        rollback(papers)
+
+
+def test_a_second_run_is_told_and_the_first_goes_on(papers: Collection, tmp_path: Path, tiny_model: CDEModel):
+    other, told = opened(papers, tiny_model), list[str]()
+
+    def begin_another(progress: Progress) -> None:
+        for run in (move, rollback):
+            with pytest.raises(StoreError, match="another at work") as raised:
+                run(other)
+            told.append(str(raised.value))
+
+    move(papers, on_progress=begin_another)
+    assert told
+    assert_as_if_built(papers, tmp_path / "fresh")
+
+
+def test_searches_meanwhile_never_fail_nor_mix(papers: Collection, tiny_model: CDEModel):
+    """Each answer is wholly that of the one context or of the other."""
+    expected = [papers.search("river bank", 5)]
+    reader, done, answers = opened(papers, tiny_model), threading.Event(), list[Any]()
+
+    def search() -> None:
+        while not done.is_set():
+            answers.append(reader.search("river bank", 5))
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    move(papers)
+    expected.append(papers.search("river bank", 5))
+    done.set()
+    thread.join()
+    assert len(answers) > 1
+    assert all(answer in expected for answer in answers)
+
+
+def test_another_model_takes_over_and_the_old_one_is_told(papers: Collection, tmp_path: Path, tiny_model: CDEModel):
+    reader, other = opened(papers, tiny_model), tiny_cde_model(seed=1)
+    report = move(papers, seed=0, model=other)
+    assert (report.embedded, report.generation) == (30, 2)
+    with pytest.raises(ContextMismatchError, match=r"made by 'tiny'"):
+        reader.search("river")
+    assert_as_if_built(opened(papers, other), tmp_path / "fresh")
+
+
+def test_an_empty_collection(tmp_path: Path, tiny_model: CDEModel):
+    empty = Collection.create(FaissStore(tmp_path / "empty"), ContextualEmbedder(tiny_model, Context.null(tiny_model)))
+    with pytest.raises(CorpusError):
+        recontextualize(empty)
+    with pytest.raises(StoreError, match="empty collection"):
+        estimate(empty)
+
+
+def test_the_estimate_changes_nothing(papers: Collection):
+    found = estimate(papers, sample=10)
+    assert (found.documents, found.vector_bytes) == (30, 30 * 16 * 4)
+    assert found.tokens == pytest.approx(30 * 8, rel=0.5)
+    assert found.seconds > 0
+    assert len(papers.store.generations()) == 1
