@@ -1,0 +1,181 @@
+"""CDEEmbedding: cde-rag's embedder as LlamaIndex calls it. What guards its context is in fitting.py."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from llama_index.core import Settings
+from llama_index.core.base.embeddings.base import Embedding
+from llama_index.core.ingestion import run_transformations
+from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from llama_index.embeddings.cde.binding import DEFAULT_MODEL
+from llama_index.embeddings.cde.caching import through_cache
+from llama_index.embeddings.cde.callers import Caller, caller_of
+from llama_index.embeddings.cde.events import announced
+from llama_index.embeddings.cde.fitting import FittedEmbedding
+from llama_index.embeddings.cde.spaces import check
+from typing_extensions import override
+
+
+class CDEEmbedding(FittedEmbedding):
+    """Contextual document embeddings: what a corpus has in common is its context, made once.
+
+    Without a file at `context_path`, the context is made in the first build of an index, run of a pipeline or direct
+    call of `get_text_embedding_batch`, of all texts of that call. Queries, inserted or refreshed documents and a
+    splitter's sentences are refused until then: nothing may be embedded in a context that is not the corpus's.
+
+    As a transformation it sees nodes, and embeds each given its siblings: the nodes of the same source document.
+
+    Example:
+        embedding = CDEEmbedding(context_path="papers.context.safetensors")
+        transformations = [SentenceSplitter(chunk_size=200), embedding]
+        index = VectorStoreIndex.from_documents(documents, transformations=transformations, embed_model=embedding)
+    """
+
+    @classmethod
+    @override
+    def class_name(cls) -> str:
+        """The name under which LlamaIndex writes it down."""
+        return "CDEEmbedding"
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Sequence[BaseNode],
+        *,
+        transformations: Sequence[TransformComponent] | None = None,
+        model_name: str = DEFAULT_MODEL,
+        context_size: int = 512,
+        seed: int = 0,
+    ) -> "CDEEmbedding":
+        """Make the context of documents, split as `VectorStoreIndex.from_documents` splits them.
+
+        Args:
+            documents: The whole corpus.
+            transformations: Those of the index, without the embedding; `Settings.transformations` by default.
+            model_name: As in the class.
+            context_size: As in the class.
+            seed: As in the class.
+
+        Raises:
+            CorpusError: No text.
+        """
+        steps = Settings.transformations if transformations is None else transformations
+        nodes = run_transformations(documents, steps, in_place=False)
+        return cls.from_nodes(nodes, model_name=model_name, context_size=context_size, seed=seed)
+
+    @classmethod
+    def from_nodes(
+        cls, nodes: Sequence[BaseNode], *, model_name: str = DEFAULT_MODEL, context_size: int = 512, seed: int = 0
+    ) -> "CDEEmbedding":
+        """Make the context of nodes, as they will be embedded; arguments and errors as in `from_documents`."""
+        embedding = cls(model_name=model_name, context_size=context_size, seed=seed)
+        embedding.fit([_content(node) for node in nodes])
+        return embedding
+
+    @override
+    def get_query_embedding(self, query: str) -> Embedding:
+        """Embed a text that searches."""
+        return self._query(query, caller_of(self))
+
+    @override
+    async def aget_query_embedding(self, query: str) -> Embedding:
+        """As `get_query_embedding`, in a thread."""
+        return await asyncio.to_thread(self._query, query, caller_of(self))
+
+    @override
+    def get_text_embedding(self, text: str) -> Embedding:
+        """Embed one document; never makes a context."""
+        with announced(self):
+            return self._get_text_embedding(text)
+
+    @override
+    async def aget_text_embedding(self, text: str) -> Embedding:
+        """As `get_text_embedding`, in a thread."""
+        return await asyncio.to_thread(self.get_text_embedding, text)
+
+    @override
+    def get_text_embedding_batch(self, texts: list[str], show_progress: bool = False, **kwargs: Any) -> list[Embedding]:
+        """Embed documents that come as strings, without siblings; makes the context where that is due."""
+        return self._batch(texts, caller_of(self), show_progress)
+
+    @override
+    async def aget_text_embedding_batch(
+        self, texts: list[str], show_progress: bool = False, **kwargs: Any
+    ) -> list[Embedding]:
+        """As `get_text_embedding_batch`, in a thread."""
+        return await asyncio.to_thread(self._batch, texts, caller_of(self), show_progress)
+
+    @override
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        """Give nodes their embeddings, each made given its siblings; makes the context where that is due."""
+        return self._transform(nodes, caller_of(self), kwargs)
+
+    @override
+    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        """As `__call__`, in a thread."""
+        return await asyncio.to_thread(self._transform, nodes, caller_of(self), kwargs)
+
+    def _query(self, query: str, caller: Caller) -> Embedding:
+        check(caller, self.fingerprint)
+        with announced(self):
+            return self._get_query_embedding(query)
+
+    def _batch(self, texts: Sequence[str], caller: Caller, progress: bool) -> list[Embedding]:  # noqa: FBT001
+        self._admit(texts, caller)
+        if not texts:
+            return []
+        with announced(self):
+            return self._documents(texts, None, progress=progress)
+
+    def _transform(self, nodes: Sequence[BaseNode], caller: Caller, options: Mapping[str, Any]) -> Sequence[BaseNode]:
+        full = [(node, text) for node in nodes if (text := _content(node)).strip()]  # an index skips the others, too
+        texts = [text for _, text in full]
+        self._admit(texts, caller, {node.ref_doc_id or node.node_id for node in nodes})
+        if texts:
+            with announced(self):
+                progress = bool(options.get("show_progress"))
+                embeddings = self._documents(texts, [node.ref_doc_id for node, _ in full], progress=progress)
+            for (node, _), embedding in zip(full, embeddings, strict=True):
+                node.embedding = embedding
+        return nodes
+
+    def _documents(
+        self, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool = False
+    ) -> list[Embedding]:
+        """Embed documents. What was made given siblings is no property of the text alone, and is not cached."""
+        embedder = self._bound()
+        given = 0 if parents is None else len(parents) - parents.count(None)
+        self._with_parent += given
+        self._without_parent += len(texts) - given
+        if given:
+            return embedder.embed_documents(texts, parents=parents, progress=progress).tolist()
+        return self._cached("document", texts, lambda part: embedder.embed_documents(part, progress=progress).tolist())
+
+    def _cached(
+        self, role: str, texts: Sequence[str], embed: Callable[[Sequence[str]], list[Embedding]]
+    ) -> list[Embedding]:
+        if self.embeddings_cache is None:
+            return embed(texts)
+        return through_cache(self.embeddings_cache, f"{self.fingerprint}:{role}", texts, embed)
+
+    @override
+    def _get_query_embedding(self, query: str) -> Embedding:
+        embedder = self._bound()
+        return self._cached("query", [query], lambda part: embedder.embed_queries(part).tolist())[0]
+
+    @override
+    async def _aget_query_embedding(self, query: str) -> Embedding:
+        return await asyncio.to_thread(self._get_query_embedding, query)
+
+    @override
+    def _get_text_embedding(self, text: str) -> Embedding:
+        return self._documents([text], None)[0]
+
+    @override
+    def _get_text_embeddings(self, texts: list[str]) -> list[Embedding]:
+        return self._documents(texts, None)
+
+
+def _content(node: BaseNode) -> str:
+    return node.get_content(metadata_mode=MetadataMode.EMBED)

@@ -1,0 +1,172 @@
+"""An embedding model bound to one context, which goes with it to files, dictionaries and worker processes."""
+
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.embeddings.cde.inspection import EmbeddingInspection
+from llama_index.embeddings.cde.spaces import REMEDY, vector_name
+from pydantic import AfterValidator
+from typing_extensions import Self, override
+
+from cde_rag import Context, ContextMismatchError, ContextMissingError, ContextualEmbedder
+
+DEFAULT_MODEL = "cde-mini"
+CONTEXT_FILE = "cde.context.safetensors"  # in LlamaIndex's folder, beside docstore.json
+
+
+def _as_written(path: str | Path | None) -> str | None:
+    """A path as it stands in dictionaries and JSON."""
+    return None if path is None else str(path)
+
+
+class BoundEmbedding(BaseEmbedding):
+    """An embedding model that has one context, or waits for it. Thread-safe."""
+
+    model_name: str = Field(default=DEFAULT_MODEL, description="Name of a bundled model, or a folder with a model.")
+    context_path: Annotated[str | Path | None, AfterValidator(_as_written)] = Field(
+        default=None, description="The context's file: loaded where it exists, else written when the context is made."
+    )
+    fingerprint: str | None = Field(default=None, description="Of the vector space; None until there is a context.")
+    context_size: int = Field(default=512, ge=1, description="Documents in a context that is made here.")
+    seed: int = Field(default=0, description="Of the sample that a context is made of.")
+    auto_fit: bool = Field(default=True, description="Whether the first build makes the context.")
+    device: str | None = Field(default=None, description="Where the model computes; see cde_rag.CDEModel.")
+    dtype: str | None = Field(default=None, description="What it computes in; see cde_rag.CDEModel.")
+    embed_batch_size: int = Field(default=32, gt=0, le=2048, description="Texts per forward pass.")
+
+    _context: Context | None = PrivateAttr(default=None)
+    _embedder: ContextualEmbedder | None = PrivateAttr(default=None)
+    _lock: Any = PrivateAttr(default_factory=threading.RLock)
+    _with_parent: int = PrivateAttr(default=0)
+    _without_parent: int = PrivateAttr(default=0)
+
+    @override
+    def model_post_init(self, context: Any, /) -> None:
+        """Load the context's file, where there is one; pydantic calls this."""
+        super().model_post_init(context)
+        self._load()
+
+    @classmethod
+    def load(cls, path: str | Path, *, model_name: str = DEFAULT_MODEL) -> Self:
+        """Load the context that `save` wrote.
+
+        Raises:
+            ContextFormatError: The file is damaged, or of a newer format.
+            ContextMissingError: There is no such file.
+        """
+        return cls(context_path=str(path), fingerprint=Context.load(path).fingerprint, model_name=model_name)
+
+    @classmethod
+    def from_persist_dir(cls, persist_dir: str | Path = "./storage", *, model_name: str = DEFAULT_MODEL) -> Self:
+        """Load the context that `persist` wrote beside an index; raises as `load`."""
+        return cls.load(Path(persist_dir) / CONTEXT_FILE, model_name=model_name)
+
+    def save(self, path: str | Path) -> None:
+        """Write the context, `*.context.safetensors`, and remember where.
+
+        Raises:
+            ContextMismatchError: The file is the context of other vectors.
+            ContextMissingError: There is no context yet.
+        """
+        context = self._bound().context
+        if Path(path).exists() and (kept := Context.load(path).fingerprint) != context.fingerprint:
+            remedy = f"{path} is the context of those: choose another place, or delete it if the vectors are gone."
+            raise ContextMismatchError(expected=kept, found=context.fingerprint, remedy=remedy)
+        context.save(path)
+        self.context_path = str(path)
+
+    def persist(self, persist_dir: str | Path = "./storage") -> None:
+        """Save the context beside what `storage_context.persist(persist_dir)` writes; raises as `save`."""
+        Path(persist_dir).mkdir(parents=True, exist_ok=True)
+        self.save(Path(persist_dir) / CONTEXT_FILE)
+
+    @property
+    def vector_name(self) -> str:
+        """What a Qdrant collection calls vectors of this space: `QdrantVectorStore(…, dense_vector_name=…)`.
+
+        Raises:
+            ContextMissingError: There is no context yet.
+        """
+        return vector_name(self._bound().fingerprint)
+
+    def inspect(self) -> EmbeddingInspection:
+        """What this embedding is, and how many of its documents had a parent."""
+        manifest = None if self._context is None else self._context.manifest
+        return EmbeddingInspection(
+            model=self.model_name,
+            fingerprint=self.fingerprint,
+            context_size=0 if self._context is None else self._context.size,
+            context_source=None if manifest is None else manifest.source,
+            context_documents_seen=0 if manifest is None else manifest.documents_seen,
+            texts_with_parent=self._with_parent,
+            texts_without_parent=self._without_parent,
+        )
+
+    @override
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """The fields, from which `from_dict` makes the same embedding if the context is in a file."""
+        data = super().to_dict(**kwargs)
+        if self.fingerprint is None:
+            data["unfitted"] = uuid4().hex  # no cache of transformations may find what another context made
+        return data
+
+    @override
+    def to_payload(self) -> dict[str, Any]:
+        """What goes into events: names and the fingerprint, no texts."""
+        return {**super().to_payload(), "fingerprint": self.fingerprint}
+
+    @override
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to a worker process: the fields, and the context as its file's bytes."""
+        fields = {name: getattr(self, name) for name, field in type(self).model_fields.items() if not field.exclude}
+        return {"fields": fields, "context": None if self._context is None else self._context.to_bytes()}
+
+    @override
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy in a worker process sees a part of the corpus: it never makes a context."""
+        self.__init__(**{**state["fields"], "auto_fit": False})
+        if self._context is None and state["context"] is not None:
+            self._bind(Context.from_bytes(state["context"], where="The context from the main process"))
+
+    @override
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Model and context do not change, so that a copy shares them."""
+        return self.model_copy()
+
+    def _load(self) -> None:
+        if self._context is None and self.context_path is not None and Path(self.context_path).exists():
+            self._bind(Context.load(self.context_path))
+
+    def _bind(self, context: Context, embedder: ContextualEmbedder | None = None) -> None:
+        if self.fingerprint not in (None, context.fingerprint):
+            remedy = "This embedding keeps its context; make another CDEEmbedding for another context."
+            raise ContextMismatchError(expected=str(self.fingerprint), found=context.fingerprint, remedy=remedy)
+        self._context, self._embedder, self.fingerprint = context, embedder, context.fingerprint
+        if self.model_name == DEFAULT_MODEL:  # an alias of the newest model, which may be another one tomorrow
+            self.model_name = context.identity.name
+
+    def _bound(self) -> ContextualEmbedder:
+        """The embedder, loaded on first use.
+
+        Raises:
+            ContextMissingError: There is no context.
+        """
+        with self._lock:
+            self._load()
+            if self._context is None:
+                name = "" if self.fingerprint is None else f" {self.fingerprint[:16]}…"
+                place = "" if self.context_path is None else f" ({self.context_path} is no file)"
+                raise ContextMissingError(f"There is no context{name}{place}. {REMEDY}")
+            if self._embedder is None:
+                self._embedder = ContextualEmbedder(
+                    self.model_name,
+                    self._context,
+                    device=self.device,
+                    dtype=self.dtype,
+                    mini_batch_size=self.embed_batch_size,
+                )
+            return self._embedder

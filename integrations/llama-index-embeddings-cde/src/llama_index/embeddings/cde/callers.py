@@ -1,0 +1,115 @@
+"""Who asks for embeddings: the framework's trace, and the objects on the call stack, tell a build from all else."""
+
+import inspect
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from llama_index.core import DocumentSummaryIndex, PropertyGraphIndex, VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks.base import global_stack_trace_ids
+from llama_index.core.data_structs.data_structs import IndexStruct
+from llama_index.core.graph_stores import SimplePropertyGraphStore
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import BaseComponent
+from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index_instrumentation import DispatcherSpanMixin
+
+WHOLE_CORPUS = (VectorStoreIndex, PropertyGraphIndex, DocumentSummaryIndex)  # others embed piece by piece
+BUILD = "index_construction"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What the call stack and the trace say of one call.
+
+    Attributes:
+        traces: Names of the framework's traces that are open, outermost first.
+        index: The index that asks, or for which a retriever asks.
+        struct: What the index persists of itself, as far as it exists.
+        pipeline: The ingestion pipeline that asks.
+        component: Another part of the framework, such as a splitter, that asks for its own purposes.
+    """
+
+    traces: tuple[str, ...] = field(default_factory=lambda: tuple(global_stack_trace_ids.get()))
+    index: BaseIndex[Any] | None = None
+    struct: IndexStruct | None = None
+    pipeline: IngestionPipeline | None = None
+    component: object | None = None
+
+    @property
+    def builds(self) -> bool:
+        """Whether a new index is being built."""
+        return self.component is None and self.traces[-1:] == (BUILD,) and not self.adds
+
+    @property
+    def adds(self) -> bool:
+        """Whether documents are being added to an index that exists."""
+        return any(word in trace for trace in self.traces for word in ("insert", "refresh", "update"))
+
+    @property
+    def stores(self) -> list[object]:
+        """Where the vectors will be, or are."""
+        if self.index is not None:
+            context = self.index.storage_context
+            return [context.vector_store, context.property_graph_store]
+        return [] if self.pipeline is None else [self.pipeline.vector_store]
+
+
+def caller_of(embedding: object) -> Caller:
+    """The nearest part of the framework on the stack that is not the embedding itself."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, IngestionPipeline):
+            return Caller(pipeline=owner)
+        if isinstance(owner, BaseIndex):
+            return Caller(index=owner, struct=_struct(frame, owner))
+        if isinstance(owner, BaseRetriever) and isinstance(index := getattr(owner, "_index", None), BaseIndex):
+            return Caller(index=index, struct=index.index_struct, component=owner)
+        if owner is not embedding and isinstance(owner, BaseComponent | DispatcherSpanMixin):
+            return Caller(component=owner)
+        frame = frame.f_back
+    return Caller()
+
+
+def _struct(frame: FrameType | None, index: BaseIndex[Any]) -> IndexStruct | None:
+    """The struct of an index; while it is built, the index itself does not have it yet."""
+    if hasattr(index, "_index_struct"):
+        return index.index_struct
+    while frame is not None and frame.f_locals.get("self") is index:
+        struct = frame.f_locals.get("index_struct")
+        if isinstance(struct, IndexStruct):
+            return struct
+        frame = frame.f_back
+    return None
+
+
+def refusal(caller: Caller, documents: Collection[str]) -> str | None:
+    """Why no context may be fitted on what `caller` wants embedded; None where it may.
+
+    Args:
+        caller: Who asks.
+        documents: Ids of the source documents of this call, as far as they are known.
+    """
+    if caller.component is not None:
+        return f"{type(caller.component).__name__} asks for vectors of texts that are not the corpus"
+    if caller.adds:
+        return "These documents are added to an index that exists"
+    if caller.index is not None and not (caller.builds and isinstance(caller.index, WHOLE_CORPUS)):
+        return f"{type(caller.index).__name__} does not show its whole corpus before the first vector"
+    if any(_holds_vectors(store) for store in caller.stores):
+        return "There are vectors in the store already"
+    docstore = None if caller.pipeline is None else caller.pipeline.docstore
+    if docstore is not None and not set(docstore.get_all_document_hashes().values()) <= set(documents):
+        return "The pipeline's docstore knows documents of earlier runs"
+    return None
+
+
+def _holds_vectors(store: object) -> bool:
+    """Whether one of the framework's own stores has vectors; other stores cannot be asked."""
+    if isinstance(store, SimpleVectorStore):
+        return bool(store.data.embedding_dict)
+    return isinstance(store, SimplePropertyGraphStore) and bool(store.graph.nodes)

@@ -1,0 +1,113 @@
+"""When a context may be made of what arrives, when that is refused, and what is warned of."""
+
+import warnings
+from collections.abc import Collection, Sequence
+from typing import Any
+from weakref import WeakSet
+
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.indices.base import BaseIndex
+from llama_index.embeddings.cde.binding import BoundEmbedding
+from llama_index.embeddings.cde.callers import Caller, refusal
+from llama_index.embeddings.cde.spaces import REMEDY, check, mark
+from typing_extensions import Self
+
+from cde_rag import Context, ContextMissingError, ContextReusedWarning, ContextualEmbedder, PartialContextWarning
+
+
+class FittedEmbedding(BoundEmbedding):
+    """An embedding model that makes its context of the first corpus it sees as a whole, and of nothing else."""
+
+    _builds: WeakSet[BaseIndex[Any]] = PrivateAttr(default_factory=WeakSet)  # indexes that were built in the context
+    _awaits_build: bool = PrivateAttr(default=False)  # the context was made for the build that comes next
+
+    @classmethod
+    def from_embedder(cls, embedder: ContextualEmbedder) -> Self:
+        """Take over an embedder of cde-rag, however its context was sampled."""
+        embedding = cls(model_name=embedder.context.identity.name)
+        embedding.bind(embedder)
+        return embedding
+
+    def bind(self, embedder: ContextualEmbedder) -> None:
+        """Take over an embedder of cde-rag with its context.
+
+        Raises:
+            ContextMismatchError: There is another context already.
+        """
+        with self._lock:
+            self._bind(embedder.context, embedder)
+            self._awaits_build = True
+
+    def fit(self, texts: Sequence[str]) -> None:
+        """Make the context of these texts, in the form in which they will be embedded.
+
+        Raises:
+            ContextMismatchError: There is a context already, of other texts.
+            CorpusError: No text.
+        """
+        with self._lock:
+            self._fit(texts, "explicit")
+            self._awaits_build = True
+
+    def _fit(self, texts: Sequence[str], source: str) -> None:
+        embedder = ContextualEmbedder.from_corpus(
+            texts,
+            model=self.model_name,
+            context_size=self.context_size,
+            seed=self.seed,
+            source=source,
+            device=self.device,
+            dtype=self.dtype,
+            mini_batch_size=self.embed_batch_size,
+        )
+        self._bind(embedder.context, embedder)
+        if self.context_path is not None:
+            self.save(self.context_path)  # before the first vector
+
+    def _admit(self, texts: Sequence[str], caller: Caller, documents: Collection[str] = ()) -> None:
+        """Before the first vector: refuse what would mix, fit where that is due, warn where a context is reused.
+
+        Args:
+            texts: What is to be embedded.
+            caller: Who asks.
+            documents: Ids of the source documents, as far as they are known.
+        """
+        with self._lock:
+            self._load()
+            check(caller, self.fingerprint)
+            if texts and self.fingerprint is None:
+                self._fit_for(texts, caller, documents)
+            elif texts and caller.builds and caller.index not in self._builds and not self._awaits_build:
+                _warn_reused(self._bound().context)
+            if caller.builds:
+                self._awaits_build = caller.index is None  # a transformation runs before the index that it is for
+                if caller.index is not None:
+                    self._builds.add(caller.index)
+            if self.fingerprint is not None:
+                mark(caller.struct, self.fingerprint)
+
+    def _fit_for(self, texts: Sequence[str], caller: Caller, documents: Collection[str]) -> None:
+        reason = refusal(caller, documents) if self.auto_fit else "This embedding makes none by itself (auto_fit=False)"
+        if reason is not None:
+            raise ContextMissingError(f"There is no context. {reason}. {REMEDY}")
+        partial = len(texts) == getattr(caller.index, "_insert_batch_size", None)
+        self._fit(texts, "first_slice" if partial else "all")
+        if partial:
+            warnings.warn(
+                f"The context was made of the first {len(texts)} nodes, all that the index shows at once; if there are "
+                "more, their texts had no part in it. To make it of all, use embed_model=CDEEmbedding.from_documents("
+                "documents), or the embedding also as a transformation: VectorStoreIndex.from_documents(documents, "
+                "transformations=[splitter, embedding], embed_model=embedding).",
+                PartialContextWarning,
+                stacklevel=2,
+            )
+
+
+def _warn_reused(context: Context) -> None:
+    warnings.warn(
+        f"A new index is built in the context {context.fingerprint[:16]}…, which was made before, of "
+        f"{context.manifest.documents_seen} texts. That is right for the same documents, and for indexes that are "
+        "searched as one. For others take an embedding of their own: CDEEmbedding.from_documents(documents).",
+        ContextReusedWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,72 @@
+"""A tiny model in a folder, and corpora made of its words."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from llama_index.core import Document, Settings
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.embeddings.cde import CDEEmbedding
+from tiny import WORDS, tiny_network, tiny_tokenizer
+
+from cde_rag.model import checkpoints
+
+SHARED = Path(__file__).resolve().parents[4] / "shared"
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    return str(folder)
+
+
+@pytest.fixture
+def fresh(tiny_folder: str) -> Callable[..., CDEEmbedding]:
+    """Makes embeddings of the tiny model."""
+
+    def make(**fields: object) -> CDEEmbedding:
+        return CDEEmbedding(model_name=tiny_folder, **fields)  # pyright: ignore[reportArgumentType]
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    """Short passages, and nothing left behind in LlamaIndex's global settings."""
+    Settings.transformations = [SentenceSplitter(chunk_size=60, chunk_overlap=0)]
+    yield
+    Settings._transformations = None
+    Settings._embed_model = None
+
+
+@pytest.fixture
+def own_loop() -> Iterator[None]:
+    """An event loop that is closed again, for builds with `use_async=True`: LlamaIndex leaves the one it makes open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    loop.close()
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not (SHARED / "data").is_dir():
+        pytest.skip("the evaluation data is on the project's own machines only")
+    return SHARED / "data"
+
+
+def sentences(count: int, *, seed: int = 0) -> list[str]:
+    """Different sentences of eight words."""
+    words = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[" ".join(words.choices(WORDS, k=8))] = None
+    return list(found)
+
+
+def corpus(count: int = 80, *, seed: int = 0) -> list[Document]:
+    return [Document(text=text, id_=f"{seed}-{number}") for number, text in enumerate(sentences(count, seed=seed))]
