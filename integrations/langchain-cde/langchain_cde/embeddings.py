@@ -191,12 +191,8 @@ class CDEEmbeddings(Embeddings):
 
 def _bound(context: Context, model: str | Path | CDEModel | None) -> ContextualEmbedder:
     """The context with the model that it names, or the one given."""
-    if model is not None:
-        return ContextualEmbedder(model, context)
+    name = context.identity.name
     try:
-        return ContextualEmbedder(context.identity.name, context)
+        return ContextualEmbedder(name if model is None else model, context)
     except ModelError as error:
-        raise ModelError(
-            f"The context was made by the model {context.identity.name!r}. {error} Where its files are elsewhere, give "
-            "model=folder."
-        ) from error
+        raise ModelError(f"The context was made by the model {name!r}. {error} Give its folder as model=….") from error

@@ -1,0 +1,55 @@
+"""On real texts LangChain's retrievers return what the core returns."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from langchain_core.documents import Document
+from langchain_qdrant import QdrantVectorStore
+
+from cde_rag import Collection, ContextualEmbedder
+from cde_rag.stores.faiss import FaissStore
+from langchain_cde import CDEEmbeddings, CDERetriever, CDEVectorStore
+
+PAPERS, CLAIMS = 200, 25
+
+
+def rows(path: Path, count: int) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line, _ in zip(file, range(count), strict=False)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+def test_the_same_top_ten(shared_data: Path, tmp_path: Path) -> None:
+    papers = rows(shared_data / "eval/scifact/corpus.jsonl.gz", PAPERS)
+    claims = [row["text"] for row in rows(shared_data / "eval/scifact/queries.jsonl.gz", CLAIMS)]
+    texts = [f"{paper['title']} {paper['text']}" for paper in papers]
+
+    core = Collection.create(FaissStore(tmp_path / "core"), ContextualEmbedder.from_corpus(texts))
+    core.add(
+        [paper["text"] for paper in papers],
+        ids=[paper["_id"] for paper in papers],
+        titles=[paper["title"] for paper in papers],
+    )
+    documents = [
+        Document(id=paper["_id"], page_content=text, metadata={"paper": paper["_id"]})
+        for paper, text in zip(papers, texts, strict=True)
+    ]
+    embeddings = CDEEmbeddings.from_documents(documents)
+    store = CDEVectorStore.from_documents(documents, embeddings, store=FaissStore(tmp_path / "langchain"))
+    name = embeddings.vector_name
+    numbers = list(range(PAPERS))  # Qdrant takes no other ids
+    qdrant = QdrantVectorStore.from_documents(documents, embeddings, ids=numbers, location=":memory:", vector_name=name)
+
+    expected = [[hit.id for hit in core.search(claim, 10)] for claim in claims]
+    assert all(len(set(ten)) == 10 for ten in expected)
+    for retriever in (
+        CDERetriever(collection=store.collection, k=10),
+        CDERetriever(collection=core, k=10),
+        store.as_retriever(search_kwargs={"k": 10}),
+    ):
+        assert [[document.id for document in retriever.invoke(claim)] for claim in claims] == expected
+    by_qdrant = [qdrant.similarity_search(claim, 10) for claim in claims]
+    assert [[document.metadata["paper"] for document in ten] for ten in by_qdrant] == expected

@@ -1,0 +1,263 @@
+"""What each guard of langchain-cde is for: without it, its test fails.
+
+Run with: python integrations/langchain-cde/tests/mutations.py [word of a guard]
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "langchain_cde"
+ROOT = HERE.parents[2]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A guard taken out, and the test that misses it.
+
+    Attributes:
+        module: In langchain_cde.
+        guard: Text that stands there once.
+        replacement: What comes in its place.
+        test: Of `tests`, as pytest names it.
+    """
+
+    module: str
+    guard: str
+    replacement: str
+    test: str
+
+
+EMBEDDINGS = "unit_tests/test_langchain_embeddings.py"
+KEEPERS = "unit_tests/test_langchain_keepers.py"
+STORE = "integration_tests/test_langchain_vector_store.py"
+QDRANT = "integration_tests/test_langchain_qdrant.py"
+
+SYNC_DOCUMENTS = """        require_named_space(self.fingerprint)
+        vectors = self.embedder"""
+SYNC_QUERY = """        require_named_space(self.fingerprint)
+        (vector,)"""
+ASYNC_DOCUMENTS = "        require_named_space(self.fingerprint)  # the thread does not see who calls\n"
+ASYNC_QUERY = """        require_named_space(self.fingerprint)
+        return await super().aembed_query"""
+
+MUTATIONS = (
+    # No context is made by accident
+    Mutation(
+        "embeddings.py",
+        "if self._embedder is None:",
+        "if self._embedder is None and (made := CDEEmbeddings.from_texts(['dummy_text'])):\n"
+        "            return made.embedder\n        if self._embedder is None:",
+        f"{EMBEDDINGS}::test_without_a_context_every_call_says_how_to_get_one",
+    ),
+    Mutation(
+        "embeddings.py",
+        "self.embedder.embed_queries([text])",
+        "self.embedder.embed_documents([text])",
+        f"{EMBEDDINGS}::test_a_query_is_not_a_document",
+    ),
+    # Names tell context and role
+    Mutation(
+        "space.py",
+        'f"cde/{fingerprint}/{role}/"',
+        'f"cde/{role}/"',
+        f"{KEEPERS}::test_two_contexts_share_a_cache_and_keep_apart",
+    ),
+    Mutation(
+        "space.py",
+        'f"cde/{fingerprint}/{role}/"',
+        'f"cde/{fingerprint}/"',
+        f"{EMBEDDINGS}::test_names_tell_context_and_role",
+    ),
+    Mutation(
+        "space.py",
+        'f"cde/{fingerprint}/{name}"',
+        'f"cde/{name}"',
+        f"{KEEPERS}::test_in_a_new_context_nothing_is_skipped",
+    ),
+    # Caches
+    Mutation(
+        "keepers.py",
+        '"langchain_classic.embeddings.cache": _check_cache,',
+        "",
+        f"{KEEPERS}::test_a_cache_without_the_context_in_its_keys_is_refused",
+    ),
+    Mutation(
+        "keepers.py",
+        "if expected not in found:",
+        "if False:",
+        f"{KEEPERS}::test_texts_for_keys_are_refused",
+    ),
+    Mutation(
+        "keepers.py",
+        ', "query": cache.query_embedding_store}',
+        "}",
+        f"{KEEPERS}::test_a_query_does_not_come_out_as_a_document",
+    ),
+    Mutation(
+        "embeddings.py",
+        SYNC_DOCUMENTS,
+        "        vectors = self.embedder",
+        f"{KEEPERS}::test_a_cache_without_the_context_in_its_keys_is_refused",
+    ),
+    Mutation(
+        "embeddings.py",
+        SYNC_QUERY,
+        "        (vector,)",
+        f"{KEEPERS}::test_vectors_of_another_embedder_are_refused_with_the_first_query",
+    ),
+    Mutation(
+        "embeddings.py",
+        ASYNC_DOCUMENTS,
+        "",
+        f"{KEEPERS}::test_a_cache_without_the_context_in_its_keys_is_refused_async",
+    ),
+    Mutation(
+        "embeddings.py",
+        ASYNC_QUERY,
+        "        return await super().aembed_query",
+        f"{KEEPERS}::test_vectors_of_another_embedder_are_refused_with_the_first_query_async",
+    ),
+    # Record managers
+    Mutation(
+        "keepers.py",
+        '"langchain_core.indexing.api": _check_records,',
+        "",
+        f"{KEEPERS}::test_a_record_manager_of_no_context_is_refused_before_anything_is_stored",
+    ),
+    Mutation(
+        "keepers.py",
+        "if expected not in namespace:",
+        'if "cde" not in namespace:',
+        f"{KEEPERS}::test_a_record_manager_of_no_context_is_refused_before_anything_is_stored",
+    ),
+    Mutation(
+        "vector_store.py",
+        "        require_named_space(self.collection.embedder.fingerprint)\n        reject_str",
+        "        reject_str",
+        f"{STORE}::test_index_needs_a_record_manager_of_the_context",
+    ),
+    Mutation(
+        "vector_store.py",
+        "        require_named_space(self.collection.embedder.fingerprint)  # the thread does not see who calls\n",
+        "",
+        f"{STORE}::test_index_needs_a_record_manager_of_the_context",
+    ),
+    # Qdrant
+    Mutation(
+        "keepers.py",
+        '"langchain_qdrant.qdrant": _check_qdrant,',
+        "",
+        f"{QDRANT}::test_a_vector_without_our_name_is_refused",
+    ),
+    Mutation(
+        "keepers.py",
+        "if found != expected:",
+        'if not found.startswith("cde_"):',
+        f"{QDRANT}::test_another_context_is_refused",
+    ),
+    Mutation(
+        "embeddings.py",
+        "read_context(client, collection, fingerprint)",
+        "read_context(client, collection)",
+        f"{QDRANT}::test_of_several_contexts_one_has_to_be_named",
+    ),
+    # The vector store
+    Mutation(
+        "vector_store.py",
+        "if not isinstance(embedding, CDEEmbeddings):",
+        "if False:",
+        f"{STORE}::test_a_store_is_made_with_a_context_or_not_at_all",
+    ),
+    Mutation(
+        "space.py",
+        "vector.fingerprint != fingerprint",
+        "False",
+        f"{STORE}::test_a_vector_of_another_context_finds_nothing",
+    ),
+    Mutation(
+        "vector_store.py",
+        "        require_same_space(embedding, fingerprint)\n",
+        "",
+        f"{STORE}::test_an_open_store_follows_to_a_new_context_and_old_vectors_do_not",
+    ),
+    Mutation(
+        "embeddings.py",
+        "return SpaceVector(vector.tolist(), self.fingerprint)",
+        "return vector.tolist()",
+        f"{EMBEDDINGS}::test_a_vector_is_a_list_that_knows_its_space",
+    ),
+    Mutation(
+        "vector_store.py",
+        'parent_key: str | None = "source"',
+        "parent_key: str | None = None",
+        f"{STORE}::test_siblings_are_the_documents_of_the_same_source",
+    ),
+    Mutation(
+        "vector_store.py",
+        'reject_str(texts, call="add_texts")',
+        "pass",
+        f"{STORE}::test_what_cannot_be_stored_is_refused_with_its_place",
+    ),
+    Mutation(
+        "vector_store.py",
+        "min(max((1 + cosine) / 2, 0.0), 1.0)",
+        "(1 + cosine) / 2",
+        f"{STORE}::test_rounding_does_not_lead_out_of_the_scale",
+    ),
+    Mutation(
+        "retriever.py",
+        'ConfigDict(extra="forbid")',
+        "ConfigDict()",
+        f"{STORE}::test_a_retriever_refuses_settings_that_it_does_not_have",
+    ),
+)
+
+
+def survives(mutation: Mutation) -> bool:
+    """Whether the test passes without the guard; raises where the guard does not stand in its module once."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "langchain_cde"
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        module = copy / mutation.module
+        source = module.read_text(encoding="utf-8")
+        if source.count(mutation.guard) != 1:
+            raise ValueError(
+                f"{mutation.module}: expected {mutation.guard!r} once, found {source.count(mutation.guard)}"
+            )
+        module.write_text(source.replace(mutation.guard, mutation.replacement), encoding="utf-8")
+        return _run(mutation.test, folder) == 0
+
+
+def _run(test: str, first: str) -> int:
+    """Exit status of pytest with `first` before all other folders that hold packages."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / test)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": first},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in (0, 1):  # passed or failed, and not that nothing was run
+        raise RuntimeError(f"{test}: pytest did not run\n{done.stdout}\n{done.stderr}")
+    return done.returncode
+
+
+def main() -> None:
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    chosen = [mutation for mutation in MUTATIONS if word in f"{mutation.module} {mutation.guard} {mutation.test}"]
+    left = [mutation for mutation in chosen if survives(mutation)]
+    for mutation in left:
+        print(f"nobody misses {mutation.guard!r} of {mutation.module}: {mutation.test} passes", file=sys.stderr)
+    print(f"{len(chosen) - len(left)} of {len(chosen)} guards are missed by their tests")
+    sys.exit(bool(left))
+
+
+if __name__ == "__main__":
+    main()

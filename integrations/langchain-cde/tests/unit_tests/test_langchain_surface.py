@@ -1,0 +1,48 @@
+"""What langchain-cde offers, and that LangChain's suites are run whole."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import langchain_cde
+
+PACKAGE = Path(langchain_cde.__file__).parent
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_public_surface() -> None:
+    assert langchain_cde.__all__ == ["CDEEmbeddings", "CDERetriever", "CDEVectorStore"]
+
+
+def test_modules_fit_the_eye_and_that_of_embeddings_more_so() -> None:
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.glob("*.py")}
+    assert max(lengths.values()) < 300
+    assert lengths["embeddings.py"] < 200
+
+
+def test_importing_needs_langchain_core_only() -> None:
+    code = """
+import sys
+import langchain_cde
+print([name for name in ("langchain_classic", "langchain_qdrant", "qdrant_client", "faiss") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_langchains_suites_are_whole() -> None:
+    """As many as in langchain-tests 1.1, each class with the one that looks for overridden tests."""
+    suites = [str(path) for path in TESTS.rglob("test_langchain_suite_*.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *suites],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    collected = re.findall(r"::(\w+)::test_\w+", done.stdout)
+    assert {name: collected.count(name) for name in set(collected)} == {
+        "TestCDEEmbeddings": 8,
+        "TestCDEVectorStore": 25,
+        "TestCDERetriever": 5,
+    }, done.stdout
