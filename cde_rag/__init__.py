@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cde_rag.evaluation import evaluate
     from cde_rag.inspection import Inspection
     from cde_rag.model import CDEModel
+    from cde_rag.recontextualization import Recontextualization, recontextualize, rollback
     from cde_rag.stores.base import Damage, Hit, Record
     from cde_rag.writing import AddReport, Progress
 
@@ -61,6 +62,7 @@ __all__ = [
     "ModelError",
     "PartialContextWarning",
     "Progress",
+    "Recontextualization",
     "Record",
     "ResumeError",
     "SmallContextWarning",
@@ -69,6 +71,8 @@ __all__ = [
     "TenantError",
     "TruncationWarning",
     "evaluate",
+    "recontextualize",
+    "rollback",
 ]
 
 _HOMES = {
@@ -81,8 +85,11 @@ _HOMES = {
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.inspection",
     "Progress": "cde_rag.writing",
+    "Recontextualization": "cde_rag.recontextualization",
     "Record": "cde_rag.stores.base",
     "evaluate": "cde_rag.evaluation",
+    "recontextualize": "cde_rag.recontextualization",
+    "rollback": "cde_rag.recontextualization",
 }
 
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from cde_rag import __version__
-from cde_rag.cli import collections, demo, doctor, evaluate, index
+from cde_rag.cli import collections, contexts, demo, doctor, evaluate, index
 from cde_rag.cli.output import INTERRUPTED, printable
 from cde_rag.errors import CDEError, CDEWarning
 
@@ -89,6 +89,8 @@ for command in (
     collections.search,
     collections.inspect,
     collections.verify,
+    contexts.recontextualize,
+    contexts.rollback,
     evaluate.evaluate,
     demo.demo,
     doctor.doctor,

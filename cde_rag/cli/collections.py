@@ -51,7 +51,7 @@ def search(
       cde-rag search papers.faiss "late interaction" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
     """
-    with open_collection(_existing(collection), model) as opened:
+    with open_collection(existing(collection), model) as opened:
         hits = opened.search(query, k, where=where)
     if as_json:
         print_json(hits_json(hits))
@@ -59,15 +59,16 @@ def search(
         print_hits(hits)
 
 
-def inspect(collection: CollectionArgument, model: ModelOption = None, as_json: JsonOption = False) -> None:
-    """Tell what a collection is: documents, model, context, fingerprint.
+def inspect(collection: CollectionArgument, as_json: JsonOption = False) -> None:
+    """Tell what a collection is: documents, model, context, fingerprint. Needs no model.
 
     \b
     Example:
       cde-rag inspect papers.faiss --json
     """
-    with open_collection(_existing(collection), model) as opened:
-        fields = asdict(opened.inspect())
+    from cde_rag.inspection import inspect as tell
+
+    fields = asdict(tell(existing(collection)))
     if as_json:
         print_json(fields)
     else:
@@ -85,7 +86,7 @@ def verify(collection: CollectionArgument, as_json: JsonOption = False) -> None:
     """
     from cde_rag.inspection import verify as find_damage
 
-    damages = find_damage(_existing(collection))
+    damages = find_damage(existing(collection))
     if as_json:
         print_json({"damage": [asdict(damage) for damage in damages]})
     elif damages:
@@ -117,7 +118,12 @@ def open_collection(store: "FaissStore", model: str | None) -> "Collection":
         ) from error
 
 
-def _existing(path: Path) -> "FaissStore":
+def existing(path: Path) -> "FaissStore":
+    """The store at a path.
+
+    Raises:
+        StoreError: There is none.
+    """
     from cde_rag.stores.faiss import FaissStore
 
     store = FaissStore(path)

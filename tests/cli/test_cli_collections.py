@@ -228,7 +228,7 @@ def test_errors_are_one_sentence_on_stderr(
     Path("file").touch()
     command = (
         arguments
-        if "--model" in arguments or arguments[0] in ("find", "verify")
+        if "--model" in arguments or arguments[0] in ("find", "inspect", "verify")
         else [*arguments, "--model", str(model_folder)]
     )
     result = CliRunner().invoke(app, command, catch_exceptions=False)

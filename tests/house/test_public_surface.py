@@ -30,6 +30,7 @@ PUBLIC = [
     "ModelError",
     "PartialContextWarning",
     "Progress",
+    "Recontextualization",
     "Record",
     "ResumeError",
     "SmallContextWarning",
@@ -38,6 +39,8 @@ PUBLIC = [
     "TenantError",
     "TruncationWarning",
     "evaluate",
+    "recontextualize",
+    "rollback",
 ]
 
 
