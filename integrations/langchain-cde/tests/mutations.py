@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,36 +223,45 @@ MUTATIONS = (
 def survives(mutation: Mutation) -> bool:
     """Whether the test passes without the guard; raises where the guard does not stand in its module once."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "langchain_cde"
-        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        module = copy / mutation.module
+        module = _copy(folder) / mutation.module
         source = module.read_text(encoding="utf-8")
-        if source.count(mutation.guard) != 1:
-            raise ValueError(
-                f"{mutation.module}: expected {mutation.guard!r} once, found {source.count(mutation.guard)}"
-            )
+        if (times := source.count(mutation.guard)) != 1:
+            raise ValueError(f"{mutation.module}: expected {mutation.guard!r} once, found {times}")
         module.write_text(source.replace(mutation.guard, mutation.replacement), encoding="utf-8")
-        return _run(mutation.test, folder) == 0
+        return passes([mutation.test], folder)
 
 
-def _run(test: str, first: str) -> int:
-    """Exit status of pytest with `first` before all other folders that hold packages."""
+def all_pass(tests: Iterable[str]) -> bool:
+    """Whether the tests pass on a copy that has all its guards."""
+    with tempfile.TemporaryDirectory() as folder:
+        _copy(folder)
+        return passes(tests, folder)
+
+
+def passes(tests: Iterable[str], folder: str) -> bool:
+    """Whether all tests pass on the copy in `folder`."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / test)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(HERE / test) for test in tests)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": first},
+        env={**os.environ, "PYTHONPATH": folder},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode not in (0, 1):  # passed or failed, and not that nothing was run
-        raise RuntimeError(f"{test}: pytest did not run\n{done.stdout}\n{done.stderr}")
-    return done.returncode
+        raise RuntimeError(f"pytest did not run {tests}\n{done.stdout}\n{done.stderr}")
+    return done.returncode == 0
+
+
+def _copy(folder: str) -> Path:
+    return Path(shutil.copytree(PACKAGE, Path(folder) / "langchain_cde", ignore=shutil.ignore_patterns("__pycache__")))
 
 
 def main() -> None:
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     chosen = [mutation for mutation in MUTATIONS if word in f"{mutation.module} {mutation.guard} {mutation.test}"]
+    if not all_pass(dict.fromkeys(mutation.test for mutation in chosen)):
+        sys.exit("The tests do not pass as things are; first mend that.")
     left = [mutation for mutation in chosen if survives(mutation)]
     for mutation in left:
         print(f"nobody misses {mutation.guard!r} of {mutation.module}: {mutation.test} passes", file=sys.stderr)
