@@ -159,3 +159,22 @@ def test_what_is_masked_moves_nothing(count, seed):
     kept = contrastive_loss(queries[:-1], documents, mask[:-1], 0.1)
     documents[-1] = -documents[-1]
     torch.testing.assert_close(contrastive_loss(queries[:-1], documents, mask[:-1], 0.1), kept)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "improved", "distillation"])
+def test_a_large_batch_is_computed_in_parts(name, monkeypatch):
+    """With the same loss and gradients."""
+    losses = {
+        "contrastive": lambda q, d: contrastive_loss(q, d, some_mask(7, 9, 2), 0.1),
+        "improved": lambda q, d: improved_contrastive_loss(q, d, some_mask(7, 9, 2), 0.1),
+        "distillation": lambda q, d: distillation_loss(q, d, unit(7, 9, 3), 0.1, teacher_temperature=0.2),
+    }
+    results = []
+    for rows in (1024, 3):
+        monkeypatch.setattr("cde_rag_training.loss.ROWS", rows)
+        queries, documents = unit(7, 5, 0).requires_grad_(), unit(9, 5, 1).requires_grad_()
+        loss = losses[name](queries, documents)
+        loss.backward()
+        results.append((loss.detach(), queries.grad, documents.grad))
+    for whole, parts in zip(*results, strict=True):
+        torch.testing.assert_close(parts, whole)

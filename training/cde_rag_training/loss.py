@@ -8,10 +8,29 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+ROWS = 1024  # queries whose scores are held at a time: memory grows with the batch, not with its square
 
 PairsLoss = Callable[[Float[Tensor, "queries dim"], Float[Tensor, "documents dim"]], Float[Tensor, ""]]
+
+
+def _mean_over_rows(count: int, part: Callable[[slice], Float[Tensor, ""]]) -> Float[Tensor, ""]:
+    """The mean over `count` queries of a loss that `part` sums over some; with many, again in backward."""
+    if count <= ROWS:
+        return part(slice(0, count)) / count
+    starts = range(0, count, ROWS)
+    parts = [
+        checkpoint(part, slice(start, min(start + ROWS, count)), use_reentrant=False, preserve_rng_state=False)
+        for start in starts
+    ]
+    return torch.stack(parts).sum() / count
+
+
+def _own(rows: slice, device: torch.device) -> Int[Tensor, "rows"]:
+    return torch.arange(rows.start, rows.stop, device=device)
 
 
 def contrastive_loss(
@@ -30,8 +49,12 @@ def contrastive_loss(
 
     Source: paper eq. 4.
     """
-    scores = (queries @ documents.T / temperature).masked_fill(mask, float("-inf"))
-    return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+
+    def part(rows: slice) -> Float[Tensor, ""]:
+        scores = (queries[rows] @ documents.T / temperature).masked_fill(mask[rows], float("-inf"))
+        return F.cross_entropy(scores, _own(rows, scores.device), reduction="sum")
+
+    return _mean_over_rows(len(queries), part)
 
 
 def own_hard_negatives(queries: int, documents: int) -> Bool[Tensor, "{queries} {documents}"]:
@@ -97,10 +120,14 @@ def improved_contrastive_loss(
     themselves = torch.eye(count, dtype=torch.bool, device=mask.device)
     alike = pairs | pairs.T | themselves
     own = documents[:count]
-    scores = torch.cat([queries @ documents.T, queries @ queries.T, own @ queries.T, own @ documents.T], dim=1)
-    masks = torch.cat([mask, alike, pairs.T, alike, mask[:, count:]], dim=1)
-    scores = (scores / temperature).masked_fill(masks, float("-inf"))
-    return F.cross_entropy(scores, torch.arange(count, device=scores.device))
+
+    def part(rows: slice) -> Float[Tensor, ""]:
+        q, d = queries[rows], own[rows]
+        scores = torch.cat([q @ documents.T, q @ queries.T, d @ queries.T, d @ documents.T], dim=1) / temperature
+        masks = torch.cat([mask[rows], alike[rows], pairs.T[rows], alike[rows], mask[rows, count:]], dim=1)
+        return F.cross_entropy(scores.masked_fill(masks, float("-inf")), _own(rows, scores.device), reduction="sum")
+
+    return _mean_over_rows(count, part)
 
 
 def matryoshka(loss: PairsLoss, dims: Sequence[int]) -> PairsLoss:
@@ -149,9 +176,13 @@ def distillation_loss(
 
     Source: Hinton et al. 2015, over in-batch documents.
     """
-    ours = F.log_softmax(queries @ documents.T / temperature, dim=1)
-    theirs = F.log_softmax(teacher / teacher_temperature, dim=1)
-    return F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+    def part(rows: slice) -> Float[Tensor, ""]:
+        ours = F.log_softmax(queries[rows] @ documents.T / temperature, dim=1)
+        theirs = F.log_softmax(teacher[rows] / teacher_temperature, dim=1)
+        return F.kl_div(ours, theirs, reduction="sum", log_target=True)
+
+    return _mean_over_rows(len(queries), part)
 
 
 def mixture(
