@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from cde_rag.context import Context
     from cde_rag.embedder import ContextualEmbedder
     from cde_rag.evaluation import evaluate
+    from cde_rag.generations import Recontextualization
     from cde_rag.inspection import Inspection
     from cde_rag.model import CDEModel
-    from cde_rag.recontextualization import Recontextualization, recontextualize, rollback
+    from cde_rag.recontextualization import recontextualize
     from cde_rag.stores.base import Damage, Hit, Record
     from cde_rag.writing import AddReport, Progress
 
@@ -72,7 +73,6 @@ __all__ = [
     "TruncationWarning",
     "evaluate",
     "recontextualize",
-    "rollback",
 ]
 
 _HOMES = {
@@ -85,11 +85,10 @@ _HOMES = {
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.inspection",
     "Progress": "cde_rag.writing",
-    "Recontextualization": "cde_rag.recontextualization",
+    "Recontextualization": "cde_rag.generations",
     "Record": "cde_rag.stores.base",
     "evaluate": "cde_rag.evaluation",
     "recontextualize": "cde_rag.recontextualization",
-    "rollback": "cde_rag.recontextualization",
 }
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import numpy as np
@@ -13,11 +12,12 @@ from cde_rag.context import Context
 from cde_rag.diversity import marginal_relevance
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.following import ActiveEmbedder, loaded
+from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
 from cde_rag.intake import from_columns
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Damage, Hit, Record, Store
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_positive, reject_str
 from cde_rag.writing import AddReport, Progress, Writer, rows
 
 
@@ -164,7 +164,7 @@ class Collection:
             ValueError: `k` is below 1.
         """
         reject_str(queries, call="search_batch", what="queries")
-        _positive(k, "k")
+        check_positive(k, "k")
         if not queries:
             return []
 
@@ -187,7 +187,7 @@ class Collection:
         Raises:
             ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
         """
-        _positive(k, "k")
+        check_positive(k, "k")
         return self.store.search(vectors, k, fingerprint=self.embedder.fingerprint, where=where)
 
     def search_diverse(
@@ -211,8 +211,8 @@ class Collection:
         Raises:
             ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
         """
-        _positive(k, "k")
-        _positive(candidates, "candidates")
+        check_positive(k, "k")
+        check_positive(candidates, "candidates")
 
         def search(embedder: ContextualEmbedder) -> list[Hit]:
             vector = embedder.embed_queries([query])
@@ -271,6 +271,18 @@ class Collection:
         """What the collection is."""
         return inspect(self.store)
 
+    def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
+        """Go back to the Context before the last `recontextualize`; interrupted, the same call goes on.
+
+        What came since is embedded in it first: no record that came is lost, and none that was deleted comes back.
+        `recontextualize` with the same arguments as before goes forward again.
+
+        Raises:
+            ModelError: That Context was made by another model, which is not here.
+            StoreError: There is none before, or another run is at work.
+        """
+        return roll_back(self.store, self.embedder.model, self.parent_key, on_progress)
+
     def verify(self) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well."""
         return verify(self.store)
@@ -282,14 +294,5 @@ class Collection:
     def __enter__(self) -> "Collection":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _positive(number: object, name: str) -> None:
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{name} must be an int, not {number!r}")
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, not {number}")

@@ -43,3 +43,16 @@ def utf8(text: str, *, where: str) -> bytes:
 def digest(text: str, *, where: str = "The text") -> bytes:
     """sha256 of a text's UTF-8 bytes, 32 bytes. Raises like `utf8`."""
     return hashlib.sha256(utf8(text, where=where)).digest()
+
+
+def check_positive(number: object, name: str) -> None:
+    """Refuse what is no count of at least one.
+
+    Raises:
+        TypeError: It is no int.
+        ValueError: It is below 1.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{name} must be an int, not {number!r}")
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, not {number}")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_collection import collection
 
-from cde_rag.collection import _positive
 from cde_rag.diversity import marginal_relevance
+from cde_rag.texts import check_positive
 
 
 def units(rows: int, seed: int) -> np.ndarray:
@@ -75,4 +75,4 @@ def test_search_by_vector_is_search():
 @pytest.mark.parametrize("k", [2.5, "3", True])
 def test_k_is_an_int(k: object):
     with pytest.raises(TypeError, match=f"k must be an int, not {k!r}"):
-        _positive(k, "k")
+        check_positive(k, "k")

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag import recontextualization as module
+from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.generations import Recontextualization
 from cde_rag.model import CDEModel
-from cde_rag.recontextualization import estimate, recontextualize, rollback
+from cde_rag.recontextualization import estimate, recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.writing import Progress
@@ -28,7 +29,7 @@ SIZE = 8  # context documents
 
 @pytest.fixture(autouse=True)
 def small_chunks() -> Iterator[None]:
-    with mock.patch.object(module, "ROWS_AT_ONCE", 4):
+    with mock.patch.object(generations, "ROWS_AT_ONCE", 4):
         yield
 
 
@@ -58,7 +59,7 @@ def opened(collection: Collection, model: CDEModel) -> Collection:
     return Collection.open(FaissStore(collection.store._folder), model=model)
 
 
-def move(collection: Collection, seed: int = 1, **more: Any) -> module.Recontextualization:
+def move(collection: Collection, seed: int = 1, **more: Any) -> Recontextualization:
     return recontextualize(collection, seed=seed, context_size=SIZE, **more)
 
 
@@ -175,7 +176,7 @@ def test_rollback_keeps_what_came_and_what_went(papers: Collection, tmp_path: Pa
     papers.add_records(records(5, seed=7))
     papers.delete(["0-0", "0-29"])
     papers.add_records([Record("0-1", "flood of risk", metadata={"page": "p0"})])
-    report = rollback(papers)
+    report = papers.rollback()
     assert (report.documents, report.generation) == (33, 1)
     assert papers.embedder.fingerprint == before
     assert_as_if_built(papers, tmp_path / "fresh")
@@ -191,16 +192,16 @@ def test_rollback_keeps_what_came_and_what_went(papers: Collection, tmp_path: Pa
 
 def test_nothing_to_roll_back_to(papers: Collection):
     with pytest.raises(StoreError, match="nothing to roll back to"):
-        rollback(papers)
+        papers.rollback()
 
 
 def test_a_second_run_is_told_and_the_first_goes_on(papers: Collection, tmp_path: Path, tiny_model: CDEModel):
     other, told = opened(papers, tiny_model), list[str]()
 
     def begin_another(progress: Progress) -> None:
-        for run in (move, rollback):
+        for run in (lambda: move(other), other.rollback):
             with pytest.raises(StoreError, match="another at work") as raised:
-                run(other)
+                run()
             told.append(str(raised.value))
 
     move(papers, on_progress=begin_another)

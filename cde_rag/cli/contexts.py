@@ -9,7 +9,7 @@ from cde_rag.cli.collections import CollectionArgument, ModelOption, existing, o
 from cde_rag.cli.output import JsonOption, ProgressOption, print_fields, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from cde_rag.recontextualization import Recontextualization
+    from cde_rag.generations import Recontextualization
     from cde_rag.writing import Progress
 
 
@@ -69,8 +69,6 @@ def rollback(
     Example:
       cde-rag rollback papers.faiss
     """
-    from cde_rag.recontextualization import rollback as run
-
     with (
         open_collection(existing(collection), model) as opened,
         progress_bar("rollback", "documents", shown=progress) as update,
@@ -79,7 +77,7 @@ def rollback(
         def on_progress(now: "Progress") -> None:
             update(now.done, now.total)
 
-        report = run(opened, on_progress=on_progress)
+        report = opened.rollback(on_progress=on_progress)
     _tell(report, as_json)
 
 

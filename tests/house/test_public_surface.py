@@ -40,7 +40,6 @@ PUBLIC = [
     "TruncationWarning",
     "evaluate",
     "recontextualize",
-    "rollback",
 ]
 
 
