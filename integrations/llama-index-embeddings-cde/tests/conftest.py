@@ -1,15 +1,14 @@
-"""A tiny model in a folder, and corpora made of its words."""
+"""A tiny model in a folder."""
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from llama_index.core import Document, Settings
+from llama_index.core import Settings
 from llama_index.core.node_parser import SentenceSplitter
 from llama_index.embeddings.cde import CDEEmbedding
-from tiny import WORDS, tiny_network, tiny_tokenizer
+from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag.model import checkpoints
 
@@ -57,16 +56,3 @@ def shared_data() -> Path:
     if not (SHARED / "data").is_dir():
         pytest.skip("the evaluation data is on the project's own machines only")
     return SHARED / "data"
-
-
-def sentences(count: int, *, seed: int = 0) -> list[str]:
-    """Different sentences of eight words."""
-    words = random.Random(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[" ".join(words.choices(WORDS, k=8))] = None
-    return list(found)
-
-
-def corpus(count: int = 80, *, seed: int = 0) -> list[Document]:
-    return [Document(text=text, id_=f"{seed}-{number}") for number, text in enumerate(sentences(count, seed=seed))]

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import corpus, sentences
 from llama_index.core import (
     Document,
     PropertyGraphIndex,
@@ -21,6 +20,7 @@ from llama_index.core.schema import BaseNode, TextNode, TransformComponent
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings.cde import CDEEmbedding
+from llama_index_corpora import corpus, sentences
 
 from cde_rag import (
     ContextMissingError,

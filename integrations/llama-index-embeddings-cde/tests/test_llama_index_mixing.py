@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import corpus
 from llama_index.core import Document, StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.schema import TextNode
 from llama_index.embeddings.cde import CDEEmbedding
+from llama_index_corpora import corpus
 
 from cde_rag import ContextMismatchError, ContextMissingError, ContextReusedWarning
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import numpy as np
-from conftest import corpus, sentences
 from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import TokenTextSplitter
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
 from llama_index.embeddings.cde import CDEEmbedding
+from llama_index_corpora import corpus, sentences
 
 from cde_rag import ContextualEmbedder
 

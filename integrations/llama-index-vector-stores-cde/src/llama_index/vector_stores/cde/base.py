@@ -1,0 +1,256 @@
+"""CDEVectorStore: a collection of cde-rag as LlamaIndex stores and searches."""
+
+import asyncio
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from llama_index.core import Settings
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.ingestion import run_transformations
+from llama_index.core.schema import BaseNode, TransformComponent
+from llama_index.core.vector_stores.types import (
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
+)
+from llama_index.vector_stores.cde.conditions import where_of
+from llama_index.vector_stores.cde.deferring import CollectionEmbedding, EmbeddingStore
+from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, record_of
+from typing_extensions import Self, override
+
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit
+from cde_rag.stores.base import Store
+
+
+class CDEVectorStore(EmbeddingStore):
+    """Nodes in a collection, which embeds them by itself: each in the corpus's context, and given its siblings.
+
+    Siblings are the nodes of the same source document, in the order in which they came. Vectors that nodes bring are
+    not taken, and queries are embedded here, so that nothing of another space can come in.
+
+    Args:
+        collection: A collection, best with `parent_key="ref_doc_id"`, as `create` and `from_documents` make it.
+
+    Example:
+        vector_store = CDEVectorStore.from_documents(documents, FaissStore("papers.faiss"))
+        index = VectorStoreIndex.from_vector_store(vector_store, embed_model=vector_store.embed_model)
+    """
+
+    stores_text: bool = True
+    is_embedding_query: bool = False  # queries come as text
+
+    _collection: Collection = PrivateAttr()
+
+    def __init__(self, collection: Collection) -> None:
+        super().__init__(stores_text=True, is_embedding_query=False)
+        self._collection = collection
+
+    @classmethod
+    @override
+    def class_name(cls) -> str:
+        """The name under which LlamaIndex writes it down."""
+        return "CDEVectorStore"
+
+    @classmethod
+    def create(cls, store: Store, embedder: ContextualEmbedder) -> Self:
+        """Make an empty collection in an empty store; raises as `Collection.create`."""
+        return cls(Collection.create(store, embedder, parent_key=SOURCE))
+
+    @classmethod
+    def open(cls, store: Store) -> Self:
+        """Open what is there, with its context and model; raises as `Collection.open`."""
+        return cls(Collection.open(store))
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Sequence[BaseNode],
+        store: Store,
+        *,
+        transformations: Sequence[TransformComponent] | None = None,
+        model: str | Path | CDEModel = "cde-mini",
+        context_size: int = 512,
+        seed: int = 0,
+    ) -> Self:
+        """Split documents, make their context, and store the nodes.
+
+        Args:
+            documents: The whole corpus.
+            store: Where there is no collection yet.
+            transformations: Such as a splitter; `Settings.transformations` by default.
+            model: See `cde_rag.ContextualEmbedder`.
+            context_size: As there.
+            seed: As there.
+
+        Raises:
+            CorpusError: No text.
+            StoreError: There is a collection already, or the place is not writable.
+        """
+        steps = Settings.transformations if transformations is None else transformations
+        nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
+        texts = [content(node) for node in nodes]
+        embedder = ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed)
+        vector_store = cls.create(store, embedder)
+        vector_store.add(nodes)
+        return vector_store
+
+    @property
+    def collection(self) -> Collection:
+        """The collection."""
+        return self._collection
+
+    @property
+    @override
+    def client(self) -> Collection:
+        """The collection, where LlamaIndex's users look for it."""
+        return self._collection
+
+    @property
+    def embed_model(self) -> CollectionEmbedding:
+        """What an index over this store is given as `embed_model`, so that documents are embedded once."""
+        return CollectionEmbedding(self._collection)
+
+    @override
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Embed nodes and store them, or replace those of the same id; also embeds siblings that have changed.
+
+        Raises:
+            CorpusError: A node without text, or with metadata that JSON cannot hold.
+
+        Warns:
+            CDEWarning: The nodes were embedded before, in vain.
+        """
+        if embedded := sum(bool(node.embedding) for node in nodes):
+            warnings.warn(
+                f"{embedded} nodes came with vectors, which a collection does not take: it makes its own. To embed "
+                "them once, give the index embed_model=vector_store.embed_model.",
+                CDEWarning,
+                stacklevel=2,
+            )
+        self._collection.add_records([record_of(node) for node in nodes])
+        return [node.node_id for node in nodes]
+
+    @override
+    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """As `add`, in a thread."""
+        return await asyncio.to_thread(self.add, nodes)
+
+    @override
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Remove the nodes of a source document."""
+        self._collection.delete(where={SOURCE: ref_doc_id})
+
+    @override
+    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """As `delete`, in a thread."""
+        await asyncio.to_thread(self.delete, ref_doc_id)
+
+    @override
+    def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
+        """The nodes of these ids that pass the filters; all where neither is given."""
+        if filters is None and node_ids is not None:
+            return [node_of(record) for record in self._collection.get(node_ids)]
+        return [node_of(record) for record in self._collection.scroll(_all_of(where_of(filters), _ids(node_ids)))]
+
+    @override
+    async def aget_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """As `get_nodes`, in a thread."""
+        return await asyncio.to_thread(self.get_nodes, node_ids, filters)
+
+    @override
+    def delete_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
+    ) -> None:
+        """Remove the nodes of these ids that pass the filters.
+
+        Raises:
+            ValueError: Neither is given; to remove everything there is `clear`.
+        """
+        where = where_of(filters)
+        if where is not None:
+            self._collection.delete(where=_all_of(where, _ids(node_ids)))
+        elif node_ids is not None:
+            self._collection.delete(node_ids)
+        else:
+            raise ValueError("delete_nodes takes node_ids, filters or both, found neither. For all nodes: clear().")
+
+    @override
+    async def adelete_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
+    ) -> None:
+        """As `delete_nodes`, in a thread."""
+        await asyncio.to_thread(self.delete_nodes, node_ids, filters)
+
+    @override
+    def clear(self) -> None:
+        """Remove all nodes; the context stays."""
+        self._collection.delete(where={})
+
+    @override
+    async def aclear(self) -> None:
+        """As `clear`, in a thread."""
+        await asyncio.to_thread(self.clear)
+
+    @override
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Search with the text of a query, in the modes `default` and `mmr`.
+
+        Args:
+            query: With `query_str`; a `query_embedding` is not looked at.
+            kwargs: For `mmr`: `mmr_threshold` (1: nearness alone, 0: unlikeness alone; 0.5 by default) and
+                `mmr_prefetch_k` (hits to choose from, 50 by default).
+
+        Raises:
+            FilterError: A filter without an equivalent.
+            ValueError: Another mode, no text, or an unknown keyword.
+        """
+        unknown = sorted(set(kwargs) - {"mmr_threshold", "mmr_prefetch_k"})
+        if not query.query_str or unknown:
+            raise ValueError(
+                "A collection embeds the text of a query itself: expected query_str, and no keywords but mmr_threshold "
+                f"and mmr_prefetch_k; found query_str={query.query_str!r:.80}, keywords {unknown}."
+            )
+        where = _all_of(where_of(query.filters), _ids(query.node_ids or None), _sources(query.doc_ids))
+        if query.mode == VectorStoreQueryMode.DEFAULT:
+            hits = self._collection.search(query.query_str, query.similarity_top_k, where=where)
+        elif query.mode == VectorStoreQueryMode.MMR:
+            threshold = kwargs.get("mmr_threshold", query.mmr_threshold)
+            hits = self._collection.search_diverse(
+                query.query_str,
+                query.similarity_top_k,
+                candidates=kwargs.get("mmr_prefetch_k", 50),
+                diversity=0.5 if threshold is None else 1 - threshold,
+                where=where,
+            )
+        else:
+            raise ValueError(f"Expected the query mode default or mmr, found {query.mode.value!r}.")
+        return _result(hits)
+
+    @override
+    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """As `query`, in a thread."""
+        return await asyncio.to_thread(self.query, query, **kwargs)
+
+
+def _result(hits: Sequence[Hit]) -> VectorStoreQueryResult:
+    return VectorStoreQueryResult(
+        nodes=[node_of(hit) for hit in hits], similarities=[hit.score for hit in hits], ids=[hit.id for hit in hits]
+    )
+
+
+def _ids(node_ids: Sequence[str] | None) -> dict[str, Any] | None:
+    return None if node_ids is None else {NODE_ID: {"in": list(node_ids)}}
+
+
+def _sources(ref_doc_ids: Sequence[str] | None) -> dict[str, Any] | None:
+    return None if ref_doc_ids is None else {SOURCE: {"in": list(ref_doc_ids)}}
+
+
+def _all_of(*filters: dict[str, Any] | None) -> dict[str, Any] | None:
+    parts = [part for part in filters if part is not None]
+    return {"and": parts} if parts else None

@@ -1,0 +1,29 @@
+"""Nodes of LlamaIndex as records of a collection, and back."""
+
+from llama_index.core.schema import BaseNode, MetadataMode, TextNode
+from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
+
+from cde_rag import Hit, Record
+
+SOURCE = "ref_doc_id"  # LlamaIndex's key for the document that a node was cut from
+NODE_ID = "_node_id"
+NODE = "_node_content"
+
+
+def content(node: BaseNode) -> str:
+    """What of a node is embedded."""
+    return node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def record_of(node: BaseNode) -> Record:
+    """The record that a node becomes: its embedded text, and beside its metadata all that makes it a node again."""
+    metadata = node_to_metadata_dict(node)
+    sources = dict.fromkeys((SOURCE, "doc_id", "document_id"), node.ref_doc_id)  # LlamaIndex writes "None" for none
+    return Record(node.node_id, content(node), metadata={**metadata, **sources, NODE_ID: node.node_id})
+
+
+def node_of(found: Record | Hit) -> BaseNode:
+    """The node that a record was, with its relationships; one made of text and metadata where it was none."""
+    if NODE in found.metadata:
+        return metadata_dict_to_node(dict(found.metadata))
+    return TextNode(id_=found.id, text=found.text, metadata=dict(found.metadata))

@@ -1,0 +1,296 @@
+"""CDEVectorStore keeps what LlamaIndex expects of a store, and lets no vector of another space in."""
+
+import asyncio
+import pickle  # noqa: TID251 - what LlamaIndex does with transformations for its worker processes
+from pathlib import Path
+
+import numpy as np
+import pytest
+from llama_index.core import Document, Settings, StorageContext, VectorStoreIndex
+from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, TextNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.vector_stores import (
+    FilterOperator,
+    MetadataFilter,
+    MetadataFilters,
+    SimpleVectorStore,
+    VectorStoreQuery,
+)
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
+from llama_index.vector_stores.cde import CDEVectorStore, CollectionEmbedding
+
+from cde_rag import (
+    CDEModel,
+    CDEWarning,
+    Collection,
+    ContextError,
+    ContextualEmbedder,
+    FilterError,
+    SmallContextWarning,
+    StoreError,
+)
+from cde_rag.stores.faiss import FaissStore
+
+
+def index_of(vector_store: CDEVectorStore) -> VectorStoreIndex:
+    return VectorStoreIndex.from_vector_store(vector_store, embed_model=vector_store.embed_model)
+
+
+def test_it_is_a_vector_store() -> None:
+    assert BasePydanticVectorStore in CDEVectorStore.__mro__
+    assert CDEVectorStore.class_name() == "CDEVectorStore"
+
+
+def test_every_node_is_embedded_given_its_siblings(vector_store: CDEVectorStore, model: CDEModel) -> None:
+    nodes = vector_store.get_nodes()
+    assert len(nodes) > 80
+    texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+    core = ContextualEmbedder.from_corpus(texts, model=model)
+    found = vector_store.collection.vectors([node.node_id for node in nodes])
+    expected = core.embed_documents(texts, parents=[node.ref_doc_id for node in nodes])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(found - core.embed_documents(texts)).max() > 1e-2
+
+
+def test_a_retriever_answers_as_the_collection(vector_store: CDEVectorStore) -> None:
+    retriever = index_of(vector_store).as_retriever(similarity_top_k=10)
+    hits = vector_store.collection.search("interest of the loan", 10)
+    assert [(hit.node_id, hit.score) for hit in retriever.retrieve("interest of the loan")] == [
+        (hit.id, hit.score) for hit in hits
+    ]
+    found = asyncio.run(retriever.aretrieve("interest of the loan"))
+    assert [hit.node_id for hit in found] == [hit.id for hit in hits]
+
+
+def test_a_node_comes_back_as_it_was(vector_store: CDEVectorStore, documents: list[Document]) -> None:
+    nodes = vector_store.get_nodes()
+    middle = next(node for node in nodes if node.prev_node and node.next_node)
+    (again,) = vector_store.get_nodes([middle.node_id])
+    assert again == middle
+    assert again.ref_doc_id in {document.id_ for document in documents}
+    node = TextNode(
+        text="money",
+        id_="mine",
+        metadata={"tags": ["a", "b"], "author": {"name": "Rush"}, "pages": 3, "draft": True, "none": None},
+        excluded_embed_metadata_keys=["author", "tags", "draft", "none"],
+        start_char_idx=4,
+        relationships={NodeRelationship.SOURCE: Document(text="x", id_="source").as_related_node_info()},
+    )
+    vector_store.add([node])
+    assert vector_store.get_nodes(["mine"]) == [node]
+    assert vector_store.collection.get(["mine"])[0].text == node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def test_other_kinds_of_nodes_come_back_as_they_were(vector_store: CDEVectorStore) -> None:
+    node = IndexNode(text="the delta", index_id="delta", id_="pointer")
+    vector_store.add([node])
+    (found,) = vector_store.get_nodes(["pointer"])
+    assert isinstance(found, IndexNode)
+    assert found.index_id == "delta"
+
+
+def test_nodes_without_a_source_are_no_siblings(vector_store: CDEVectorStore) -> None:
+    vector_store.add([TextNode(text="money loan", id_="one"), TextNode(text="river boat", id_="two")])
+    alone = vector_store.collection.embedder.embed_documents(["money loan", "river boat"])
+    np.testing.assert_allclose(vector_store.collection.vectors(["one", "two"]), alone, atol=1e-5)
+
+
+def test_an_index_inserts_refreshes_and_deletes(vector_store: CDEVectorStore) -> None:
+    index, count = index_of(vector_store), vector_store.collection.count()
+    index.insert(Document(text="a fish in the delta", id_="new"))
+    assert vector_store.collection.count({"ref_doc_id": "new"}) == 1
+    index.update_ref_doc(Document(text="a boat in the flood", id_="new"))
+    (node,) = vector_store.get_nodes(filters=MetadataFilters(filters=[MetadataFilter(key="ref_doc_id", value="new")]))
+    assert node.get_content() == "a boat in the flood"
+    index.delete_ref_doc("new")
+    assert vector_store.collection.count() == count
+
+
+async def test_an_index_inserts_and_deletes_async(vector_store: CDEVectorStore) -> None:
+    index, count = index_of(vector_store), vector_store.collection.count()
+    await index.ainsert(Document(text="a fish in the delta", id_="new"))
+    assert vector_store.collection.count() == count + 1
+    await index.adelete_ref_doc("new")
+    assert vector_store.collection.count() == count
+    node = (await vector_store.aget_nodes())[0]
+    await vector_store.adelete_nodes([node.node_id])
+    assert vector_store.get_nodes([node.node_id]) == []
+    await vector_store.aclear()
+    assert vector_store.collection.count() == 0
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_an_index_builds_into_an_empty_collection(
+    vector_store: CDEVectorStore, documents: list[Document], use_async: bool
+) -> None:
+    before = {node.get_content(): node.ref_doc_id for node in vector_store.get_nodes()}
+    vector_store.clear()
+    VectorStoreIndex.from_documents(
+        documents,
+        storage_context=StorageContext.from_defaults(vector_store=vector_store),
+        embed_model=vector_store.embed_model,
+        use_async=use_async,
+    )
+    assert {node.get_content(): node.ref_doc_id for node in vector_store.get_nodes()} == before
+
+
+def test_documents_are_embedded_once(
+    vector_store: CDEVectorStore, documents: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("embedded as strings")
+
+    monkeypatch.setattr(ContextualEmbedder, "embed_documents", refuse)
+    Settings.embed_model = vector_store.embed_model
+    storage = StorageContext.from_defaults(vector_store=vector_store)
+    VectorStoreIndex.from_documents(documents, storage_context=storage)
+    pipeline = IngestionPipeline(
+        transformations=[*Settings.transformations, vector_store.embed_model], vector_store=vector_store
+    )
+    pipeline.run(documents=[Document(text="a fish in the delta", id_="new")])
+    assert vector_store.collection.count({"ref_doc_id": "new"}) == 1
+
+
+async def test_a_pipeline_with_a_docstore_upserts(vector_store: CDEVectorStore) -> None:
+    pipeline = IngestionPipeline(
+        transformations=[*Settings.transformations, vector_store.embed_model],
+        vector_store=vector_store,
+        docstore=SimpleDocumentStore(),
+    )
+    count = vector_store.collection.count()
+    for text in ("a fish in the delta", "a boat in the flood", "a boat in the flood"):
+        await pipeline.arun(documents=[Document(text=text, id_="new")])
+        pipeline.run(documents=[Document(text=text, id_="new")])
+    assert vector_store.collection.count() == count + 1
+
+
+def test_foreign_vectors_are_not_taken(vector_store: CDEVectorStore) -> None:
+    node = TextNode(text="money loan", id_="one", embedding=[1.0] + [0.0] * 15)
+    with pytest.warns(CDEWarning, match=r"vector_store\.embed_model"):
+        vector_store.add([node])
+    own = vector_store.collection.embedder.embed_documents(["money loan"])
+    np.testing.assert_allclose(vector_store.collection.vectors(["one"]), own, atol=1e-5)
+
+
+def test_an_index_with_a_foreign_embedding_answers_from_the_collection(
+    vector_store: CDEVectorStore, documents: list[Document]
+) -> None:
+    index = VectorStoreIndex.from_vector_store(vector_store, embed_model=MockEmbedding(embed_dim=16))
+    hits = index.as_retriever(similarity_top_k=5).retrieve("money")
+    assert [hit.node_id for hit in hits] == [hit.id for hit in vector_store.collection.search("money", 5)]
+
+
+def test_a_query_vector_is_not_taken(vector_store: CDEVectorStore) -> None:
+    with pytest.raises(ValueError, match="query_str"):
+        vector_store.query(VectorStoreQuery(query_embedding=[1.0] + [0.0] * 15, similarity_top_k=3))
+
+
+def test_the_embedding_of_a_collection_goes_to_no_other_store(vector_store: CDEVectorStore) -> None:
+    embedding = vector_store.embed_model
+    with pytest.raises(ContextError, match="CDEEmbedding"):
+        VectorStoreIndex([TextNode(text="money")], embed_model=embedding)
+    for other in (SimpleVectorStore(), None):
+        with pytest.raises(ContextError, match="CDEEmbedding"):
+            IngestionPipeline(transformations=[embedding], vector_store=other).run(documents=[Document(text="money")])
+    with pytest.raises(ContextError, match="num_workers"):
+        pickle.dumps(embedding)
+
+
+async def test_the_embedding_of_a_collection_embeds_for_others(vector_store: CDEVectorStore) -> None:
+    embedding, core = vector_store.embed_model, vector_store.collection.embedder
+    assert isinstance(embedding, CollectionEmbedding)
+    assert embedding.get_query_embedding("money") == core.embed_queries(["money"])[0].tolist()
+    assert await embedding.aget_query_embedding("money") == core.embed_queries(["money"])[0].tolist()
+    assert embedding.get_text_embedding("money") == core.embed_documents(["money"])[0].tolist()
+    assert embedding.get_text_embedding_batch(["money"]) == core.embed_documents(["money"]).tolist()
+    assert await embedding.aget_text_embedding_batch(["money"]) == core.embed_documents(["money"]).tolist()
+    assert embedding.to_dict()["fingerprint"] == core.fingerprint
+
+
+def test_it_opens_again(vector_store: CDEVectorStore, model: CDEModel, tmp_path: Path) -> None:
+    expected = vector_store.collection.search("money", 5)
+    again = CDEVectorStore(Collection.open(FaissStore(tmp_path / "essays.faiss"), model=model))
+    hits = index_of(again).as_retriever(similarity_top_k=5).retrieve("money")
+    assert [(hit.node_id, hit.score) for hit in hits] == [(hit.id, hit.score) for hit in expected]
+    again.collection.close()
+
+
+def test_a_collection_is_made_once(
+    vector_store: CDEVectorStore, documents: list[Document], model: CDEModel, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError):
+        CDEVectorStore.from_documents(documents, FaissStore(tmp_path / "essays.faiss"), model=model)
+
+
+def test_any_collection_can_be_read(model: CDEModel, tmp_path: Path) -> None:
+    with pytest.warns(SmallContextWarning):
+        embedder = ContextualEmbedder.from_corpus(["money", "river"], model=model)
+    with Collection.create(FaissStore(tmp_path / "plain.faiss"), embedder) as collection:
+        collection.add(["money", "river"], ids=["a", "b"], metadata=[{"year": 1}, {"year": 2}])
+        (hit,) = index_of(CDEVectorStore(collection)).as_retriever(similarity_top_k=1).retrieve("money")
+        assert hit.node.metadata in ({"year": 1}, {"year": 2})
+        assert hit.node.get_content() == {"a": "money", "b": "river"}[hit.node_id]
+
+
+def filtered(key: str, value: object, operator: FilterOperator = FilterOperator.EQ) -> MetadataFilters:
+    return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])  # pyright: ignore[reportArgumentType]
+
+
+def test_queries_are_filtered(vector_store: CDEVectorStore) -> None:
+    retriever = index_of(vector_store).as_retriever(
+        similarity_top_k=4, filters=filtered("year", 2003, FilterOperator.LT)
+    )
+    assert {hit.node.metadata["year"] for hit in retriever.retrieve("money")} <= {2000, 2001, 2002}
+    ask = VectorStoreQuery(query_str="money", similarity_top_k=50, doc_ids=["essay 3"])
+    assert {node.ref_doc_id for node in vector_store.query(ask).nodes or []} == {"essay 3"}
+    some = [node.node_id for node in vector_store.get_nodes()[:3]]
+    ask = VectorStoreQuery(query_str="money", similarity_top_k=50, node_ids=some)
+    assert sorted(vector_store.query(ask).ids or []) == sorted(some)
+    ask = VectorStoreQuery(query_str="money", similarity_top_k=2, node_ids=[])  # what an index without nodes sends
+    assert len(vector_store.query(ask).ids or []) == 2
+    with pytest.raises(FilterError, match="text_match_insensitive"):
+        vector_store.get_nodes(filters=filtered("year", "x", FilterOperator.TEXT_MATCH_INSENSITIVE))
+
+
+def test_nodes_are_deleted_by_id_and_filter(vector_store: CDEVectorStore) -> None:
+    ids = [node.node_id for node in vector_store.get_nodes(filters=filtered("year", 2003))]
+    vector_store.delete_nodes(ids, filtered("year", 2004))
+    assert len(vector_store.get_nodes(ids)) == len(ids)
+    vector_store.delete_nodes(ids[:1], filtered("year", 2003))
+    assert len(vector_store.get_nodes(ids)) == len(ids) - 1
+    vector_store.delete_nodes(filters=filtered("year", 2003))
+    assert vector_store.get_nodes(ids) == []
+    for nothing in (None, MetadataFilters(filters=[])):
+        with pytest.raises(ValueError, match=r"clear\(\)"):
+            vector_store.delete_nodes(filters=nothing)
+    vector_store.clear()
+    assert vector_store.get_nodes() == []
+
+
+def test_mmr_chooses_unlike_nodes(vector_store: CDEVectorStore) -> None:
+    def ask(threshold: float | None, **kwargs: object) -> list[str]:
+        query = VectorStoreQuery(
+            query_str="money", similarity_top_k=5, mode=VectorStoreQueryMode.MMR, mmr_threshold=threshold
+        )
+        return list(vector_store.query(query, **kwargs).ids or [])
+
+    search = vector_store.collection
+    assert ask(1.0) == [hit.id for hit in search.search("money", 5)]
+    assert ask(None) == [hit.id for hit in search.search_diverse("money", 5)]
+    assert ask(0.2) == ask(None, mmr_threshold=0.2) == [h.id for h in search.search_diverse("money", 5, diversity=0.8)]
+    assert ask(0.2, mmr_prefetch_k=7) == [
+        hit.id for hit in search.search_diverse("money", 5, candidates=7, diversity=0.8)
+    ]
+    retriever = index_of(vector_store).as_retriever(
+        vector_store_query_mode="mmr", similarity_top_k=5, vector_store_kwargs={"mmr_threshold": 0.2}
+    )
+    assert [hit.node_id for hit in retriever.retrieve("money")] == ask(0.2)
+    with pytest.raises(ValueError, match="prefetch_factor"):
+        ask(0.2, prefetch_factor=3)
+
+
+def test_other_modes_are_refused(vector_store: CDEVectorStore) -> None:
+    with pytest.raises(ValueError, match="hybrid"):
+        vector_store.query(VectorStoreQuery(query_str="money", mode=VectorStoreQueryMode.HYBRID))
