@@ -158,6 +158,12 @@ MUTATIONS = (
     ),
     Mutation(
         "keepers.py",
+        '"langchain_qdrant.vectorstores": _check_qdrant,',
+        "",
+        f"{QDRANT}::test_the_older_class_too",
+    ),
+    Mutation(
+        "keepers.py",
         "if found != expected:",
         'if not found.startswith("cde_"):',
         f"{QDRANT}::test_another_context_is_refused",

@@ -6,7 +6,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.stores import InMemoryByteStore
-from langchain_qdrant import QdrantVectorStore
+from langchain_qdrant import Qdrant, QdrantVectorStore
 from langchain_qdrant.qdrant import QdrantVectorStoreError
 from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, FieldCondition, Filter, Range, VectorParams
@@ -116,6 +116,11 @@ def test_a_vector_without_our_name_is_refused(
         with pytest.raises(ContextError, match=REMEDY):
             call()
     assert client.count("foreign").count == 0
+
+
+def test_the_older_class_too(documents: list[Document], embeddings: CDEEmbeddings) -> None:
+    with pytest.raises(ContextError, match=REMEDY):
+        Qdrant.from_documents(documents, embeddings, location=":memory:")
 
 
 async def test_another_context_is_refused(
