@@ -35,6 +35,9 @@ def index(
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Pass over records and text files that cannot be used, and report them.")
     ] = False,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Afterwards delete what is in the collection and not in the sources.")
+    ] = False,
     id_field: Annotated[
         str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of text and parent]")
     ] = None,
@@ -64,6 +67,7 @@ def index(
     Examples:
       cde-rag index papers.jsonl papers.faiss
       cde-rag index docs/ docs.faiss                          # folder of text and Markdown, cut into passages
+      cde-rag index docs/ docs.faiss --sync                   # the folder changed: delete what left it
       cde-rag index chunks.parquet books.faiss --parent-key book
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
@@ -88,8 +92,9 @@ def index(
                 typer.echo(printable(f"  {line}"), err=True)
     with opened:
         report = _add(opened, collection, reader, total, shown=progress)
+        deleted = _delete_others(opened, reader) if sync else 0
         documents = opened.count()
-    counts = {**asdict(report), "skipped": reader.skipped}
+    counts = {**asdict(report), "skipped": reader.skipped, "deleted": deleted}
     if as_json:
         print_json({"documents": documents, **counts})
     else:
@@ -159,6 +164,17 @@ def _create(
             raise StoreError(f"{path} was made by another run meanwhile. Run the same command again.") from error
         raise
     return opened, embedder.context.manifest.documents_seen
+
+
+def _delete_others(collection: "Collection", reader: "RecordReader") -> int:
+    """Delete the records that the sources do not have; returns how many there were."""
+    if reader.skipped:  # it may be one of these that is to stay
+        raise StoreError(
+            f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
+            "and run the same command again."
+        )
+    kept = {record.id for record in reader}
+    return collection.delete([record.id for record in collection.scroll() if record.id not in kept])
 
 
 def _add(

@@ -177,3 +177,32 @@ def test_a_model_that_is_elsewhere_is_named_by_an_option(run, records: Path, tmp
     stderr = CliRunner().invoke(app, ["search", str(tmp_path / "p"), "river"]).stderr
     assert stderr.startswith("Error: The collection was made with the model 'tiny'. Expected a bundled model")
     assert stderr.endswith("Name its folder: --model\n")
+
+
+def test_sync_deletes_what_left_the_sources(run, tmp_path: Path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in ("river", "money", "flood"):
+        (folder / f"{name}.md").write_text(f"# {name}\n\n" + f"the {name} of the bank. " * 3)
+    (folder / "long.txt").write_text("risk of credit\n\n" * 30)
+    collection = tmp_path / "notes.faiss"
+    index = ("index", folder, collection, "--max-characters", 100, "--json")
+    before = json.loads(run(*index).stdout)
+    (folder / "flood.md").unlink()
+    (folder / "long.txt").write_text("risk of credit")
+    assert json.loads(run(*index).stdout)["documents"] == before["documents"]  # nothing is deleted unasked
+    after = json.loads(run(*index, "--sync").stdout)
+    assert after["documents"] == 3
+    assert after["deleted"] == before["documents"] - 3
+    assert json.loads(run(*index, "--sync").stdout)["deleted"] == 0
+    run("verify", collection)
+
+
+def test_sync_deletes_nothing_where_bad_records_were_passed_over(run, tmp_path: Path):
+    source, collection = tmp_path / "books.jsonl", tmp_path / "books.faiss"
+    source.write_text('{"id": "a", "text": "river"}\n{"id": "b", "text": "money"}\n')
+    run("index", source, collection)
+    source.write_text('{"id": "a", "text": "river"}\n{"id": "b", "text": 7}\n')
+    told = run("index", source, collection, "--skip-bad", "--sync", code=1).stderr
+    assert "--sync deleted nothing, since 1 bad records were passed over" in told
+    assert json.loads(run("inspect", collection, "--json").stdout)["documents"] == 2
