@@ -1,6 +1,35 @@
-"""Qdrant: contexts beside any collection.
+"""A collection of Qdrant, on a server (1.18 or newer) or in the client's local mode.
 
-`read_context` and `write_context` know bytes, not contexts; contexts.py shows both with a `cde_rag.Context`.
+    papers                    a point for each record; rows.py says what is in its payload
+        cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
+        metadata              {"cde": …}: settings, generations and which is active, with a checksum
+    papers__cde_contexts      the bytes of each generation's Context, in chunks; the lease of a run
+
+The collection can be someone's who has points and vectors of their own in it: they stay, and are no records. Make it
+before `create` to choose shards, replicas, quantization or HNSW's parameters. Qdrant itself refuses a reader whose
+vectors are gone, since every read and write names them.
+
+**Atomic.** A point is written as a whole, and the manifest in one write, so a record is the old or the new one and a
+generation is active or not. `add`, `delete` and `update_metadata` of many records are one request each up to about
+8 MB, which one shard writes to its log as a whole (for `update_metadata` record by record); beyond that a kill leaves
+the first requests done, and the same call again does the rest. A vector of an inactive generation counts once it is
+noted in the payload, which comes last. A generation that is being made or dropped counts as not there; the next call
+that makes or drops one cleans up. Threads with the same client object see every call wholly or not at all; readers in
+other processes can see a part of a batch for a moment. Two processes may add at once, but one run at a time (`lease`)
+makes, activates or drops generations, since Qdrant cannot compare and swap metadata.
+
+**Filters** become conditions on two fields of ours, exact for equality, `in`, `exists`, ranges of dates in whole
+seconds and of numbers in steps of 1/1024; for the rest Qdrant keeps more than the filter does and the rest is left out
+here.
+
+**Damage.** Each record, its metadata, each vector with its digest, the manifest and each Context have checksums,
+compared when they are returned; `verify` compares all. A point that is gone as a whole leaves no trace.
+
+**Search** is by Qdrant's index, scored again in float64; exact where that finds fewer than k. A server that is busy or
+away is asked again for about six seconds; all writes may be made twice. There is no async client.
+
+`read_context` and `write_context` keep contexts beside any collection; they know bytes, not contexts, and contexts.py
+shows both with a `cde_rag.Context`.
 """
 
 from cde_rag.errors import require
@@ -8,5 +37,6 @@ from cde_rag.errors import require
 require("qdrant_client", "qdrant")
 
 from cde_rag.stores.qdrant.contexts import read_context, vector_name, write_context  # noqa: E402
+from cde_rag.stores.qdrant.store import QdrantStore  # noqa: E402
 
-__all__ = ["read_context", "vector_name", "write_context"]
+__all__ = ["QdrantStore", "read_context", "vector_name", "write_context"]

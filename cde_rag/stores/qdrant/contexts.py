@@ -62,10 +62,9 @@ def write_context(client: QdrantClient, collection: str, context: bytes, *, fing
     Raises:
         StoreError: Qdrant refused it.
     """
-    name = concrete(client, collection) + CONTEXTS
+    name = contexts_beside(client, collection)
     sha256 = hashlib.sha256(context).hexdigest()
     parts = [context[start : start + _CHUNK_BYTES] for start in range(0, len(context), _CHUNK_BYTES)]
-    _ensure(client, name)
     for number, part in enumerate(parts):
         data = base64.b64encode(part).decode("ascii")
         _put(
@@ -121,14 +120,17 @@ def metadata_of(client: QdrantClient, collection: str) -> Mapping[str, Any] | No
     return None if found is None else found.config.metadata or {}
 
 
-def _ensure(client: QdrantClient, name: str) -> None:
+def contexts_beside(client: QdrantClient, collection: str) -> str:
+    """Name of the collection with the contexts of another one; it is made where it is not there."""
+    name = concrete(client, collection) + CONTEXTS
     if call(lambda: client.collection_exists(name)):
-        return
+        return name
     try:
         call(lambda: client.create_collection(name, vectors_config={}))
     except (StoreError, ValueError):
         if not call(lambda: client.collection_exists(name)):  # if it is there now, another writer was faster
             raise
+    return name
 
 
 def _put(client: QdrantClient, name: str, id_: str, payload: dict[str, Any]) -> None:

@@ -1,0 +1,92 @@
+"""What a record and a vector must be to be stored, and checksums of what is."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+import numpy as np
+
+from cde_rag.errors import CorpusError
+from cde_rag.stores.base import Record
+from cde_rag.texts import utf8
+
+_MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata
+_UNIT: Final = 1e-3  # how far a norm may be from 1
+
+
+def encode(metadata: Mapping[str, Any], of: str) -> str:
+    """A JSON object as text, with its keys in order; `of` says whose it is.
+
+    Raises:
+        CorpusError: It is not a JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
+    """
+    try:
+        _check_keys(metadata, _MAX_LEVELS)
+        encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        hint = "Dates are stored as ISO strings."
+        raise CorpusError(
+            f"{of}: expected metadata that is a JSON object, found what is not: {error}. {hint}"
+        ) from error
+    utf8(encoded, where=f"{of}: metadata")
+    return encoded
+
+
+def _check_keys(value: object, levels: int) -> None:
+    if levels == 0:
+        raise ValueError(f"more than {_MAX_LEVELS} levels")
+    match value:
+        case Mapping():
+            for key, inner in cast(Mapping[object, object], value).items():
+                if not isinstance(key, str):
+                    raise TypeError(f"the key {key!r:.80} is not a string")
+                _check_keys(inner, levels - 1)
+        case list() | tuple():
+            for inner in cast(Iterable[object], value):
+                _check_keys(inner, levels - 1)
+        case _:
+            return
+
+
+def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
+    """The records with their metadata in JSON.
+
+    Raises:
+        CorpusError: One cannot be stored: an empty id, an id twice, a lone surrogate, metadata that is not JSON.
+    """
+    seen: set[str] = set()
+    for record in records:
+        of = f"Record {record.id!a:.80}"
+        if not record.id or record.id in seen:
+            raise CorpusError(f"{of}: expected ids that are not empty and not twice in one call.")
+        seen.add(record.id)
+        utf8(f"{record.id}{record.title}{record.text}", where=of)
+        yield record, encode(record.metadata, of)
+
+
+def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
+    """Refuse what is not `rows` vectors of a store.
+
+    Raises:
+        ValueError: Another shape or dtype than `(rows, dim)` float32, or a norm that is not 1 (as NaN's is not).
+    """
+    if vectors.dtype != np.float32 or vectors.shape != (rows, dim):
+        found = f"{vectors.dtype} {vectors.shape}"
+        raise ValueError(
+            f"Expected float32 vectors of shape {(rows, dim)}, found {found}. Were they made by this model?"
+        )
+    norms = np.linalg.norm(vectors, axis=1)
+    wrong = np.flatnonzero(~(np.abs(norms - 1) <= _UNIT))
+    if len(wrong):
+        raise ValueError(f"Expected vectors of norm 1, found norm {norms[wrong[0]]} in row {wrong[0]}. Normalise them.")
+
+
+def seal(*parts: str | bytes | int) -> str:
+    """128 bits of sha256 in hex over parts, so that moving a byte from one part to the next changes it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part if isinstance(part, bytes) else b"%d" % part
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.hexdigest()[:32]

@@ -1,0 +1,117 @@
+"""Making and dropping generations, so that a kill at any instant leaves what counts as it was or as it will be.
+
+What counts is the manifest, which is replaced in one write. What is being made or dropped is first noted there as
+leftover; the next call that makes or drops a generation removes what there is of it.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from cde_rag.errors import StoreError
+from cde_rag.stores.qdrant import space
+from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.qdrant.contexts import METADATA, delete_context, metadata_of, vector_name, write_context
+from cde_rag.stores.qdrant.manifest import GenerationState, Manifest
+from cde_rag.stores.qdrant.points import Points
+
+
+def is_store(metadata: Mapping[str, Any] | None) -> bool:
+    """Whether a collection with this metadata, or None where there is none, is a store of ours."""
+    return isinstance(_ours(metadata), Mapping) and "format" in _ours(metadata)
+
+
+def load(points: Points) -> Manifest:
+    """The manifest of a store.
+
+    Raises:
+        StoreError: There is no store.
+        StoreFormatError: Damaged, or of a newer format.
+    """
+    metadata = metadata_of(points.client, points.collection)
+    if not is_store(metadata):
+        hint = "Make one with Collection.create(…)."
+        raise StoreError(f"{points.collection}: expected a store, found none. {hint}")
+    return Manifest.from_metadata(_ours(metadata), points.collection)
+
+
+def save(points: Points, manifest: Manifest) -> None:
+    """Replace the manifest; other keys of the collection's metadata stay."""
+    metadata = {METADATA: manifest.to_metadata()}
+    call(lambda: points.client.update_collection(points.collection, metadata=metadata))
+
+
+def first(points: Points, dim: int, fingerprint: str, context: bytes, settings: str) -> None:
+    """Make a store with generation 1 active, in a new collection or beside what is in one.
+
+    Raises:
+        StoreError: There is a store already, or other vectors of that name, or the server refused it.
+    """
+    found = metadata_of(points.client, points.collection)
+    if is_store(found):
+        raise StoreError(f"{points.collection}: expected no store, found one. Open it with Collection.open(…).")
+    name = vector_name(fingerprint)
+    if found is None:
+        space.create_collection(points.client, points.collection, name, dim)
+    else:
+        space.create_vectors(points.client, points.collection, name, dim)
+    points.create_indexes()
+    write_context(points.client, points.collection, context, fingerprint=fingerprint)
+    save(points, Manifest(dim, settings, active=1, last=1, generations=(_state(1, fingerprint, context),)))
+
+
+def begin(points: Points, fingerprint: str, context: bytes) -> int:
+    """Make another generation; returns its number.
+
+    Raises:
+        StoreError: There is one of that fingerprint, or the server refused it.
+    """
+    manifest = _sweep(points, load(points))
+    for state in manifest.generations:
+        if state.fingerprint == fingerprint:
+            hint = "One of the same space needs no other vectors."
+            raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
+    if vector_name(fingerprint) not in space.vector_params(points.client, points.collection):
+        save(points, dataclasses.replace(manifest, leftover=(fingerprint,)))
+    space.create_vectors(points.client, points.collection, vector_name(fingerprint), manifest.dim)
+    write_context(points.client, points.collection, context, fingerprint=fingerprint)
+    new = _state(manifest.last + 1, fingerprint, context)
+    save(points, dataclasses.replace(manifest, last=new.number, generations=(*manifest.generations, new)))
+    return new.number
+
+
+def remove(points: Points, number: int) -> None:
+    """Drop an inactive generation.
+
+    Raises:
+        StoreError: It is active, or not there.
+    """
+    manifest = _sweep(points, load(points))
+    gone = manifest.inactive(number)
+    left = tuple(state for state in manifest.generations if state is not gone)
+    manifest = dataclasses.replace(manifest, generations=left, leftover=(gone.fingerprint,))
+    save(points, manifest)
+    _sweep(points, manifest)
+
+
+def _sweep(points: Points, manifest: Manifest) -> Manifest:
+    """Remove what there is of leftover generations."""
+    if not manifest.leftover:
+        return manifest
+    for fingerprint in manifest.leftover:
+        name = vector_name(fingerprint)
+        points.remove_key(name)
+        space.delete_vectors(points.client, points.collection, name)
+        delete_context(points.client, points.collection, fingerprint)
+    manifest = dataclasses.replace(manifest, leftover=())
+    save(points, manifest)
+    return manifest
+
+
+def _state(number: int, fingerprint: str, context: bytes) -> GenerationState:
+    return GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest())
+
+
+def _ours(metadata: Mapping[str, Any] | None) -> Any:
+    return (metadata or {}).get(METADATA)

@@ -1,0 +1,123 @@
+"""What a Qdrant store knows of itself: one JSON object in the collection's metadata, replaced in one write."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
+from cde_rag.stores.base import StoreManifest
+from cde_rag.stores.qdrant.checks import seal
+from cde_rag.stores.qdrant.contexts import vector_name
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationState:
+    """One generation.
+
+    Attributes:
+        number: Of the generation.
+        fingerprint: Names the vector space.
+        context_sha256: Of its Context's bytes.
+    """
+
+    number: int
+    fingerprint: str
+    context_sha256: str
+
+    @property
+    def vector(self) -> str:
+        """Name of its vectors in the collection, and of what is noted of them in a point's payload."""
+        return vector_name(self.fingerprint)
+
+    def check_space(self, fingerprint: str) -> None:
+        """Refuse another vector space.
+
+        Raises:
+            ContextMismatchError: The generation has another fingerprint.
+        """
+        if fingerprint != self.fingerprint:
+            raise ContextMismatchError(expected=self.fingerprint, found=fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The whole store.
+
+    Attributes:
+        dim: Length of a vector.
+        settings: What the collection wrote at creation, as JSON.
+        active: Number of the active generation.
+        last: Number of the newest generation ever made.
+        generations: All that are there, oldest first.
+        leftover: Fingerprints of generations that are being made or dropped; what there is of them counts for nothing.
+    """
+
+    dim: int
+    settings: str
+    active: int
+    last: int
+    generations: tuple[GenerationState, ...]
+    leftover: tuple[str, ...] = ()
+
+    @property
+    def serving(self) -> GenerationState:
+        """The active generation."""
+        return self.generation(self.active)
+
+    def generation(self, number: int) -> GenerationState:
+        """The generation of that number.
+
+        Raises:
+            StoreError: There is none.
+        """
+        for state in self.generations:
+            if state.number == number:
+                return state
+        there = ", ".join(str(state.number) for state in self.generations)
+        raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
+
+    def inactive(self, number: int) -> GenerationState:
+        """The generation of that number, which is not the active one.
+
+        Raises:
+            StoreError: There is none, or it is the active one.
+        """
+        if number == self.active:
+            raise StoreError(
+                f"Expected an inactive generation, found {number}, which is active. Activate another first."
+            )
+        return self.generation(number)
+
+    def public(self) -> StoreManifest:
+        """What the Store protocol tells."""
+        return StoreManifest(self.dim, self.serving.fingerprint, self.active, json.loads(self.settings))
+
+    def to_metadata(self) -> dict[str, Any]:
+        """As stored."""
+        content = json.loads(json.dumps(dataclasses.asdict(self)))
+        content |= {"format": FORMAT, "fingerprint": self.serving.fingerprint}
+        return content | {"checksum": _checksum(content)}
+
+    @classmethod
+    def from_metadata(cls, stored: Mapping[str, Any], where: str) -> "Manifest":
+        """Back from what `to_metadata` made.
+
+        Raises:
+            StoreFormatError: Damaged, or of a newer format.
+        """
+        if stored.get("format") != FORMAT:
+            raise StoreFormatError(f"{where}: expected format {FORMAT}, found {stored.get('format')}. Update cde-rag.")
+        content = {name: value for name, value in stored.items() if name != "checksum"}
+        if _checksum(content) != stored.get("checksum"):
+            raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
+        generations = tuple(GenerationState(**state) for state in content["generations"])
+        plain = {name: content[name] for name in ("dim", "settings", "active", "last")}
+        return cls(**plain, generations=generations, leftover=tuple(content["leftover"]))
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return seal(json.dumps(content, sort_keys=True))

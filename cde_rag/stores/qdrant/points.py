@@ -1,0 +1,210 @@
+"""The points of a collection that are ours: reading and writing them in requests of a bearable size."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from qdrant_client import QdrantClient, models
+
+from cde_rag.stores.qdrant.calls import call, call_if_found
+from cde_rag.stores.qdrant.fields import NUMBERS, TOKENS
+from cde_rag.stores.qdrant.rows import ORDER, damaged
+
+_AT_ONCE: Final = 512  # points read in one request
+_REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
+_FLOAT_BYTES: Final = 14  # in JSON
+
+_INDEXES: Final = {ORDER: models.PayloadSchemaType.INTEGER, TOKENS: models.PayloadSchemaType.KEYWORD}
+
+Item = TypeVar("Item")
+
+ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
+OURS: Final = models.FieldCondition(key=ORDER, range=models.Range(gte=1))
+
+
+class NewVector(NamedTuple):
+    """A vector for a point that is there.
+
+    Attributes:
+        point: Its id.
+        vector: The vector.
+        noted: Goes into the payload with it.
+        unchanged: What is true of the point as long as the vector fits its record.
+    """
+
+    point: str
+    vector: list[float]
+    noted: dict[str, Any]
+    unchanged: list[models.Condition]
+
+
+class Points:
+    """The points of one collection.
+
+    Args:
+        client: Of a server, or in local mode.
+        collection: Name of the collection, or an alias of it.
+        local: Whether the client is in local mode, which has no indexes and always searches exactly.
+    """
+
+    def __init__(self, client: QdrantClient, collection: str, *, local: bool) -> None:
+        self.client = client
+        self.collection = collection
+        self.local = local
+
+    def create_indexes(self) -> None:
+        """Make the indexes that order and filters need, before there are points."""
+        for key, schema in () if self.local else _INDEXES.items():
+            call(
+                lambda key=key, schema=schema: self.client.create_payload_index(self.collection, key, schema, wait=True)
+            )
+
+    def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, models.Record]:
+        """The points of those ids that exist; with all vectors, those of some names, or none."""
+        found: dict[str, models.Record] = {}
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            records = call(
+                lambda some=some: self.client.retrieve(self.collection, some, with_payload=ROW, with_vectors=vectors)
+            )
+            found |= {str(record.id): record for record in records}
+        return found
+
+    def count(self, *conditions: models.Condition) -> int:
+        """How many of our points match all conditions."""
+        where = models.Filter(must=[OURS, *conditions])
+        return call(lambda: self.client.count(self.collection, where, exact=True)).count
+
+    def last_order(self) -> int:
+        """Highest place in the order of insertion; 0 where there are no points of ours."""
+        last = models.OrderBy(key=ORDER, direction=models.Direction.DESC)
+        found, _ = call(lambda: self.client.scroll(self.collection, limit=1, order_by=last, with_payload=[ORDER]))
+        return self._order(found[0]) if found else 0
+
+    def in_order(
+        self,
+        *conditions: models.Condition,
+        after: tuple[int, str] = (0, ""),
+        complete: bool = False,
+        at_once: int = _AT_ONCE,
+    ) -> Iterator[models.Record]:
+        """Our points that match all conditions, in order of insertion, those behind a place and point id.
+
+        `complete` brings vectors and what filters look at, too.
+        Two processes that add at the same moment can give the same place twice; the point's id decides then.
+        """
+        size, first = min(at_once, _AT_ONCE), max(1, after[0])
+        where = models.Filter(must=[OURS, *conditions])
+        while True:
+            order_by = models.OrderBy(key=ORDER, start_from=first)
+            found, _ = call(
+                lambda size=size, order_by=order_by: self.client.scroll(
+                    self.collection,
+                    where,
+                    limit=size,
+                    order_by=order_by,
+                    with_payload=complete or ROW,
+                    with_vectors=complete,
+                )
+            )
+            full = len(found) == size
+            last = self._order(found[-1]) if full else 0
+            whole = [record for record in found if not full or self._order(record) < last]
+            yield from sorted((one for one in whole if self.place(one) > after), key=self.place)
+            if not full:
+                return
+            size = size if whole else 2 * size  # more of one place than fit
+            first = last
+
+    def upsert(self, points: Sequence[models.PointStruct]) -> None:
+        """Write whole points, in as few requests as their size allows."""
+        for some in _requests(points, [_bytes(point.payload, point.vector) for point in points]):
+            call(lambda some=some: self.client.upsert(self.collection, some, wait=True))
+
+    def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
+        """Replace keys in the payloads of points, given by their ids."""
+        operations = [
+            models.SetPayloadOperation(set_payload=models.SetPayload(payload=payload, points=[id_]))
+            for id_, payload in payloads.items()
+        ]
+        for some in _requests(operations, [_bytes(payload) for payload in payloads.values()]):
+            call(lambda some=some: self.client.batch_update_points(self.collection, some, wait=True))
+
+    def set_vectors(self, name: str, vectors: Sequence["NewVector"]) -> None:
+        """Give points their vector of that name and what is noted of it, where they are as they were read.
+
+        First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole.
+        """
+        for some in _requests(vectors, [_bytes(new.noted, {name: new.vector}) for new in vectors]):
+            ids: list[models.ExtendedPointId] = [new.point for new in some]
+            operations: list[models.UpdateOperation] = [
+                models.DeletePayloadOperation(delete_payload=models.DeletePayload(keys=[name], points=ids)),
+                models.UpdateVectorsOperation(
+                    update_vectors=models.UpdateVectors(
+                        points=[models.PointVectors(id=new.point, vector={name: new.vector}) for new in some]
+                    )
+                ),
+                *(
+                    models.SetPayloadOperation(
+                        set_payload=models.SetPayload(
+                            payload=new.noted,
+                            filter=models.Filter(must=[models.HasIdCondition(has_id=[new.point]), *new.unchanged]),
+                        )
+                    )
+                    for new in some
+                ),
+            ]
+            call_if_found(  # a point that is gone since it was read needs no vector
+                lambda operations=operations: self.client.batch_update_points(self.collection, operations, wait=True)
+            )
+
+    def remove_key(self, key: str) -> None:
+        """Remove a key from all payloads."""
+        there = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=key))])
+        which = models.FilterSelector(filter=there)
+        call(lambda: self.client.delete_payload(self.collection, [key], which, wait=True))
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove points."""
+        if ids:
+            which = models.PointIdsList(points=[*ids])
+            call(lambda: self.client.delete(self.collection, which, wait=True))
+
+    def query(self, requests: Sequence[models.QueryRequest]) -> list[list[models.ScoredPoint]]:
+        """What each request finds."""
+        return [one.points for one in call(lambda: self.client.query_batch_points(self.collection, requests))]
+
+    def _order(self, record: models.Record | models.ScoredPoint) -> int:
+        order = (record.payload or {}).get(ORDER)
+        if not isinstance(order, int):
+            raise damaged(self.collection, f"a whole number as {ORDER} of point {record.id}, found {order!r:.80}")
+        return order
+
+    def place(self, record: models.Record | models.ScoredPoint) -> tuple[int, str]:
+        """Where a point comes in the order of insertion.
+
+        Raises:
+            StoreFormatError: It has no place.
+        """
+        return self._order(record), str(record.id)
+
+
+def _requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
+    """The items in runs of a bearable size, of at least one."""
+    some: list[Item] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if some and total + size > _REQUEST_BYTES:
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += size
+    if some:
+        yield some
+
+
+def _bytes(payload: object, vectors: object = None) -> int:
+    """About how long these are in JSON."""
+    named = cast(dict[str, object], vectors) if isinstance(vectors, dict) else {}
+    floats = sum(len(cast(list[object], vector)) for vector in named.values() if isinstance(vector, list))
+    return len(json.dumps(payload)) + _FLOAT_BYTES * floats

@@ -1,0 +1,176 @@
+"""A record as the payload of a point, and back.
+
+    text, title, metadata      of the record; metadata as JSON text where Qdrant would not give it back as it is
+    cde_id, cde_order          the record's id, and its place in the order of insertion, from 1 on
+    cde_record, cde_metadata   checksums
+    cde_tokens, cde_numbers    what filters look at; see fields.py
+    cde_<fingerprint>          digest of what the vector of this name was made from, and a checksum over both
+
+Whatever else there is in a payload is someone else's and stays.
+"""
+
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+from jaxtyping import Float32
+from qdrant_client import models
+
+from cde_rag.errors import StoreFormatError
+from cde_rag.stores.base import Hit, Record, Row
+from cde_rag.stores.qdrant.checks import encode, seal
+from cde_rag.stores.qdrant.fields import NUMBERS, TOKENS, fields
+
+ID: Final = "cde_id"
+ORDER: Final = "cde_order"
+OURS: Final = frozenset({"text", "title", "metadata", ID, ORDER, "cde_record", "cde_metadata", TOKENS, NUMBERS})
+_NAMES: Final = uuid.UUID("8a3f0c52-1d0b-4f6e-8f5d-6f0f3a1c9e24")  # namespace of the points' ids
+_LEVELS: Final = 16  # gRPC allows about thirty
+_DIGITS: Final = 15  # of a number that every reader of JSON reads alike
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row, and what is noted of its vector in one generation.
+
+    Attributes:
+        point: Id of the point.
+        order: Place in the order of insertion.
+        row: The record, and the digest of what was embedded.
+        checksum: Over the record's id, the vector's name, the digest and the vector.
+    """
+
+    point: str
+    order: int
+    row: Row
+    checksum: str
+
+    def hit(self, score: float) -> Hit:
+        """As a search returns it."""
+        record = self.row.record
+        return Hit(record.id, score, record.title, record.text, record.metadata)
+
+
+def point_id(id_: str) -> str | None:
+    """Id of the point with that record; None where no record can have the id."""
+    try:
+        return str(uuid.uuid5(_NAMES, id_))
+    except UnicodeEncodeError:  # a lone surrogate
+        return None
+
+
+def record_payload(record: Record, order: int) -> dict[str, Any]:
+    """A record without its metadata."""
+    checksum = seal(record.id, order, record.title, record.text)
+    return {ID: record.id, ORDER: order, "title": record.title, "text": record.text, "cde_record": checksum}
+
+
+def metadata_payload(id_: str, metadata: str) -> dict[str, Any]:
+    """The metadata of a record, given as `encode` made it."""
+    content = json.loads(metadata)
+    return {
+        "metadata": content if _is_plain(content, _LEVELS) else metadata,
+        "cde_metadata": seal(id_, metadata),
+        **fields(content),
+    }
+
+
+def vector_payload(id_: str, name: str, digest: str, vector: Float32[np.ndarray, "dim"]) -> dict[str, Any]:
+    """What is noted of a record's vector."""
+    return {name: {"digest": digest, "checksum": vector_checksum(id_, name, digest, vector)}}
+
+
+def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray, "dim"]) -> str:
+    """Over whose vector it is, its name, what it was made from, and its bytes."""
+    return seal(id_, name, digest, vector.astype("<f4").tobytes())
+
+
+def read(point: models.Record | models.ScoredPoint, name: str, where: str) -> Stored:
+    """The row in a point, with what is noted of its vector of that name, each compared with its checksums.
+
+    Raises:
+        StoreFormatError: It is not as it was written; `where` is for the message.
+    """
+    payload = point.payload or {}
+    id_, order, title, text = (payload.get(key) for key in (ID, ORDER, "title", "text"))
+    if not (isinstance(id_, str) and isinstance(order, int) and isinstance(title, str) and isinstance(text, str)):
+        raise damaged(where, f"a record in point {point.id}, found none")
+    if point_id(id_) != point.id or seal(id_, order, title, text) != payload.get("cde_record"):
+        raise damaged(where, f"record {id_!r:.80} with its checksum, found another")
+    metadata = _metadata(payload.get("metadata"))
+    if metadata is None or seal(id_, metadata[1]) != payload.get("cde_metadata"):
+        raise damaged(where, f"the metadata of record {id_!r:.80} with its checksum, found other")
+    noted = note(payload, name)
+    if noted is None:
+        raise damaged(where, f"a vector {name[:20]}… of record {id_!r:.80}, found none")
+    return Stored(str(point.id), order, Row(Record(id_, text, title, metadata[0]), noted[0]), noted[1])
+
+
+def note(payload: Mapping[str, Any], name: str) -> tuple[str, str] | None:
+    """Digest and checksum that are noted of a vector; None where there is no such vector."""
+    noted = payload.get(name)
+    if not isinstance(noted, Mapping):
+        return None
+    digest, checksum = (cast(Mapping[str, object], noted).get(key) for key in ("digest", "checksum"))
+    return (digest, checksum) if isinstance(digest, str) and isinstance(checksum, str) else None
+
+
+def vector_of(point: models.Record | models.ScoredPoint, name: str) -> Float32[np.ndarray, "dim"] | None:
+    """A point's vector of that name; None where it has none."""
+    vectors = point.vector
+    found = vectors.get(name) if isinstance(vectors, dict) else None
+    return None if found is None else np.array(found, np.float32)
+
+
+def checked_vector(
+    point: models.Record | models.ScoredPoint, stored: Stored, name: str, where: str
+) -> Float32[np.ndarray, "dim"]:
+    """A point's vector of that name, compared with its checksum.
+
+    Raises:
+        StoreFormatError: It is missing, or not as it was written.
+    """
+    id_, vector = stored.row.record.id, vector_of(point, name)
+    if vector is None or vector_checksum(id_, name, stored.row.digest, vector) != stored.checksum:
+        raise damaged(where, f"the vector and digest of record {id_!r:.80}, found others")
+    return vector
+
+
+def damaged(where: str, what: str) -> StoreFormatError:
+    """The error for what is not as it was written."""
+    return StoreFormatError(f"{where}: expected {what}. Restore a snapshot, or add it again.")
+
+
+def _metadata(stored: object) -> tuple[dict[str, Any], str] | None:
+    """Metadata and its JSON as `encode` makes it; None where it cannot be read."""
+    try:
+        found: object = json.loads(stored) if isinstance(stored, str) else stored
+        return (
+            None
+            if not isinstance(found, dict)
+            else (cast(dict[str, Any], found), encode(cast(dict[str, Any], found), ""))
+        )
+    except ValueError:
+        return None
+
+
+def _is_plain(value: object, levels: int) -> bool:
+    """Whether JSON comes back as it is from any reader, over HTTP and gRPC."""
+    match value:
+        case dict():
+            inner = cast(dict[str, object], value)
+            return levels > 0 and "" not in inner and all(_is_plain(one, levels - 1) for one in inner.values())
+        case list():
+            return levels > 0 and all(_is_plain(one, levels - 1) for one in cast(list[object], value))
+        case 0.0 if isinstance(value, float):
+            return math.copysign(1, value) > 0
+        case float():
+            return 1e-5 < abs(value) < 10**_DIGITS and float(f"{value:.{_DIGITS}g}") == value
+        case int():
+            return abs(value) < 10**_DIGITS
+        case _:
+            return True

@@ -1,0 +1,120 @@
+"""Search: what Qdrant finds, scored again in float64, with equal scores in order of insertion.
+
+Qdrant computes in float32 and orders equal scores as it likes, so more is asked for than k: until the last one found
+scores less than the k-th by more than that can be wrong. A filter that Qdrant cannot express exactly is looked at
+again here, and more is asked for until k records pass it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float32
+from qdrant_client import models
+
+from cde_rag.stores.base import Hit
+from cde_rag.stores.conditions import And, Filter, holds
+from cde_rag.stores.qdrant.points import ROW, Points
+from cde_rag.stores.qdrant.rows import ORDER, checked_vector, read, vector_of
+from cde_rag.stores.qdrant.translation import translate
+
+_MORE: Final = 16  # points asked for beyond k
+_POINTS: Final = 4096  # asked for in one request, unless one query needs more
+
+
+def search(
+    points: Points,
+    name: str,
+    queries: Float32[np.ndarray, "queries dim"],
+    k: int,
+    *,
+    where: Filter | None,
+    exact: bool,
+) -> list[list[Hit]]:
+    """For each query min(k, matching records) hits, best first; equal scores in order of insertion.
+
+    Args:
+        points: Where to search.
+        name: Of the vectors.
+        queries: Unit vectors.
+        k: How many are wanted.
+        where: What the records pass.
+        exact: Not by HNSW. Where that finds fewer than k, the search is exact in any case.
+
+    Raises:
+        StoreFormatError: A point that was found is not as it was written.
+    """
+    asked = _Asked(points, name, where or And(()), k)
+    hits: list[list[Hit]] = []
+    at_once = max(1, _POINTS // (k + _MORE))
+    for start in range(0, len(queries), at_once):
+        hits += asked.best(queries[start : start + at_once], exact=exact or points.local)
+    return hits
+
+
+class _Asked:
+    """One question to a collection."""
+
+    def __init__(self, points: Points, name: str, where: Filter, k: int) -> None:
+        self.points = points
+        self.name = name
+        self.where = where
+        self.k = k
+        filter_, self.translated = translate(where)
+        self.filter = filter_ if where != And(()) else None
+
+    def best(self, queries: Float32[np.ndarray, "queries dim"], *, exact: bool) -> list[list[Hit]]:
+        """The hits of each query."""
+        hits: dict[int, list[Hit]] = {}
+        open_, limit = list(range(len(queries))), self.k + _MORE
+        while open_:
+            found = self.points.query([self._request(queries[number], limit, exact=exact) for number in open_])
+            for number, points in zip(list(open_), found, strict=True):
+                enough = self._enough(queries[number], points, limit)
+                if enough is not None and (exact or len(enough) == self.k):
+                    hits[number] = enough
+                    open_.remove(number)
+                elif enough is not None:
+                    hits[number] = self.best(queries[number : number + 1], exact=True)[0]
+                    open_.remove(number)
+            limit *= 2
+        return [hits[number] for number in range(len(queries))]
+
+    def _request(self, query: Float32[np.ndarray, "dim"], limit: int, *, exact: bool) -> models.QueryRequest:
+        return models.QueryRequest(
+            query=query.tolist(),
+            using=self.name,
+            filter=self.filter,
+            params=None if self.points.local else models.SearchParams(exact=exact),
+            limit=limit,
+            with_payload=ROW,
+            with_vector=[self.name],
+        )
+
+    def _enough(
+        self, query: Float32[np.ndarray, "dim"], points: Sequence[models.ScoredPoint], limit: int
+    ) -> list[Hit] | None:
+        """The hits; None where what was not found could be among them."""
+        passing = [point for point in points if self._passes(point)]
+        scores = [self._score(query, point) for point in passing]
+        places = [(-score, *self.points.place(point)) for score, point in zip(scores, passing, strict=True)]
+        best = sorted(range(len(passing)), key=places.__getitem__)[: self.k]
+        if len(points) == limit:
+            slack = 4 * len(query) * float(np.finfo(np.float32).eps)
+            if len(best) < self.k or points[-1].score >= scores[best[-1]] - slack:
+                return None
+        return [self._hit(scores[number], passing[number]) for number in best]
+
+    def _passes(self, point: models.ScoredPoint) -> bool:
+        if ORDER not in (point.payload or {}):  # someone else's, with a vector of the same name
+            return False
+        return self.translated or holds(self.where, read(point, self.name, self.points.collection).row.record.metadata)
+
+    def _score(self, query: Float32[np.ndarray, "dim"], point: models.ScoredPoint) -> float:
+        vector = vector_of(point, self.name)
+        return -np.inf if vector is None else float((vector * query.astype(np.float64)).sum())
+
+    def _hit(self, score: float, point: models.ScoredPoint) -> Hit:
+        stored = read(point, self.name, self.points.collection)
+        checked_vector(point, stored, self.name, self.points.collection)
+        return stored.hit(score)

@@ -1,0 +1,115 @@
+"""What the calls of a store that write do to its points."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float32
+from qdrant_client import models
+
+from cde_rag.stores.base import Record, Row
+from cde_rag.stores.qdrant.manifest import GenerationState, Manifest
+from cde_rag.stores.qdrant.points import NewVector, Points
+from cde_rag.stores.qdrant.rows import (
+    OURS,
+    metadata_payload,
+    note,
+    point_id,
+    read,
+    record_payload,
+    vector_payload,
+)
+
+
+def put_rows(
+    points: Points,
+    manifest: Manifest,
+    records: Sequence[tuple[Record, str]],
+    digests: Sequence[str],
+    vectors: Float32[np.ndarray, "rows dim"],
+) -> None:
+    """Insert records, given with their metadata in JSON, or replace those of the same id.
+
+    A point is written as a whole, with what of the old one still holds: its place, its vectors in other generations
+    if they were made from the same digest, and whatever someone else keeps in it.
+    """
+    ids = [str(point_id(record.id)) for record, _ in records]
+    old = points.retrieve(ids, vectors=True)
+    new = itertools.count(points.last_order() + 1)
+    made: list[models.PointStruct] = []
+    for (record, metadata), id_, digest, vector in zip(records, ids, digests, vectors, strict=True):
+        was = old.get(id_)
+        order = next(new) if was is None else read(was, manifest.serving.vector, points.collection).order
+        payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
+        name = manifest.serving.vector
+        payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
+        payload |= vector_payload(record.id, name, digest, vector)
+        made.append(models.PointStruct(id=id_, payload=payload, vector={**kept, name: vector.tolist()}))
+    points.upsert(made)
+
+
+def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
+    """Replace the metadata, given in JSON, of records.
+
+    Raises:
+        KeyError: There is no record of some id.
+    """
+    found_points(points, list(metadata))
+    points.set_payloads({str(point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()})
+
+
+def put_vectors(
+    points: Points,
+    manifest: Manifest,
+    state: GenerationState,
+    rows: Sequence[Row],
+    digests: Sequence[str],
+    vectors: Float32[np.ndarray, "rows dim"],
+) -> int:
+    """Give rows their vectors in an inactive generation; returns how many of them are still as they were read."""
+    ids = [str(point_id(row.record.id)) for row in rows]
+    found = points.retrieve(ids)
+    active = manifest.serving.vector
+    made: list[NewVector] = []
+    for row, id_, digest, vector in zip(rows, ids, digests, vectors, strict=True):
+        noted = note(found[id_].payload or {}, active) if id_ in found else None
+        if noted is not None and noted[0] == row.digest:
+            same = models.FieldCondition(key=f"{active}.digest", match=models.MatchValue(value=row.digest))
+            payload = vector_payload(row.record.id, state.vector, digest, vector)
+            made.append(NewVector(id_, vector.tolist(), payload, [same]))
+    points.set_vectors(state.vector, made)
+    there = points.retrieve([new.point for new in made])
+    return sum(
+        (there[new.point].payload or {}).get(state.vector) == new.noted[state.vector]
+        for new in made
+        if new.point in there
+    )
+
+
+def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[models.Record]:
+    """The points of records, in the order asked.
+
+    Raises:
+        KeyError: There is no record of some id.
+    """
+    wanted = [point_id(id_) for id_ in ids]
+    found = points.retrieve(sorted({id_ for id_ in wanted if id_ is not None}), vectors=vectors)
+    missing = [id_ for id_, point in zip(ids, wanted, strict=True) if point not in found]
+    if missing:
+        raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
+    return [found[str(point)] for point in wanted]
+
+
+def _kept(was: models.Record, manifest: Manifest, digest: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What of a point still holds when its record is replaced: parts of its payload, and vectors."""
+    payload = was.payload or {}
+    vectors = cast(dict[str, Any], was.vector) if isinstance(was.vector, dict) else {}
+    if isinstance(was.vector, list):
+        vectors = {"": was.vector}
+    names = {state.vector for state in manifest.generations}
+    gone = {name for name in names if (note(payload, name) or ("",))[0] != digest} | {manifest.serving.vector}
+    return (
+        {key: value for key, value in payload.items() if key not in OURS | gone},
+        {name: vector for name, vector in vectors.items() if name not in gone},
+    )

@@ -1,0 +1,486 @@
+"""QdrantStore: the contract, in memory and on a server; kills between requests, damage, and what is someone else's."""
+
+import functools
+import itertools
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from contract import EXACT, OTHER, SPACE, Opener, StoreContract, assert_hits, created, row, units
+from filter_cases import BOOK, CASES
+from qdrant_client import QdrantClient, models
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
+from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
+from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.filters import parse
+from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name
+from cde_rag.stores.qdrant import store as store_module
+from cde_rag.stores.qdrant.rows import point_id
+from cde_rag.stores.qdrant.translation import translate
+from cde_rag.stores.qdrant.turns import leased
+
+URL = os.environ.get("QDRANT_URL")
+
+
+class TestQdrantInMemory(StoreContract):
+    @pytest.fixture
+    def new_place(self, client: QdrantClient) -> Callable[[], Opener]:
+        numbers = itertools.count()
+
+        def place() -> Opener:
+            name = f"papers {next(numbers)}"
+            return lambda: QdrantStore(client, name)
+
+        return place
+
+
+@pytest.mark.skipif(URL is None, reason="QDRANT_URL names no server")
+class TestQdrantServer(StoreContract):
+    @pytest.fixture
+    def new_place(self) -> Iterator[Callable[[], Opener]]:
+        client = QdrantClient(url=URL, api_key=os.environ.get("QDRANT_API_KEY"))
+        names: list[str] = []
+
+        def place() -> Opener:
+            names.append(name := f"cde_test_{uuid.uuid4()}")
+            return lambda: QdrantStore(client, name)
+
+        yield place
+        for name in names:
+            client.delete_collection(name)
+            client.delete_collection(f"{name}__cde_contexts")
+        client.close()
+
+
+@pytest.fixture
+def client() -> QdrantClient:
+    return QdrantClient(":memory:")
+
+
+@pytest.fixture
+def store(client: QdrantClient) -> Store:
+    return created(lambda: QdrantStore(client, "papers"))
+
+
+# Kills
+
+
+class Killed(BaseException):
+    pass
+
+
+WRITES = frozenset(
+    "create_collection update_collection upsert batch_update_points delete delete_payload create_vector_name "
+    "delete_vector_name".split()
+)
+
+
+class Mortal:
+    """Kills the process that uses a client before, or just after, one of its writing requests; the server lives on."""
+
+    def __init__(self, client: QdrantClient, *, after: bool) -> None:
+        self.left = 0
+        self.after = after
+        for name in WRITES:
+            setattr(client, name, self.dying(getattr(client, name)))
+
+    def dying(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **asked: Any) -> Any:
+            self.left -= 1
+            if self.left == 0 and not self.after:
+                raise Killed
+            answer = call(*args, **asked)
+            if self.left == 0:
+                raise Killed
+            return answer
+
+        return wrapped
+
+
+def state(store: Store) -> Any:
+    if not store.exists():
+        return None
+    manifest = store.manifest()
+    rows = store.scroll()
+    ids = [row.record.id for row in rows]
+    vectors = store.vectors(ids, fingerprint=manifest.fingerprint)
+    hits = store.search(EXACT[:1], 5, fingerprint=manifest.fingerprint)
+    return manifest, store.context(), rows, vectors.tolist(), hits
+
+
+ROWS = [row("a", year=1), row("b"), row("c")]
+LIFE: list[Callable[[Store], object]] = [
+    lambda store: store.create(dim=4, fingerprint=SPACE, context=b"one", settings={}),
+    lambda store: store.add(ROWS, EXACT[:3], fingerprint=SPACE),
+    lambda store: store.add([row("b", "new"), row("d")], EXACT[4:6], fingerprint=SPACE),
+    lambda store: store.update_metadata({"a": {"year": 2}}),
+    lambda store: store.delete(["c"]),
+    lambda store: store.create_generation(fingerprint=OTHER, context=b"two"),
+    lambda store: store.add_to_generation(2, store.lacking(2), ["1", "2", "3"], EXACT[5:8]),
+    lambda store: store.activate(2),
+    lambda store: store.add([row("b", "newer")], EXACT[9:10], fingerprint=OTHER),
+    lambda store: store.drop(1),
+    lambda store: store.create_generation(fingerprint=SPACE, context=b"three"),
+    lambda store: store.drop(3),
+]
+
+
+def lived(client: QdrantClient, steps: int) -> Store:
+    store = QdrantStore(client, "papers")
+    for step in LIFE[:steps]:
+        step(store)
+    return store
+
+
+@functools.cache
+def after_steps(steps: int) -> Any:
+    """What a life without kills comes to."""
+    store = lived(QdrantClient(":memory:"), steps)
+    return state(store), store.generations()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", range(len(LIFE)))
+def test_a_kill_between_requests_leaves_one_state_and_the_same_call_completes_it(step: int, after: bool) -> None:
+    expected = after_steps(step + 1)
+    for number in itertools.count(1):
+        client = QdrantClient(":memory:")
+        store = lived(client, step)
+        before, mortal = state(store), Mortal(client, after=after)
+        mortal.left = number
+        try:
+            LIFE[step](store)
+        except Killed:
+            mortal.left = 0
+        else:
+            assert number > 1
+            return
+        store = QdrantStore(client, "papers")
+        assert not store.exists() or store.verify() == []
+        if not store.exists() or (state(store), store.generations()) != expected:
+            assert state(store) == before, f"request {number}"
+            LIFE[step](store)
+        assert (state(store), store.generations()) == expected
+        for later in LIFE[step + 1 :]:
+            later(store)
+        assert (state(store), store.generations()) == after_steps(len(LIFE))
+        assert store.verify() == []
+        assert read_context(client, "papers") == b"two"
+
+
+# Someone else's
+
+
+def test_a_foreign_collection_keeps_its_points_and_vectors(client: QdrantClient) -> None:
+    client.create_collection(
+        "papers", vectors_config=models.VectorParams(size=3, distance=models.Distance.COSINE), metadata={"team": "x"}
+    )
+    theirs = [models.PointStruct(id=number, vector=[0.0, 1.0, number], payload={"text": "mine"}) for number in (1, 2)]
+    client.upsert("papers", theirs)
+    assert not QdrantStore(client, "papers").exists()
+    store = created(lambda: QdrantStore(client, "papers"))
+    rows = [row("a"), row("b")]
+    store.add(rows, EXACT[:2], fingerprint=SPACE)
+    assert_hits(store, rows, EXACT[:2], EXACT[0], 5, fingerprint=SPACE)
+    assert (store.count(), store.scroll(), store.verify()) == (2, rows, [])
+    number = store.create_generation(fingerprint=OTHER, context=b"other")
+    assert store.lacking(number) == rows
+    store.drop(number)
+    store.delete(["a", "b"])
+    assert client.count("papers").count == 2
+    assert {point.payload["text"] for point in client.query_points("papers", [0.0, 1.0, 0.0], limit=9).points} == {
+        "mine"
+    }
+    assert client.get_collection("papers").config.metadata["team"] == "x"
+
+
+def test_points_with_our_vectors_and_no_record_are_passed_over(client: QdrantClient, store: Store) -> None:
+    theirs = [
+        models.PointStruct(id=number, vector={vector_name(SPACE): EXACT[0].tolist()}, payload={})
+        for number in range(99)
+    ]
+    client.upsert("papers", theirs)
+    store.add([row("a")], EXACT[1:2], fingerprint=SPACE)
+    assert_hits(store, [row("a")], EXACT[1:2], EXACT[0], 5, fingerprint=SPACE)
+    assert store.verify() == []
+
+
+def test_what_others_keep_in_a_record_stays(client: QdrantClient) -> None:
+    client.create_collection(
+        "papers", vectors_config={"theirs": models.VectorParams(size=2, distance=models.Distance.DOT)}
+    )
+    store = created(lambda: QdrantStore(client, "papers"))
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    client.set_payload("papers", {"label": 7}, [point_id("a")])
+    client.update_vectors("papers", [models.PointVectors(id=point_id("a"), vector={"theirs": [0.5, 2.0]})])
+    store.add([row("a", "new", year=1)], EXACT[1:2], fingerprint=SPACE)
+    store.update_metadata({"a": {"year": 2}})
+    (point,) = client.retrieve("papers", [point_id("a")], with_vectors=True)
+    assert point.payload["label"] == 7
+    assert point.payload["metadata"] == {"year": 2}
+    assert point.vector["theirs"] == [0.5, 2.0]
+    assert store.verify() == []
+
+
+def test_an_alias_stands_for_its_collection(client: QdrantClient, store: Store) -> None:
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    create = models.CreateAlias(collection_name="papers", alias_name="live")
+    client.update_collection_aliases([models.CreateAliasOperation(create_alias=create)])
+    other = QdrantStore(client, "live")
+    other.add([row("b")], EXACT[1:2], fingerprint=SPACE)
+    assert other.context() == store.context()
+    assert store.scroll() == other.scroll() == [row("a"), row("b")]
+
+
+def test_vectors_of_another_size_are_in_the_way(client: QdrantClient) -> None:
+    params = models.VectorParams(size=5, distance=models.Distance.DOT)
+    client.create_collection("papers", vectors_config={vector_name(SPACE): params})
+    with pytest.raises(StoreError, match="size 4"):
+        created(lambda: QdrantStore(client, "papers"))
+
+
+def test_a_generation_needs_a_new_fingerprint(store: Store) -> None:
+    with pytest.raises(StoreError, match="generation 1"):
+        store.create_generation(fingerprint=SPACE, context=b"other")
+
+
+# Damage
+
+
+DAMAGE: dict[str, dict[str, Any]] = {
+    "text": {"text": "another"},
+    "title": {"title": None},
+    "metadata": {"metadata": {"year": 3}},
+    "metadata that is no JSON": {"metadata": "{"},
+    "id": {"cde_id": "b"},
+    "order": {"cde_order": 7},
+    "digest": {vector_name(SPACE): {"digest": "x", "checksum": "y"}},
+    "no digest": {vector_name(SPACE): None},
+}
+
+
+@pytest.mark.parametrize("payload", DAMAGE.values(), ids=DAMAGE)
+def test_a_changed_payload_is_found_when_it_is_returned(
+    client: QdrantClient, store: Store, payload: dict[str, Any]
+) -> None:
+    store.add([row("a", year=2)], EXACT[:1], fingerprint=SPACE)
+    client.set_payload("papers", payload, [point_id("a")])
+    assert store.verify() != []
+    with pytest.raises(StoreFormatError):
+        store.search(EXACT[:1], 1, fingerprint=SPACE)
+
+
+@pytest.mark.parametrize(
+    "payload", [{"cde_tokens": []}, {"cde_numbers": {}}, {"cde_order": None}, {"cde_order": 0}, {"cde_order": "x"}]
+)
+def test_a_record_that_filters_or_paging_would_miss_is_found(
+    client: QdrantClient, store: Store, payload: dict[str, Any]
+) -> None:
+    store.add([row("a", year=2)], EXACT[:1], fingerprint=SPACE)
+    client.set_payload("papers", payload, [point_id("a")])
+    assert store.verify() != []
+
+
+def test_a_changed_vector_is_found(client: QdrantClient, store: Store) -> None:
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    client.update_vectors(
+        "papers", [models.PointVectors(id=point_id("a"), vector={vector_name(SPACE): [0, 0, 0, 1.0]})]
+    )
+    for call in (
+        lambda: store.search(EXACT[3:4], 1, fingerprint=SPACE),
+        lambda: store.vectors(["a"], fingerprint=SPACE),
+    ):
+        with pytest.raises(StoreFormatError, match="'a'"):
+            call()
+    assert len(store.verify()) == 1
+    client.delete_vectors("papers", [vector_name(SPACE)], [point_id("a")])
+    assert "found none" in store.verify()[0].found
+
+
+def test_a_changed_manifest_or_context_is_found(client: QdrantClient, store: Store) -> None:
+    client.delete_collection("papers__cde_contexts")
+    assert "write_context" in store.verify()[0].found
+    metadata = client.get_collection("papers").config.metadata["cde"]
+    for harmed in (metadata | {"dim": 5}, metadata | {"format": 2}):
+        client.update_collection("papers", metadata={"cde": harmed})
+        with pytest.raises(StoreFormatError):
+            store.manifest()
+
+
+# Filters
+
+
+def test_common_filters_are_left_to_qdrant() -> None:
+    """What is not exact reads what the filter does not keep."""
+    for where in (
+        {"year": 2020},
+        {"year": {"gte": 2020, "lt": 2024}, "tags": {"in": ["a", "b"]}},
+        {"not": {"draft": True}},
+        {"or": [{"score": {"gt": 0.5}}, {"author.name": {"exists": False}}]},
+        {"published": {"gte": {"date": "2024-01-31"}}},
+        {"at": {"lt": 1_700_000_000_000}},
+    ):
+        assert translate(parse(where)).exact, where
+
+
+def test_a_translation_keeps_what_the_filter_keeps(client: QdrantClient, store: Store) -> None:
+    store.add([Row(Record("book", "text", metadata=BOOK), "digest")], EXACT[:1], fingerprint=SPACE)
+    inexact = 0
+    for where, kept in CASES:
+        found = translate(parse(where))
+        count = client.count("papers", found.filter).count
+        assert count == kept if found.exact else count >= kept, where
+        inexact += not found.exact
+    assert inexact < len(CASES) / 3
+
+
+def test_a_filter_that_qdrant_keeps_too_much_for_finds_all(store: Store) -> None:
+    matrix = units(300)
+    rows = [row(str(number), name=f"{number % 100:02d} of many") for number in range(300)]
+    store.add(rows, matrix, fingerprint=SPACE)
+    where = {"name": {"contains": "07"}}
+    kept = [7, 107, 207]
+    assert not translate(parse(where)).exact
+    assert_hits(store, [rows[at] for at in kept], matrix[kept], matrix[0], 10, fingerprint=SPACE, where=where)
+    assert store.count(where) == 3
+
+
+# The way there
+
+
+def test_many_equal_scores_come_in_order_of_insertion(store: Store) -> None:
+    rows = [row(str(number)) for number in range(200)]
+    store.add(rows, np.repeat(EXACT[:1], 200, axis=0), fingerprint=SPACE)
+    (hits,) = store.search(EXACT[:1], 5, fingerprint=SPACE)
+    assert [hit.id for hit in hits] == ["0", "1", "2", "3", "4"]
+
+
+def test_two_processes_may_give_the_same_place(client: QdrantClient) -> None:
+    """They read the same last place, then both write."""
+    store = created(lambda: QdrantStore(client, "papers"))
+    real = store_module.writing.Points.last_order
+    try:
+        store_module.writing.Points.last_order = lambda self: 0
+        for number in range(40):
+            store.add([row(str(number))], EXACT[:1], fingerprint=SPACE)
+    finally:
+        store_module.writing.Points.last_order = real
+    seen: list[str] = []
+    while page := store.scroll(after=seen[-1] if seen else None, limit=3):
+        seen += [row.record.id for row in page]
+    assert sorted(seen, key=int) == [str(number) for number in range(40)]
+    assert [row.record.id for row in store.scroll()] == seen
+
+
+def test_large_batches_go_in_several_requests(
+    client: QdrantClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    real = client.upsert
+    monkeypatch.setattr(
+        client, "upsert", lambda name, points, **asked: (sizes.append(len(points)), real(name, points))[1]
+    )
+    rows = [row(str(number), "x" * 3_000_000, digest="digest") for number in range(5)]
+    store.add(rows, EXACT[:5], fingerprint=SPACE)
+    assert sizes == [2, 2, 1]
+    assert store.scroll() == rows
+
+
+FAILURES: dict[str, Exception] = {
+    "away": ResponseHandlingException(httpx.ConnectError("refused")),
+    "busy": UnexpectedResponse(503, "Service Unavailable", b"", httpx.Headers()),
+    "limited": ResourceExhaustedResponse("too many requests", 2),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_a_server_that_was_busy_or_away_is_asked_again(
+    client: QdrantClient, store: Store, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(calls.time, "sleep", waits.append)
+    fails = itertools.cycle([True, True, False])
+    for name in WRITES | {"retrieve", "scroll", "count", "query_batch_points", "get_collection"}:
+
+        def wrapped(real: Callable[..., Any], *args: Any, **asked: Any) -> Any:
+            answer = real(*args, **asked)  # what was done before the answer got lost is done twice
+            if next(fails):
+                raise failure
+            return answer
+
+        monkeypatch.setattr(client, name, functools.partial(wrapped, getattr(client, name)))
+    rows = [row("a"), row("b")]
+    store.add(rows, EXACT[:2], fingerprint=SPACE)
+    number = store.create_generation(fingerprint=OTHER, context=b"other")
+    assert store.add_to_generation(number, rows, ["1", "2"], EXACT[2:4]) == 2
+    store.activate(number)
+    store.drop(1)
+    assert_hits(store, rows, EXACT[2:4], EXACT[2], 2, fingerprint=OTHER)
+    assert store.verify() == []
+    assert min(waits) >= (2 if failure is FAILURES["limited"] else 0.1)
+
+
+@pytest.mark.parametrize(("status", "tries"), [(503, 6), (403, 1)])
+def test_a_server_that_stays_away_is_a_store_error(
+    client: QdrantClient, store: Store, monkeypatch: pytest.MonkeyPatch, status: int, tries: int
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(calls.time, "sleep", waits.append)
+
+    def fails(*args: Any, **asked: Any) -> Any:
+        raise UnexpectedResponse(status, "no", b"said so", httpx.Headers())
+
+    monkeypatch.setattr(client, "count", fails)
+    with pytest.raises(StoreError, match="said so"):
+        store.count()
+    assert len(waits) == tries - 1
+
+
+def test_a_folder_is_for_few_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "LOCAL_POINTS", 2)
+    client = QdrantClient(path=str(tmp_path / "qdrant"))
+    store = created(lambda: QdrantStore(client, "papers"))
+    store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+    with pytest.warns(CDEWarning, match="server"):
+        store.add([row("c")], EXACT[2:3], fingerprint=SPACE)
+    client.close()
+    client = QdrantClient(path=str(tmp_path / "qdrant"))
+    again = QdrantStore(client, "papers")
+    assert [found.record.id for found in again.scroll()] == ["a", "b", "c"]
+    np.testing.assert_array_equal(again.vectors(["a", "b", "c"], fingerprint=SPACE), EXACT[:3])
+    assert again.verify() == []
+    client.close()
+
+
+# The lease on a server, which memory can play too
+
+
+def test_a_lease_is_one_runs(client: QdrantClient, store: Store) -> None:
+    with leased(client, "papers"), pytest.raises(StoreError, match="another"), leased(client, "papers"):
+        pass
+    with leased(client, "papers"):
+        pass
+    assert threading.active_count() == 1
+    assert read_context(client, "papers") == store.context()
+
+
+def test_the_lease_of_a_killed_run_ends(client: QdrantClient, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = leased(client, "papers")
+    killed.__enter__()
+    with pytest.raises(StoreError, match="seconds"), leased(client, "papers"):
+        pass
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 60)
+    with leased(client, "papers"):
+        killed.__exit__(None, None, None)  # it is not the one that is held now
+        with pytest.raises(StoreError), leased(client, "papers"):
+            pass
