@@ -200,7 +200,7 @@ class ContextualEmbedder:
         bar = tqdm(total=len(texts), unit="text") if progress else None
         for start in range(0, len(texts), TOKENIZED_AT_ONCE):
             part = slice(start, start + TOKENIZED_AT_ONCE)
-            tokens = self.model.tokenize(texts[part], first=start)
+            tokens = self.model.tokenize(texts[part], role=role, first=start)
             truncated[part] = [token.truncated for token in tokens]
             first = None if siblings is None else _SiblingVectors(self.model, siblings[part])
             for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):

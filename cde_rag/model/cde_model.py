@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float32
 
-from cde_rag.context import Context, ModelIdentity
+from cde_rag.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.model import checkpoints
 from cde_rag.model.batching import length_buckets, pad
-from cde_rag.model.config import ModelConfig
 from cde_rag.model.context_path import PreparedContext
+from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way.network import PreparedTokens, TwoWay
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,7 +34,7 @@ def native_dtype(device: str) -> str:
 
 
 class CDEModel:
-    """A two-stage model with one-way context attention.
+    """A two-stage model, with one-way or two-way context attention.
 
     The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
 
@@ -50,7 +51,7 @@ class CDEModel:
 
     def __init__(
         self,
-        network: TwoStage,
+        network: TwoStage | TwoWay,
         tokenizer: TextTokenizer,
         digest: str,
         *,
@@ -61,24 +62,12 @@ class CDEModel:
         self.dtype = dtype or native_dtype(self.device)
         if self.dtype not in DTYPES:
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {self.dtype!r}.")
-        self.config: ModelConfig = network.config
+        self.config = network.config
         self.network = network.to(self.device)
-        network.second_stage.layers.to(DTYPES[self.dtype])
-        network.second_stage.given.to(DTYPES[self.dtype])
+        self.network.set_dtype(DTYPES[self.dtype])
         self.tokenizer = tokenizer
-        self.identity = ModelIdentity(
-            name=self.config.name,
-            weights_sha256=digest,
-            tokenizer_sha256=tokenizer.sha256,
-            attention="one_way",
-            semantics="cde-rag",
-            roles="vector",
-            prefixes={"query": "", "document": ""},
-            max_length=self.config.max_length,
-            pooling="mean",
-            normalisation="unit",
-            dim=self.config.dim,
-        )
+        self.identity = self.config.identity(digest, tokenizer.sha256)
+        self._prefixes = {QUERY: self.identity.prefixes["query"], DOCUMENT: self.identity.prefixes["document"]}
 
     @classmethod
     def from_pretrained(
@@ -102,37 +91,40 @@ class CDEModel:
         """Length of an embedding."""
         return self.config.dim
 
-    def tokenize(self, texts: Sequence[str], *, first: int = 0) -> list[Tokens]:
-        """Token ids as the second stage reads them.
+    def tokenize(self, texts: Sequence[str], *, role: int = DOCUMENT, first: int = 0) -> list[Tokens]:
+        """Token ids as the second stage reads them, the role's prefix included.
 
         Args:
             texts: Texts.
+            role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
             first: Position of the first of them in the caller's list, for messages.
 
         Raises:
             CorpusError: A text is blank or holds a lone surrogate.
         """
-        return self.tokenizer(texts, self.config.max_length, first=first)
+        return self.tokenizer(texts, self.config.max_length, prefix=self._prefixes[role], first=first)
 
     def first_stage(self, texts: Sequence[str], *, mini_batch_size: int = 64) -> Float32[np.ndarray, "texts dim"]:
         """Read each text by itself: the rows of a Context, or siblings.
 
         Returns:
-            Float32, unit norm, independent of the other texts of the call up to rounding (1e-6).
+            Float32, independent of the other texts of the call up to rounding (1e-6); unit norm in one-way models.
         """
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        rows = [tokens.ids for tokens in self.tokenizer(texts, self.config.first_stage_max_length)]
+        tokenized = self.tokenizer(texts, self.config.first_stage_max_length, prefix=self._prefixes[DOCUMENT])
+        rows = [tokens.ids for tokens in tokenized]
         for bucket in length_buckets([len(row) for row in rows], mini_batch_size):
             ids, mask = pad([rows[position] for position in bucket])
             with torch.inference_mode():
-                batch = self.network.first_stage(self.network.embeddings, ids.to(self.device), mask.to(self.device))
+                batch = self.network.read(ids.to(self.device), mask.to(self.device))
             vectors[bucket] = batch.cpu().numpy()
         return vectors
 
-    def prepare(self, context: Context) -> PreparedContext:
+    def prepare(self, context: Context) -> PreparedContext | PreparedTokens:
         """What the second stage needs of a Context; compute it once.
 
         Raises:
+            ContextError: A two-way model is for another number of context documents, or has no null embedding.
             ContextMismatchError: The context was made by other weights, another tokenizer or other settings.
         """
         if replace(context.identity, name="") != replace(self.identity, name=""):
@@ -151,7 +143,7 @@ class CDEModel:
         self,
         rows: Sequence[Sequence[int]],
         role: int,
-        prepared: PreparedContext,
+        prepared: PreparedContext | PreparedTokens,
         siblings: Float32[np.ndarray, "batch siblings dim"] | None = None,
         sibling_mask: Bool[np.ndarray, "batch siblings"] | None = None,
     ) -> Float32[np.ndarray, "batch dim"]:
@@ -161,21 +153,36 @@ class CDEModel:
             rows: Token ids from `tokenize`.
             role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
             prepared: From `prepare`.
-            siblings: First-stage vectors of each text's siblings, padded.
+            siblings: First-stage vectors of each text's siblings, padded; for one-way models.
             sibling_mask: Where there is a sibling.
 
         Returns:
             Float32, unit norm.
+
+        Raises:
+            ModelError: Siblings for a two-way model.
+            TypeError: `prepared` is of a model with another kind of context attention.
         """
-        ids, mask = pad(rows)
+        ids, mask = (each.to(self.device) for each in pad(rows))
         with torch.inference_mode():
-            vectors = self.network.second_stage(
-                self.network.embeddings,
-                ids.to(self.device),
-                None if bool(mask.all()) else mask.to(self.device),
-                role,
-                prepared,
-                None if siblings is None else torch.tensor(siblings, device=self.device),
-                None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device),
-            )
+            if isinstance(self.network, TwoStage) and isinstance(prepared, PreparedContext):
+                vectors = self.network.second_stage(
+                    self.network.embeddings,
+                    ids,
+                    None if bool(mask.all()) else mask,
+                    role,
+                    prepared,
+                    None if siblings is None else torch.tensor(siblings, device=self.device),
+                    None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device),
+                )
+            elif isinstance(self.network, TwoWay) and isinstance(prepared, PreparedTokens):
+                if siblings is not None:
+                    raise ModelError(
+                        f"{self.config.name} reads no siblings: only one-way models do. Leave parents out."
+                    )
+                vectors = self.network.embed(ids, mask, prepared)
+            else:
+                raise TypeError(
+                    f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context)."
+                )
         return vectors.cpu().numpy()

@@ -41,8 +41,14 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self.sha256 = hashlib.sha256(serialised.encode()).hexdigest()
 
-    def __call__(self, texts: Sequence[str], max_length: int, *, first: int = 0) -> list[Tokens]:
-        """Tokenize a batch in one call; messages count positions from `first`.
+    def __call__(self, texts: Sequence[str], max_length: int, *, prefix: str = "", first: int = 0) -> list[Tokens]:
+        """Tokenize a batch in one call.
+
+        Args:
+            texts: Texts.
+            max_length: Tokens of each, prefix and special tokens included.
+            prefix: Stands before each text.
+            first: Position of the first text in the caller's list, for messages.
 
         Raises:
             CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
@@ -55,7 +61,7 @@ class TextTokenizer:
                 raise CorpusError(f"Text {position} is empty or blank; leave it out or give it content.")
             utf8(text, where=f"Text {position}")
         cut: list[Tokens] = []
-        for encoding in self._tokenizer.encode_batch_fast(list(texts)):
+        for encoding in self._tokenizer.encode_batch_fast([prefix + text for text in texts]):
             ids = encoding.ids
             too_long = len(ids) > max_length
             cut.append(Tokens([*ids[: max_length - 1], ids[-1]] if too_long else ids, too_long))

@@ -1,6 +1,7 @@
 """The network: both stages, the path of the context between them, and what they share."""
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cde_rag.model.attention import Embeddings
@@ -27,6 +28,15 @@ class TwoStage(nn.Module):
         self.set_attention = SetAttention(config)
         self.output_map = OutputMap()
         self.second_stage = SecondStage(config)
+
+    def set_dtype(self, dtype: torch.dtype) -> None:
+        """The dtype that the second stage's layers compute in; all else stays float32."""
+        self.second_stage.layers.to(dtype)
+        self.second_stage.given.to(dtype)
+
+    def read(self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch dim"]:
+        """The first stage: each text by itself, float32, unit norm."""
+        return self.first_stage(self.embeddings, ids, mask)
 
     def prepare(self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]) -> PreparedContext:
         """Everything the second stage needs of a corpus.

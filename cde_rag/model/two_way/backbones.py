@@ -1,0 +1,222 @@
+"""The encoders that the published models are made of: transformers' own classes, built from sizes, never downloaded."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from cde_rag.errors import require
+from cde_rag.model.attention import merge_heads, split_heads
+from cde_rag.model.two_way.config import MODERN_BERT, TRAIN, TwoWayConfig
+
+EXTRA = "hub"  # brings transformers
+NOMIC_THETA, GLOBAL_THETA, LOCAL_THETA = 1000.0, 160_000.0, 10_000.0  # bases of the rotary angles
+NOMIC_EPS, MODERN_EPS = 1e-12, 1e-5  # of the layer norms
+
+
+class Backbone(nn.Module):
+    """An encoder that reads a text, alone or after given tokens that are vectors already.
+
+    Attributes:
+        native: transformers' module, whose parameters are the backbone's.
+    """
+
+    def __init__(self, native: nn.Module) -> None:
+        super().__init__()
+        self.native: Any = native
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters, and so of the computation."""
+        return next(self.native.parameters()).dtype
+
+    def read(
+        self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """The states of a text that is read by itself."""
+        return self.native(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    def read_after(
+        self,
+        given: Float[Tensor, "batch given dim"],
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch sequence"],
+    ) -> Float[Tensor, "batch sequence dim"]:
+        """The states of a sequence of given tokens and text, in which everything attends to everything.
+
+        Args:
+            given: Context and soft tokens.
+            ids: Of the text.
+            mask: Where in the sequence there is a token.
+        """
+        raise NotImplementedError
+
+    def restore_tables(self) -> None:
+        """Compute what is never stored, after a construction on the meta device."""
+        self.native.rotary_emb = type(self.native.rotary_emb)(self.native.config)
+
+
+class ModernBert(Backbone):
+    """ModernBERT. Text is normalised as by itself and then, with all that is given, once more; positions run through.
+
+    Source: cde/model.py, whose second stage hands embedded text to a module that embeds.
+    """
+
+    def __init__(self, config: TwoWayConfig) -> None:
+        transformers = require("transformers", EXTRA)
+        local = [bool(number % config.global_every) for number in range(config.layers)]
+        sizes = transformers.ModernBertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.dim,
+            intermediate_size=config.intermediate,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            max_position_embeddings=config.max_positions,
+            norm_eps=MODERN_EPS,
+            local_attention=config.window,
+            layer_types=["sliding_attention" if each else "full_attention" for each in local],
+            rope_parameters={
+                "full_attention": {"rope_type": "default", "rope_theta": GLOBAL_THETA},
+                "sliding_attention": {"rope_type": "default", "rope_theta": LOCAL_THETA},
+            },
+            pad_token_id=None,
+            bos_token_id=None,
+            eos_token_id=None,
+            cls_token_id=None,
+            sep_token_id=None,
+            attn_implementation="sdpa",
+        )
+        super().__init__(transformers.ModernBertModel(sizes))
+
+    def read_after(
+        self,
+        given: Float[Tensor, "batch given dim"],
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch sequence"],
+    ) -> Float[Tensor, "batch sequence dim"]:
+        """As in the class above."""
+        sequence = torch.cat([given.to(self.dtype), self.native.embeddings(input_ids=ids)], dim=1)
+        return self.native(inputs_embeds=sequence, attention_mask=mask).last_hidden_state
+
+
+class NomicBert(Backbone):
+    """NomicBERT. Given tokens get no token type; the first `trained_context_size` of a sequence are unrotated.
+
+    So the order of a whole context changes nothing. With fewer context embeddings, some of the text is unrotated too.
+
+    Source: cde/lib/nomic_bert with `disable_transductive_rotary_embedding`.
+    """
+
+    def __init__(self, config: TwoWayConfig) -> None:
+        transformers = require("transformers", EXTRA)
+        sizes = transformers.NomicBertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.dim,
+            intermediate_size=config.intermediate,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            max_position_embeddings=config.max_positions,
+            layer_norm_eps=NOMIC_EPS,
+            rope_parameters={"rope_type": "default", "rope_theta": NOMIC_THETA},
+            attn_implementation="sdpa",
+        )
+        super().__init__(transformers.NomicBertModel(sizes))
+        self.unrotated = config.trained_context_size
+
+    def read_after(
+        self,
+        given: Float[Tensor, "batch given dim"],
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch sequence"],
+    ) -> Float[Tensor, "batch sequence dim"]:
+        """As in the class above."""
+        embeddings = self.native.embeddings
+        kind = embeddings.token_type_embeddings.weight[0]  # the native module adds it to all that it is given
+        sequence = torch.cat([given.to(self.dtype) - kind, embeddings.word_embeddings(ids)], dim=1)
+        return self.native(
+            inputs_embeds=sequence, attention_mask=mask, position_ids=self.positions(mask)
+        ).last_hidden_state
+
+    def positions(self, mask: Bool[Tensor, "batch sequence"]) -> Int[Tensor, "1 sequence"]:
+        """The position that each token of a sequence is rotated by."""
+        places = torch.arange(mask.shape[1], device=mask.device)[None]
+        return torch.where(places < self.unrotated, 0, places)
+
+    def restore_tables(self) -> None:
+        """As in the class above; the native embeddings also hold the numbers of positions, and zeros."""
+        super().restore_tables()
+        embeddings, config = self.native.embeddings, self.native.config
+        embeddings.position_ids = torch.arange(config.max_position_embeddings)[None]
+        embeddings.token_type_ids = torch.zeros_like(embeddings.position_ids)
+
+
+class NomicBertByHead(NomicBert):
+    """NomicBERT as the remote code of cde-small-v1 reads it: tokens are rotated by the number of the head.
+
+    Among rotated tokens the angles cancel, so text by itself is a bag of words, and only text and context are at an
+    angle to each other. Text has its token type added twice, given tokens once. The native class knows one angle for
+    all heads, so the layers are computed here, with its modules.
+
+    Source: cde/hf_model.py.
+    """
+
+    def __init__(self, config: TwoWayConfig) -> None:
+        super().__init__(config)
+        self.heads = config.heads
+
+    def read(
+        self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """As in the class above; all tokens have the same angle, which is none."""
+        nowhere = torch.zeros(1, ids.shape[1], dtype=torch.long, device=ids.device)
+        return self.native(input_ids=ids, attention_mask=mask, position_ids=nowhere).last_hidden_state
+
+    def read_after(
+        self,
+        given: Float[Tensor, "batch given dim"],
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch sequence"],
+    ) -> Float[Tensor, "batch sequence dim"]:
+        """As in the class above."""
+        embeddings = self.native.embeddings
+        text = embeddings.word_embeddings(ids) + embeddings.token_type_embeddings.weight[0]
+        x = embeddings(inputs_embeds=torch.cat([given.to(self.dtype), text], dim=1))
+        cosines, sines = self._angles(x)
+        for layer in self.native.layers:
+            attention = layer.self_attn
+            query, key, value = (
+                split_heads(project(x), self.heads)
+                for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+            )
+            query, key = (part * cosines + _quarter_turn(part) * sines for part in (query, key))
+            answer = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+            x = layer.post_attention_layernorm(x + attention.o_proj(merge_heads(answer)))
+            x = layer.post_mlp_layernorm(x + layer.mlp(x))
+        return x
+
+    def _angles(
+        self, x: Float[Tensor, "batch sequence dim"]
+    ) -> tuple[Float[Tensor, "heads sequence head_dim"], Float[Tensor, "heads sequence head_dim"]]:
+        """Cosines and sines for each head and token; the context is not turned."""
+        heads = torch.arange(self.heads, device=x.device)[None]
+        turned = torch.arange(x.shape[1], device=x.device) >= self.unrotated
+        cosines, sines = (each[0][:, None, :] for each in self.native.rotary_emb(x, heads))  # (heads, 1, head_dim)
+        places = turned[None, :, None]
+        return torch.where(places, cosines, torch.ones_like(cosines)), torch.where(
+            places, sines, torch.zeros_like(sines)
+        )
+
+
+def _quarter_turn(x: Float[Tensor, "batch heads tokens head_dim"]) -> Float[Tensor, "batch heads tokens head_dim"]:
+    """Each pair (a, b) of the two halves becomes (-b, a)."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+def build(config: TwoWayConfig) -> Backbone:
+    """The backbone of a config, with random weights."""
+    if config.family == MODERN_BERT:
+        return ModernBert(config)
+    return NomicBert(config) if config.semantics == TRAIN else NomicBertByHead(config)

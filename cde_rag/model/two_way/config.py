@@ -1,0 +1,112 @@
+"""What a two-way model is made of, and which of its readings is meant."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cde_rag.context import ModelIdentity
+from cde_rag.errors import ModelError
+from cde_rag.model.config import FORMAT, checked_fields
+
+NOMIC_BERT, MODERN_BERT = "nomic_bert", "modernbert"
+TRAIN = "train"  # what the weights were trained with
+OTHER_SEMANTICS = {NOMIC_BERT: "hf_model_py", MODERN_BERT: "hub"}  # what each family's remote code computes
+POOLINGS = {
+    "text": "mean",
+    "text_after_prefix": "mean_after_prefix",
+    "sequence": "mean_of_sequence",
+}  # as identities say
+SOFT_TOKENS = 8  # learned tokens between context and text
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoWayConfig:
+    """The sizes of a two-stage model with two-way context attention; both stages have the same backbone.
+
+    Source: the published configs, and the backbones' own.
+    """
+
+    name: str
+    family: str  # "nomic_bert" or "modernbert"
+    semantics: str = TRAIN  # or what the family's remote code computes: "hf_model_py" or "hub"
+    pooling: str = "text"  # which token states are averaged: "text", "text_after_prefix" or "sequence"
+    query_prefix: str = "search_query: "
+    document_prefix: str = "search_document: "
+    vocab_size: int
+    dim: int  # of every hidden state and of the embedding
+    layers: int  # of each stage
+    heads: int
+    intermediate: int  # hidden units of a feed-forward layer
+    max_positions: int  # tokens of a sequence, the context's included
+    window: int = 0  # tokens that a local layer sees, both sides together; 0: all layers are global
+    global_every: int = 1  # every so manieth layer is global, the first one too
+    trained_context_size: int  # context documents (J) that the weights were trained with
+    context_size: int  # context documents that a context has to have
+    max_length: int  # tokens of a text that are read, in both stages
+    null_embedding: bool = False  # whether there is a learned embedding that stands for the null context
+
+    def __post_init__(self) -> None:
+        if self.family not in OTHER_SEMANTICS:
+            raise ModelError(
+                f"Expected a backbone of the families {' or '.join(OTHER_SEMANTICS)}, found {self.family!r}."
+            )
+        known = (TRAIN, OTHER_SEMANTICS[self.family])
+        if self.semantics not in known:
+            raise ModelError(f"Expected semantics {' or '.join(map(repr, known))}, found {self.semantics!r}.")
+        if self.pooling not in POOLINGS:
+            raise ModelError(f"Expected pooling {', '.join(POOLINGS)}, found {self.pooling!r}.")
+        sizes = (self.vocab_size, self.dim, self.heads, self.global_every, self.context_size, self.max_length)
+        if min(sizes) < 1 or self.dim % (2 * self.heads):
+            raise ModelError(
+                f"Sizes must be at least 1 and dim an even multiple of heads, found dim {self.dim}, heads {self.heads}"
+                f", {self.vocab_size} word pieces, {self.context_size} context documents, texts of {self.max_length}."
+            )
+        if self.context_size > self.trained_context_size:
+            raise ModelError(
+                f"The model was trained with {self.trained_context_size} context documents; found {self.context_size}. "
+                "Ask for as many or fewer."
+            )
+        if self.context_size + SOFT_TOKENS + self.max_length > self.max_positions:
+            raise ModelError(
+                f"{self.context_size} context documents, {SOFT_TOKENS} soft tokens and {self.max_length} tokens of text"
+                f" are more than the {self.max_positions} positions of the backbone; lower the max length."
+            )
+
+    @property
+    def first_stage_max_length(self) -> int:
+        """Tokens of a text that the first stage reads."""
+        return self.max_length
+
+    @property
+    def max_siblings(self) -> int:
+        """Siblings given to a document's text: none, parent context is for one-way models."""
+        return 0
+
+    def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
+        """What of the model determines the vector space."""
+        return ModelIdentity(
+            name=self.name,
+            weights_sha256=weights_sha256,
+            tokenizer_sha256=tokenizer_sha256,
+            attention="two_way",
+            semantics=self.semantics,
+            roles="prefix",
+            prefixes={"query": self.query_prefix, "document": self.document_prefix},
+            max_length=self.max_length,
+            pooling=POOLINGS[self.pooling],
+            normalisation="unit",
+            dim=self.dim,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, with the format's number."""
+        return {"format": FORMAT, "attention": "two_way", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "TwoWayConfig":
+        """Read what `to_json` wrote.
+
+        Raises:
+            ModelError: Another format or attention, or fields that are missing or unknown.
+        """
+        return cls(**checked_fields(cls, value, attention="two_way"))

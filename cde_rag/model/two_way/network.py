@@ -1,0 +1,183 @@
+"""Both stages of the published design, and what a context is to them."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from cde_rag.errors import ContextError
+from cde_rag.model.attention import mean_pool
+from cde_rag.model.two_way import backbones
+from cde_rag.model.two_way.config import MODERN_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
+
+
+@dataclass(frozen=True)
+class PreparedTokens:
+    """What a two-way second stage needs of a Context: the tokens that stand before every text.
+
+    Attributes:
+        tokens: Context embeddings and soft tokens, float32; one row for all texts, or one for each.
+    """
+
+    tokens: Float[Tensor, "contexts given dim"]
+
+    def to(self, dtype: torch.dtype) -> "PreparedTokens":
+        """Itself: the backbone casts what it reads."""
+        del dtype
+        return self
+
+
+class TwoWayFirstStage(nn.Module):
+    """M1: a text read by itself as one vector, the mean of its token states after a projection.
+
+    Source: paper §4.2.
+    """
+
+    def __init__(self, config: TwoWayConfig) -> None:
+        super().__init__()
+        self.backbone = backbones.build(config)
+        self.projection = nn.Sequential(nn.Linear(config.dim, config.dim), nn.GELU(), nn.Linear(config.dim, config.dim))
+
+    def forward(
+        self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch dim"]:
+        """Read each text by itself.
+
+        Returns:
+            Float32, of any norm.
+        """
+        return self.projection(mean_pool(self.backbone.read(ids, mask), mask))
+
+
+class TwoWaySecondStage(nn.Module):
+    """M2: an encoder of the sequence [context | soft tokens | text], in which everything attends to everything.
+
+    Source: paper §4.2; cde/model.py for soft tokens and pooling.
+    """
+
+    def __init__(self, config: TwoWayConfig, prefix_end: int) -> None:
+        super().__init__()
+        dim = config.dim
+        self.pooling = config.pooling
+        self.adds_pooled = config.family == MODERN_BERT and config.semantics == TRAIN
+        self.prefix_end = prefix_end
+        self.backbone = backbones.build(config)
+        self.soft = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, SOFT_TOKENS * dim))
+        self.output = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
+        self.null_embedding = nn.Parameter(torch.zeros(dim)) if config.null_embedding else None
+
+    def prepare(self, context: Float[Tensor, "contexts context dim"]) -> PreparedTokens:
+        """Everything that comes before a text, of context embeddings in their order; one row for all texts, or each."""
+        soft = self.soft(torch.ones_like(context[0, 0])).reshape(1, SOFT_TOKENS, -1)
+        return PreparedTokens(torch.cat([context, soft.expand(len(context), -1, -1)], dim=1))
+
+    def forward(
+        self,
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"],
+        prepared: PreparedTokens,
+    ) -> Float[Tensor, "batch dim"]:
+        """Embed a batch of texts, whose ids include their prefix.
+
+        Args:
+            ids: Token ids, padded on the right.
+            mask: True where there is a token.
+            prepared: From `prepare`.
+
+        Returns:
+            Float32, of any norm.
+        """
+        given = prepared.tokens.expand(len(ids), -1, -1)
+        there = mask.new_ones(given.shape[:2])
+        states = self.backbone.read_after(given, ids, torch.cat([there, mask], dim=1))
+        if self.pooling == "text_after_prefix":
+            mask = mask & self._after_prefix(ids, mask)
+        counted = there if self.pooling == "sequence" else torch.zeros_like(there)
+        pooled = mean_pool(states, torch.cat([counted, mask], dim=1))
+        output = self.output(pooled)
+        return output + pooled if self.adds_pooled else output
+
+    def _after_prefix(
+        self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Bool[Tensor, "batch tokens"]:
+        """True after the first token, not counting [CLS], that ends a prefix; true everywhere in a row without one."""
+        ends = (ids == self.prefix_end) & mask
+        ends[:, 0] = False
+        before = ends.cumsum(dim=1) - ends.long()  # ends before a token
+        return (before > 0) | ~ends.any(dim=1, keepdim=True)
+
+
+class TwoWay(nn.Module):
+    """A two-stage model with two-way context attention.
+
+    Source: Morris & Rush 2024 §4.2.
+    """
+
+    def __init__(self, config: TwoWayConfig, *, prefix_end: int) -> None:
+        super().__init__()
+        self.config = config
+        self.first_stage = TwoWayFirstStage(config)
+        self.second_stage = TwoWaySecondStage(config, prefix_end)
+
+    def set_dtype(self, dtype: torch.dtype) -> None:
+        """The dtype that the second stage's backbone computes in; all else stays float32."""
+        self.second_stage.backbone.to(dtype)
+
+    def restore_tables(self) -> None:
+        """Compute what is never stored, after a construction on the meta device."""
+        self.first_stage.backbone.restore_tables()
+        self.second_stage.backbone.restore_tables()
+
+    def read(self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch dim"]:
+        """The first stage: each text by itself, float32, of any norm."""
+        return self.first_stage(ids, mask)
+
+    def prepare(self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]) -> PreparedTokens:
+        """The tokens before every text, of exactly as many context documents as the model is for.
+
+        Args:
+            context: First-stage vectors, one for each different document; no rows for the null context.
+            counts: How many equal documents each row stands for. Repeated rows follow after all rows, as when one
+                goes through them again and again.
+
+        Raises:
+            ContextError: Another number of documents, or the null context of a model that never learned one.
+        """
+        wanted, null = self.config.context_size, self.second_stage.null_embedding
+        if len(context) == 0 and null is None:
+            raise ContextError(
+                f"{self.config.name} has no null embedding: it never learned to do without a corpus. Use "
+                "Context.generic(model), or fit a context with ContextualEmbedder.from_corpus."
+            )
+        if len(context) == 0 and null is not None:
+            return self.second_stage.prepare(null.expand(1, wanted, -1))
+        if int(counts.sum()) != wanted:
+            raise ContextError(
+                f"{self.config.name} expects a context of {wanted} documents, found {int(counts.sum())}. Fit it with "
+                f"ContextualEmbedder.from_corpus(texts, model=model, context_size={wanted}), which repeats the "
+                "documents of a small corpus; or load the model with another context_size (at most "
+                f"{self.config.trained_context_size})."
+            )
+        return self.second_stage.prepare(context[in_turns(counts)][None])
+
+    def embed(
+        self,
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"],
+        prepared: PreparedTokens,
+    ) -> Float[Tensor, "batch dim"]:
+        """The second stage: float32, unit norm."""
+        return F.normalize(self.second_stage(ids, mask, prepared), dim=-1)
+
+
+def in_turns(counts: Int[Tensor, "rows"]) -> Int[Tensor, "places"]:
+    """Rows in the order in which they come up when all are visited in turn, each as often as it counts.
+
+    Example:
+        >>> in_turns(torch.tensor([2, 1, 2])).tolist()
+        [0, 1, 2, 0, 2]
+    """
+    rounds = torch.arange(int(counts.max()), device=counts.device)[:, None]
+    return (rounds < counts).nonzero()[:, 1]

@@ -1,0 +1,229 @@
+"""The layout of the published models: their config, and their tensors under their names. Their words stay in here.
+
+Source: configs of jxm/cde-small-v1 and -v2, and the code that made them (MIT).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from cde_rag.errors import ModelError
+from cde_rag.model.two_way.config import MODERN_BERT, NOMIC_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
+
+BACKBONES: dict[str, dict[str, Any]] = {  # what the published configs leave to a download of the backbone
+    "nomic-ai/nomic-bert-2048": {
+        "family": NOMIC_BERT,
+        "vocab_size": 30528,
+        "dim": 768,
+        "layers": 12,
+        "heads": 12,
+        "intermediate": 3072,
+        "max_positions": 2048,
+    },
+    "answerdotai/ModernBERT-base": {
+        "family": MODERN_BERT,
+        "vocab_size": 50368,
+        "dim": 768,
+        "layers": 22,
+        "heads": 12,
+        "intermediate": 1152,
+        "max_positions": 8192,
+        "window": 128,
+        "global_every": 3,
+    },
+}
+TOKENIZERS = {NOMIC_BERT: "google-bert/bert-base-uncased", MODERN_BERT: "answerdotai/ModernBERT-base"}
+FIXED = {  # fields that may only say this; where they are missing they do
+    "architecture": "transductive",
+    "autoregressive_backbone": False,
+    "disable_transductive_rotary_embedding": True,
+    "embedding_output_dim": None,
+    "limit_layers": None,
+    "limit_layers_first_stage": None,
+    "pooling_strategy": "mean",
+    "transductive_tie_token_embeddings": False,
+    "transductive_tokens_per_document": 1,
+}
+UNUSED = ("second_stage_model.input_ln.weight", "second_stage_model.input_ln.bias")  # of old checkpoints; never read
+LISTED = 6  # names of tensors in a message
+_FIRST, _SECOND = "first_stage_model.", "second_stage_model."
+_PLACES = {  # prefixes of keys: published, ours
+    f"{_FIRST}embedder.": "first_stage.backbone.native.",
+    f"{_FIRST}mlp.": "first_stage.projection.",
+    f"{_SECOND}backbone.": "second_stage.backbone.native.",
+    f"{_SECOND}prompt_projection.": "second_stage.soft.",
+    f"{_SECOND}output_projection.": "second_stage.output.",
+    f"{_SECOND}sequence_dropout_null_embedding": "second_stage.null_embedding",
+}
+_NOMIC_NAMES = {  # parts of NomicBERT's keys: published, transformers'
+    "encoder.layers.": "layers.",
+    "emb_ln.": "embeddings.LayerNorm.",
+    ".attn.out_proj.": ".self_attn.o_proj.",
+    ".fc11.": ".up_proj.",
+    ".fc12.": ".gate_proj.",
+    ".fc2.": ".down_proj.",
+    ".norm1.": ".post_attention_layernorm.",
+    ".norm2.": ".post_mlp_layernorm.",
+}
+
+
+def is_published(value: Mapping[str, Any]) -> bool:
+    """Whether a config is of the published layout."""
+    return "embedder" in value and "transductive_corpus_size" in value
+
+
+def read_config(
+    value: Mapping[str, Any], *, name: str, semantics: str | None = None, context_size: int | None = None
+) -> TwoWayConfig:
+    """The config of a published model.
+
+    Args:
+        value: Its config.json.
+        name: What the model is called.
+        semantics: "train" by default; or what the family's remote code computes, "hub" or "hf_model_py".
+        context_size: Context documents of a context; as many as in training by default.
+
+    Raises:
+        ModelError: A backbone without a built-in table, a setting that this library does not know, or wrong sizes.
+    """
+    backbone = value.get("embedder")
+    if backbone not in BACKBONES:
+        raise ModelError(
+            f"Expected the backbone {' or '.join(BACKBONES)}, found {backbone!r}. This model cannot be read."
+        )
+    if value.get("dataset_backbone") not in (None, backbone):
+        raise ModelError(
+            f"Expected one backbone for both stages, found {backbone!r} and {value['dataset_backbone']!r}."
+        )
+    for field, expected in FIXED.items():
+        if value.get(field, expected) != expected:
+            raise ModelError(f"Expected {field} {expected!r}, found {value[field]!r}. This model cannot be read.")
+    sizes = BACKBONES[backbone]
+    trained = _size(value, "transductive_corpus_size")
+    chosen = semantics or TRAIN
+    return TwoWayConfig(
+        **sizes,
+        name=name,
+        semantics=chosen,
+        pooling=_pooling(value) if chosen == TRAIN else "text",
+        trained_context_size=trained,
+        context_size=trained if context_size is None else context_size,
+        max_length=_size(value, "max_seq_length"),
+        null_embedding=value.get("transductive_sequence_dropout_prob", 0.0) > 0,
+    )
+
+
+def layout(config: TwoWayConfig) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of all tensors of a published model."""
+    dim = config.dim
+    backbone = dict(_modern_bert(config) if config.family == MODERN_BERT else _nomic_bert(config))
+    return {
+        **{f"{_FIRST}embedder.{name}": shape for name, shape in backbone.items()},
+        **_two_layers(f"{_FIRST}mlp", dim, dim),
+        **{f"{_SECOND}backbone.{name}": shape for name, shape in backbone.items()},
+        **_two_layers(f"{_SECOND}prompt_projection", dim, SOFT_TOKENS * dim),
+        **_two_layers(f"{_SECOND}output_projection", dim, dim),
+        **({f"{_SECOND}sequence_dropout_null_embedding": (dim,)} if config.null_embedding else {}),
+    }
+
+
+def own_state(state: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -> dict[str, Tensor]:
+    """The tensors of a published model under this library's names.
+
+    Raises:
+        ModelError: Tensors are missing, unknown, of another shape, or no floats; the message lists them.
+    """
+    expected = layout(config)
+    found = {name: tensor for name, tensor in state.items() if name not in UNUSED}
+    missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing or unknown:
+        raise ModelError(
+            f"Expected the {len(expected)} tensors of a {config.family} model, found {len(found)}; "
+            f"missing: {_listed(missing)}; unknown: {_listed(unknown)}. Is it the right config for these weights?"
+        )
+    wrong = [
+        f"{name} {tuple(tensor.shape)} {tensor.dtype} instead of {expected[name]}"
+        for name, tensor in found.items()
+        if tuple(tensor.shape) != expected[name] or not tensor.is_floating_point()
+    ]
+    if wrong:
+        raise ModelError(f"Tensors are not those that the config describes: {_listed(wrong)}.")
+    own: dict[str, Tensor] = {}
+    for name, tensor in found.items():
+        own.update(_own(name, tensor.float(), config.family))
+    return own
+
+
+def _own(name: str, tensor: Float[Tensor, "..."], family: str) -> Iterator[tuple[str, Tensor]]:
+    """One tensor under its own name, or three of which it is made."""
+    published = next(start for start in _PLACES if name.startswith(start))
+    place, rest = _PLACES[published], name.removeprefix(published)
+    if family == NOMIC_BERT and place.endswith("native."):
+        for old, new in _NOMIC_NAMES.items():
+            rest = rest.replace(old, new)
+        if rest.endswith(".attn.Wqkv.weight"):
+            layer = rest.removesuffix("attn.Wqkv.weight")
+            for letter, part in zip("qkv", tensor.chunk(3), strict=True):
+                yield f"{place}{layer}self_attn.{letter}_proj.weight", part
+            return
+    yield place + rest, tensor
+
+
+def _two_layers(name: str, dim: int, outputs: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.0.weight": (dim, dim),
+        f"{name}.0.bias": (dim,),
+        f"{name}.2.weight": (outputs, dim),
+        f"{name}.2.bias": (outputs,),
+    }
+
+
+def _nomic_bert(config: TwoWayConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    dim, inner = config.dim, config.intermediate
+    yield "embeddings.word_embeddings.weight", (config.vocab_size, dim)
+    yield "embeddings.token_type_embeddings.weight", (2, dim)
+    yield from (("emb_ln.weight", (dim,)), ("emb_ln.bias", (dim,)))
+    for number in range(config.layers):
+        layer = f"encoder.layers.{number}."
+        yield f"{layer}attn.Wqkv.weight", (3 * dim, dim)
+        yield f"{layer}attn.out_proj.weight", (dim, dim)
+        yield from ((f"{layer}mlp.fc11.weight", (inner, dim)), (f"{layer}mlp.fc12.weight", (inner, dim)))
+        yield f"{layer}mlp.fc2.weight", (dim, inner)
+        yield from ((f"{layer}norm{norm}.{part}", (dim,)) for norm in (1, 2) for part in ("weight", "bias"))
+
+
+def _modern_bert(config: TwoWayConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    dim, inner = config.dim, config.intermediate
+    yield "embeddings.tok_embeddings.weight", (config.vocab_size, dim)
+    yield "embeddings.norm.weight", (dim,)
+    for number in range(config.layers):
+        layer = f"layers.{number}."
+        if number > 0:
+            yield f"{layer}attn_norm.weight", (dim,)
+        yield f"{layer}attn.Wqkv.weight", (3 * dim, dim)
+        yield f"{layer}attn.Wo.weight", (dim, dim)
+        yield f"{layer}mlp_norm.weight", (dim,)
+        yield f"{layer}mlp.Wi.weight", (2 * inner, dim)
+        yield f"{layer}mlp.Wo.weight", (dim, inner)
+    yield "final_norm.weight", (dim,)
+
+
+def _pooling(value: Mapping[str, Any]) -> str:
+    """Which token states the training code averages; missing flags mean what they mean in it."""
+    if not value.get("pool_ignore_contextual_tokens", True):
+        return "sequence"
+    return "text_after_prefix" if value.get("pool_ignore_instruction_tokens", False) else "text"
+
+
+def _size(value: Mapping[str, Any], field: str) -> int:
+    found = value.get(field)
+    if type(found) is not int or found < 1:
+        raise ModelError(f"The config's {field} has to be a number of at least 1, found {found!r}.")
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(names[:LISTED]) or "none") + more

@@ -1,0 +1,62 @@
+"""The golden numbers in tests/reference, and the tiny models of either family that they were made with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from cde_rag.model.two_way import published
+from cde_rag.model.two_way.network import TwoWay
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+V1, V2 = "v1_tiny", "v2_tiny"
+PREFIX_END = 3  # stands for the id of ":"
+
+
+def golden(name: str, what: str) -> dict[str, Tensor]:
+    return load_file(REFERENCE / name / f"{what}.safetensors")
+
+
+def golden_config(name: str) -> dict[str, Any]:
+    return json.loads((REFERENCE / name / "config.json").read_text())
+
+
+def sizes(name: str) -> dict[str, Any]:
+    """A table of the tiny backbone, as there is one of each published backbone."""
+    given = golden_config(name)["backbone_config"]
+    if name == V1:
+        return {
+            "family": "nomic_bert",
+            "vocab_size": given["vocab_size"],
+            "dim": given["n_embd"],
+            "layers": given["n_layer"],
+            "heads": given["n_head"],
+            "intermediate": given["n_inner"],
+            "max_positions": given["n_positions"],
+        }
+    return {
+        "family": "modernbert",
+        "vocab_size": given["vocab_size"],
+        "dim": given["hidden_size"],
+        "layers": given["num_hidden_layers"],
+        "heads": given["num_attention_heads"],
+        "intermediate": given["intermediate_size"],
+        "max_positions": given["max_position_embeddings"],
+        "window": given["local_attention"],
+        "global_every": given["global_attn_every_n_layers"],
+    }
+
+
+def tiny_two_way(monkeypatch, name: str, semantics: str, **flags: Any) -> TwoWay:
+    """A golden model under one semantics; flags change its published config."""
+    value = golden_config(name)["cde_config"] | flags
+    monkeypatch.setitem(published.BACKBONES, value["embedder"], sizes(name))
+    config = published.read_config(value, name=name, semantics=semantics)
+    with torch.device("meta"):
+        network = TwoWay(config, prefix_end=PREFIX_END)
+    network.load_state_dict(published.own_state(golden(name, "model"), config), strict=True, assign=True)
+    network.restore_tables()
+    return network.eval().requires_grad_(False)
