@@ -12,7 +12,7 @@ from cde_rag import Collection, ContextualEmbedder
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDERetriever, CDEVectorStore
 
-PAPERS, CLAIMS = 200, 25
+PAPERS, CLAIMS = 80, 15
 
 
 def rows(path: Path, count: int) -> list[dict[str, str]]:
