@@ -23,7 +23,7 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
     """
     try:
         _check_keys(metadata, _MAX_LEVELS)
-        encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False, sort_keys=True)
+        encoded = canonical(metadata)
     except (TypeError, ValueError) as error:
         hint = "Dates are stored as ISO strings."
         raise CorpusError(
@@ -31,6 +31,11 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
         ) from error
     utf8(encoded, where=f"{of}: metadata")
     return encoded
+
+
+def canonical(metadata: Mapping[str, Any]) -> str:
+    """The text that stands for a JSON object in checksums: its keys in order."""
+    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
 def _check_keys(value: object, levels: int) -> None:
@@ -86,7 +91,13 @@ def seal(*parts: str | bytes | int) -> str:
     """128 bits of sha256 in hex over parts, so that moving a byte from one part to the next changes it."""
     digest = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part if isinstance(part, bytes) else b"%d" % part
+        data = (
+            part.encode(errors="surrogatepass")
+            if isinstance(part, str)
+            else part
+            if isinstance(part, bytes)
+            else b"%d" % part
+        )
         digest.update(b"%d:" % len(data))
         digest.update(data)
     return digest.hexdigest()[:32]

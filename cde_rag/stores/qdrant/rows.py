@@ -22,7 +22,7 @@ from qdrant_client import models
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Record, Row
-from cde_rag.stores.qdrant.checks import encode, seal
+from cde_rag.stores.qdrant.checks import canonical, seal
 from cde_rag.stores.qdrant.fields import NUMBERS, TOKENS, fields
 
 ID: Final = "cde_id"
@@ -146,14 +146,13 @@ def damaged(where: str, what: str) -> StoreFormatError:
 
 
 def _metadata(stored: object) -> tuple[dict[str, Any], str] | None:
-    """Metadata and its JSON as `encode` makes it; None where it cannot be read."""
+    """Metadata and its JSON as `canonical` makes it; None where it cannot be read."""
     try:
         found: object = json.loads(stored) if isinstance(stored, str) else stored
-        return (
-            None
-            if not isinstance(found, dict)
-            else (cast(dict[str, Any], found), encode(cast(dict[str, Any], found), ""))
-        )
+        if not isinstance(found, dict):
+            return None
+        metadata = cast(dict[str, Any], found)
+        return metadata, canonical(metadata)
     except ValueError:
         return None
 

@@ -96,7 +96,7 @@ class _Asked:
     ) -> list[Hit] | None:
         """The hits; None where what was not found could be among them."""
         passing = [point for point in points if self._passes(point)]
-        scores = [self._score(query, point) for point in passing]
+        scores = self._scores(query, passing)
         places = [(-score, *self.points.place(point)) for score, point in zip(scores, passing, strict=True)]
         best = sorted(range(len(passing)), key=places.__getitem__)[: self.k]
         if len(points) == limit:
@@ -110,9 +110,11 @@ class _Asked:
             return False
         return self.translated or holds(self.where, read(point, self.name, self.points.collection).row.record.metadata)
 
-    def _score(self, query: Float32[np.ndarray, "dim"], point: models.ScoredPoint) -> float:
-        vector = vector_of(point, self.name)
-        return -np.inf if vector is None else float((vector * query.astype(np.float64)).sum())
+    def _scores(self, query: Float32[np.ndarray, "dim"], points: Sequence[models.ScoredPoint]) -> list[float]:
+        matrix = np.empty((len(points), len(query)), np.float32)
+        for number, point in enumerate(points):
+            matrix[number] = vector_of(point, self.name)
+        return (matrix * query.astype(np.float64)).sum(axis=1).tolist()
 
     def _hit(self, score: float, point: models.ScoredPoint) -> Hit:
         stored = read(point, self.name, self.points.collection)
