@@ -2,7 +2,7 @@
 
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -13,6 +13,9 @@ from pydantic import AfterValidator
 from typing_extensions import Self, override
 
 from cde_rag import Context, ContextMismatchError, ContextMissingError, ContextualEmbedder
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
 
 DEFAULT_MODEL = "cde-mini"
 CONTEXT_FILE = "cde.context.safetensors"  # in LlamaIndex's folder, beside docstore.json
@@ -64,6 +67,45 @@ class BoundEmbedding(BaseEmbedding):
     def from_persist_dir(cls, persist_dir: str | Path = "./storage", *, model_name: str = DEFAULT_MODEL) -> Self:
         """Load the context that `persist` wrote beside an index; raises as `load`."""
         return cls.load(Path(persist_dir) / CONTEXT_FILE, model_name=model_name)
+
+    @classmethod
+    def from_qdrant(
+        cls,
+        client: "QdrantClient",
+        collection: str,
+        *,
+        fingerprint: str | None = None,
+        model_name: str = DEFAULT_MODEL,
+    ) -> Self:
+        """Read the context that is kept beside a Qdrant collection.
+
+        Args:
+            client: Of a server, or in local mode.
+            collection: Name of the collection or an alias of it.
+            fingerprint: Which context, where there are several.
+            model_name: As in the class.
+
+        Raises:
+            ContextFormatError: It is not as it was written.
+            ContextMissingError: There is none, or there are several to choose from.
+        """
+        from cde_rag.stores.qdrant import read_context
+
+        embedding = cls(model_name=model_name)
+        kept = read_context(client, collection, fingerprint)
+        embedding._bind(Context.from_bytes(kept, where=f"The context of the collection {collection!r}"))
+        return embedding
+
+    def save_to_qdrant(self, client: "QdrantClient", collection: str) -> None:
+        """Keep the context beside a Qdrant collection, which need not exist yet, for `from_qdrant`.
+
+        Raises:
+            ContextMissingError: There is no context yet.
+        """
+        from cde_rag.stores.qdrant import write_context
+
+        context = self._bound().context
+        write_context(client, collection, context.to_bytes(), fingerprint=context.fingerprint)
 
     def save(self, path: str | Path) -> None:
         """Write the context, `*.context.safetensors`, and remember where.

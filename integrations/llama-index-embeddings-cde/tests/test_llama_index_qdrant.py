@@ -1,0 +1,78 @@
+"""The users' own QdrantVectorStore: vectors named by their context, which is kept beside the collection."""
+
+from collections.abc import Callable
+
+import pytest
+from llama_index.core import Document, StorageContext, VectorStoreIndex
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.embeddings.cde import CDEEmbedding
+from llama_index.vector_stores.qdrant import QdrantVectorStore
+from llama_index_corpora import corpus
+from qdrant_client import QdrantClient
+
+from cde_rag import ContextMismatchError, ContextMissingError
+from cde_rag.stores.qdrant import vector_name
+
+Fresh = Callable[..., CDEEmbedding]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect in the local Qdrant")
+
+
+def store(client: QdrantClient, name: str) -> QdrantVectorStore:
+    return QdrantVectorStore("essays", client=client, dense_vector_name=name)
+
+
+@pytest.fixture
+def client(tiny_folder: str) -> QdrantClient:
+    """Holds an index, and its context beside it."""
+    client, documents = QdrantClient(":memory:"), corpus()
+    embedding = CDEEmbedding.from_documents(documents, model_name=tiny_folder)
+    embedding.save_to_qdrant(client, "essays")
+    storage = StorageContext.from_defaults(vector_store=store(client, embedding.vector_name))
+    VectorStoreIndex.from_documents(documents, storage_context=storage, embed_model=embedding)
+    return client
+
+
+def test_the_context_comes_back_with_the_collection(client: QdrantClient, tiny_folder: str) -> None:
+    embedding = CDEEmbedding.from_qdrant(client, "essays", model_name=tiny_folder)
+    assert embedding.vector_name == vector_name(str(embedding.fingerprint))
+    assert client.get_collection("essays").config.params.vectors.keys() == {embedding.vector_name}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    index = VectorStoreIndex.from_vector_store(store(client, embedding.vector_name), embed_model=embedding)
+    before = index.as_retriever(similarity_top_k=3).retrieve("a loan for the boat")
+    index.insert(Document(text="a loan for the boat", id_="new"))
+    hits = index.as_retriever(similarity_top_k=81).retrieve("a loan for the boat")
+    assert len(before) == 3
+    assert "new" in {hit.node.ref_doc_id for hit in hits}
+
+
+def test_another_context_is_refused_before_qdrant_is_asked(client: QdrantClient, fresh: Fresh) -> None:
+    kept = CDEEmbedding.from_qdrant(client, "essays", model_name=fresh().model_name)
+    other = fresh()
+    other.fit([document.text for document in corpus(seed=1)])
+    index = VectorStoreIndex.from_vector_store(store(client, kept.vector_name), embed_model=other)
+    with pytest.raises(ContextMismatchError, match="from_qdrant"):
+        index.as_retriever().retrieve("money")
+    with pytest.raises(ContextMismatchError, match="from_qdrant"):
+        index.insert(Document(text="money"))
+    with pytest.raises(ContextMismatchError, match="from_qdrant"):
+        IngestionPipeline(transformations=[other], vector_store=store(client, kept.vector_name)).run(documents=corpus())
+
+
+def test_without_a_context_it_says_where_to_find_one(client: QdrantClient, fresh: Fresh) -> None:
+    kept = CDEEmbedding.from_qdrant(client, "essays", model_name=fresh().model_name)
+    index = VectorStoreIndex.from_vector_store(store(client, kept.vector_name), embed_model=fresh())
+    with pytest.raises(ContextMissingError, match="from_qdrant"):
+        index.as_retriever().retrieve("money")
+    with pytest.raises(ContextMissingError, match="essays__cde_contexts"):
+        CDEEmbedding.from_qdrant(QdrantClient(":memory:"), "essays")
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_vectors_have_to_be_named_by_their_context(fresh: Fresh, fitted: bool) -> None:
+    embedding, documents = fresh(), corpus()
+    if fitted:
+        embedding.fit([document.text for document in documents])
+    unnamed = QdrantVectorStore("essays", client=QdrantClient(":memory:"))
+    storage = StorageContext.from_defaults(vector_store=unnamed)
+    with pytest.raises(ContextMismatchError if fitted else ContextMissingError, match="dense_vector_name"):
+        VectorStoreIndex.from_documents(documents, storage_context=storage, embed_model=embedding)

@@ -1,0 +1,41 @@
+"""On real texts LlamaIndex's retrievers return what the core returns."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import TextNode
+from llama_index.embeddings.cde import CDEEmbedding
+
+from cde_rag import Collection, ContextualEmbedder
+from cde_rag.stores.faiss import FaissStore
+
+PAPERS, CLAIMS = 200, 25
+
+
+def rows(path: Path, count: int) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line, _ in zip(file, range(count), strict=False)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+def test_the_same_top_ten(shared_data: Path, tmp_path: Path) -> None:
+    papers = rows(shared_data / "eval/scifact/corpus.jsonl.gz", PAPERS)
+    claims = [row["text"] for row in rows(shared_data / "eval/scifact/queries.jsonl.gz", CLAIMS)]
+    texts = [f"{paper['title']} {paper['text']}" for paper in papers]
+    ids = [paper["_id"] for paper in papers]
+    core = Collection.create(FaissStore(tmp_path / "core"), ContextualEmbedder.from_corpus(texts))
+    core.add(texts, ids=ids)
+    embedding = CDEEmbedding()
+    nodes = [TextNode(text=text, id_=each) for text, each in zip(texts, ids, strict=True)]
+    retriever = VectorStoreIndex(nodes, embed_model=embedding).as_retriever(similarity_top_k=10)
+    assert embedding.fingerprint == core.embedder.fingerprint
+    assert embedding.model_name == core.embedder.context.identity.name != "cde-mini"
+    for claim in claims:
+        expected = [hit.id for hit in core.search(claim, 10)]
+        assert len(set(expected)) == 10
+        assert [hit.node_id for hit in retriever.retrieve(claim)] == expected
+    core.close()

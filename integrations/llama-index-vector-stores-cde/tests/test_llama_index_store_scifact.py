@@ -1,0 +1,41 @@
+"""On real texts LlamaIndex's retrievers return what the core returns."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import TextNode
+from llama_index.vector_stores.cde import CDEVectorStore
+
+from cde_rag import Collection, ContextualEmbedder
+from cde_rag.stores.faiss import FaissStore
+
+PAPERS, CLAIMS = 200, 25
+
+
+def rows(path: Path, count: int) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line, _ in zip(file, range(count), strict=False)]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+def test_the_same_top_ten(shared_data: Path, tmp_path: Path) -> None:
+    papers = rows(shared_data / "eval/scifact/corpus.jsonl.gz", PAPERS)
+    claims = [row["text"] for row in rows(shared_data / "eval/scifact/queries.jsonl.gz", CLAIMS)]
+    texts = [f"{paper['title']} {paper['text']}" for paper in papers]
+    ids = [paper["_id"] for paper in papers]
+    core = Collection.create(FaissStore(tmp_path / "core"), ContextualEmbedder.from_corpus(texts))
+    core.add(texts, ids=ids)
+    nodes = [TextNode(text=text, id_=each) for text, each in zip(texts, ids, strict=True)]
+    store = CDEVectorStore.from_documents(nodes, FaissStore(tmp_path / "llama-index"), transformations=[])
+    index = VectorStoreIndex.from_vector_store(store, embed_model=store.embed_model)
+    retriever = index.as_retriever(similarity_top_k=10)
+    for claim in claims:
+        expected = [hit.id for hit in core.search(claim, 10)]
+        assert len(set(expected)) == 10
+        assert [hit.node_id for hit in retriever.retrieve(claim)] == expected
+    core.close()
+    store.collection.close()
