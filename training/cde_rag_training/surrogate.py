@@ -1,17 +1,24 @@
-"""Surrogate embeddings: plain vectors that cluster pairs and teach the first stage. Cached by content."""
+"""Surrogate embeddings: plain vectors that cluster and filter pairs and teach the first stage. Cached by content."""
 
 import hashlib
 import importlib.resources
-from collections.abc import Callable, Sequence
+import re
+import secrets
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from cde_rag.errors import require
+from cde_rag.errors import CorpusError, require
+from cde_rag.texts import digest, reject_str
 
 Surrogate = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
+
+BLOCK = 4096  # texts that are embedded and saved at a time: what a kill can cost
 
 
 def minilm_folder() -> Path:
@@ -39,21 +46,110 @@ def minilm(*, max_length: int = 256) -> Surrogate:
     return embed
 
 
-def cached(surrogate: Surrogate, name: str, folder: Path) -> Surrogate:
-    """The same surrogate, which keeps what it made for a list of texts in `folder` and reads it the next time."""
+def tfidf_svd(texts: Sequence[str], *, dims: int = 256, seed: int = 0) -> Surrogate:
+    """Words weighted by TF-IDF and reduced by a truncated SVD: a surrogate of the data alone, fast and without weights.
+
+    Args:
+        texts: What word frequencies and directions are learned from, such as all queries and documents.
+        dims: Of the vectors; fewer where the texts have fewer words.
+        seed: Of the randomised SVD.
+
+    Returns:
+        A surrogate with unit vectors; a text without a known word is a vector of zeros.
+
+    Raises:
+        CorpusError: The texts have fewer than two different words.
+
+    Source: Deerwester et al. 1990 (LSA); the paper tried sparse vectors too (§4.1).
+    """
+    reject_str(texts, call="tfidf_svd")
+    features: Any = require("sklearn.feature_extraction.text", "train")
+    decomposition: Any = require("sklearn.decomposition", "train")
+    vectorizer = features.TfidfVectorizer(sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b")
+    try:
+        weights = vectorizer.fit_transform(texts)
+    except ValueError as error:
+        raise CorpusError("Expected texts with words, found none. Leave empty texts out.") from error
+    if weights.shape[1] < 2:
+        raise CorpusError("Expected at least two different words in all texts, found one. Give more texts.")
+    svd = decomposition.TruncatedSVD(min(dims, weights.shape[1] - 1), random_state=seed).fit(weights)
 
     def embed(texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        digest = hashlib.sha256(name.encode())
-        for text in texts:
-            digest.update(hashlib.sha256(text.encode()).digest())
-        path = folder / f"{name}-{digest.hexdigest()[:20]}.npy"
-        if path.exists():
-            return np.load(path, allow_pickle=False)
-        vectors = surrogate(texts)
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp.npy")
-        np.save(temporary, vectors)
-        temporary.replace(path)
-        return vectors
+        vectors = np.asarray(svd.transform(vectorizer.transform(texts)), dtype=np.float32)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / np.where(norms > 1e-6, norms, np.float32(1))
 
     return embed
+
+
+def cached(surrogate: Surrogate, name: str, folder: Path) -> Surrogate:
+    """The same surrogate, which embeds a text only once: it keeps vectors in `folder/name`, by the text's digest.
+
+    A text that stands in another list, or in another order, is found again. Blocks are written whole or not at all, so
+    that a run that was killed goes on with the block it was at.
+
+    Args:
+        surrogate: Asked for what is not there.
+        name: Says all that determines the vectors (model, length): letters, digits, `.`, `_` and `-`.
+        folder: Made where it is missing.
+
+    Raises:
+        ValueError: The name cannot name a folder.
+        CorpusError: When called: a block that cannot be read, or vectors of another size than the surrogate's.
+    """
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"Expected a name of letters, digits, '.', '_' and '-', found {name!r}. Choose another.")
+    blocks = folder / name
+
+    def embed(texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        reject_str(texts, call="A surrogate")
+        digests = [digest(text, where=f"text {number}") for number, text in enumerate(texts)]
+        wanted = dict(zip(digests, texts, strict=True))
+        found = _read(blocks, wanted.keys())
+        missing = [(key, text) for key, text in wanted.items() if key not in found]
+        for start in range(0, len(missing), BLOCK):
+            part = missing[start : start + BLOCK]
+            vectors = surrogate([text for _, text in part])
+            _write(blocks, [key for key, _ in part], vectors)
+            found |= zip((key for key, _ in part), vectors, strict=True)
+        if len({len(vector) for vector in found.values()}) > 1:
+            raise CorpusError(
+                f"Expected vectors of one size in {blocks}, found several: another surrogate has been cached under "
+                f"the name {name!r}. Choose another name, or delete that folder."
+            )
+        return np.stack([found[key] for key in digests]) if texts else surrogate(texts)
+
+    return embed
+
+
+def _block(path: Path) -> dict[str, np.ndarray]:
+    try:
+        block = load_file(path)
+        return {"digests": block["digests"], "vectors": block["vectors"]}
+    except (SafetensorError, KeyError) as error:
+        raise CorpusError(
+            f"Expected a block of surrogate embeddings in {path}, found a damaged file ({error}). Delete it; its texts "
+            "are embedded again."
+        ) from error
+
+
+def _read(folder: Path, wanted: Collection[bytes]) -> dict[bytes, np.ndarray]:
+    found: dict[bytes, np.ndarray] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        block = _block(path)
+        for row, key in enumerate(map(bytes, block["digests"])):
+            if key in wanted:
+                found[key] = block["vectors"][row]
+    return found
+
+
+def _write(folder: Path, digests: Sequence[bytes], vectors: Float32[np.ndarray, "texts dim"]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    name = hashlib.sha256(b"".join(digests)).hexdigest()[:20]
+    temporary = folder / f".{name}.{secrets.token_hex(4)}.tmp"
+    keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
+    try:
+        save_file({"digests": keys, "vectors": np.ascontiguousarray(vectors)}, temporary)
+        temporary.replace(folder / f"{name}.safetensors")
+    finally:
+        temporary.unlink(missing_ok=True)
