@@ -1,0 +1,33 @@
+"""BM25 inside a batch equals BM25 over the whole corpus, read at the batch's documents."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cde_rag import CDEError
+from cde_rag.evaluation.bm25 import BM25
+from cde_rag_training.lexical import lexical_pairs
+
+WORDS = "river flood bank loan money water delta interest rate fish boat the of and".split()
+TEXT = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=2, max_size=8), st.integers(0, 9))
+def test_equals_bm25(pairs, seed):
+    queries, documents = [query for query, _ in pairs], [f"{document} boat" for _, document in pairs]
+    batch = np.random.default_rng(seed).permutation(len(pairs))[: max(2, len(pairs) - 2)]
+    bm25 = BM25(documents)
+    expected = np.array([bm25.scores(queries[row])[batch] for row in batch])
+    found = lexical_pairs(queries, documents).scores(batch)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_documents_without_words():
+    pairs = lexical_pairs(["river", ""], ["river delta", "the"])
+    scores = pairs.scores(np.array([1, 0]))
+    assert scores[1, 1] > 0
+    assert scores[:, 0].tolist() == [0, 0]
+    with pytest.raises(CDEError, match="Expected documents with words, found none"):
+        lexical_pairs(["river"], ["the"])
