@@ -1,7 +1,6 @@
 """What a FAISS store knows of itself: one JSON document with a checksum, written anew in every transaction."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -148,13 +147,3 @@ class Manifest:
             state | {"index": state["index"] and IndexFile(**state["index"])} for state in fields["generations"]
         ]
         return cls(**fields | {"generations": tuple(GenerationState(**state) for state in generations)})
-
-
-def seal(*parts: str | bytes | int) -> bytes:
-    """sha256 over parts, so that moving a byte from one part to the next changes it."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part if isinstance(part, bytes) else b"%d" % part
-        digest.update(b"%d:" % len(data))
-        digest.update(data)
-    return digest.digest()

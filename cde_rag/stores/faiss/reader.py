@@ -13,9 +13,10 @@ from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Row
+from cde_rag.stores.checks import seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.index import Index
-from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest, seal
+from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest
 from cde_rag.stores.faiss.nearest import candidates, exact_scores
 from cde_rag.stores.faiss.records import Records, Stored
 from cde_rag.stores.faiss.vectors import VectorFile, Vectors

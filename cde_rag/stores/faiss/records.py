@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -10,15 +10,14 @@ from typing import Any, Final, cast
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag.errors import CorpusError, StoreFormatError
+from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record, Row
+from cde_rag.stores.checks import seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.fields import Condition, condition, flatten
-from cde_rag.stores.faiss.manifest import Manifest, seal
-from cde_rag.texts import utf8
+from cde_rag.stores.faiss.manifest import Manifest
 
 _EVERY: Final = Condition("1", ())
-_MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,53 +217,3 @@ class Records:
 
     def _damaged(self, what: str) -> StoreFormatError:
         return StoreFormatError(f"{self._path}: expected {what}. Restore a copy.")
-
-
-def encode(metadata: Mapping[str, Any], of: str) -> str:
-    """A JSON object as it is stored; `of` says whose it is.
-
-    Raises:
-        CorpusError: It is not a JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
-    """
-    try:
-        _check_keys(metadata, _MAX_LEVELS)
-        encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        hint = "Dates are stored as ISO strings."
-        raise CorpusError(
-            f"{of}: expected metadata that is a JSON object, found what is not: {error}. {hint}"
-        ) from error
-    utf8(encoded, where=f"{of}: metadata")
-    return encoded
-
-
-def _check_keys(value: object, levels: int) -> None:
-    if levels == 0:
-        raise ValueError(f"more than {_MAX_LEVELS} levels")
-    match value:
-        case Mapping():
-            for key, inner in cast(Mapping[object, object], value).items():
-                if not isinstance(key, str):
-                    raise TypeError(f"the key {key!r:.80} is not a string")
-                _check_keys(inner, levels - 1)
-        case list() | tuple():
-            for inner in cast(Iterable[object], value):
-                _check_keys(inner, levels - 1)
-        case _:
-            return
-
-
-def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """The records with their metadata in JSON.
-
-    Raises:
-        CorpusError: One cannot be stored: an empty id, an id twice, a lone surrogate, metadata that is not JSON.
-    """
-    seen: set[str] = set()
-    for record in records:
-        of = f"Record {record.id!a:.80}"
-        if not record.id or record.id in seen:
-            raise CorpusError(f"{of}: expected ids that are not empty and not twice in one call.")
-        seen.add(record.id)
-        utf8(f"{record.id}{record.title}{record.text}", where=of)
-        yield record, encode(record.metadata, of)

@@ -13,14 +13,14 @@ from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.checks import check_records, check_unit, encode
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, DERIVED, write_durably
 from cde_rag.stores.faiss.index import build
 from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import GenerationState, Manifest
 from cde_rag.stores.faiss.reader import Reader, View
-from cde_rag.stores.faiss.records import Records, check_records, encode
-from cde_rag.stores.faiss.vectors import check_unit
+from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer
 from cde_rag.stores.filters import parse

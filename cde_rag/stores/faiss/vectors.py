@@ -18,7 +18,6 @@ from cde_rag.stores.faiss.folder import fsync_folder
 
 BLOCK_ROWS: Final = 1024
 _FLOAT: Final = np.dtype("<f4")
-_UNIT: Final = 1e-3  # how far a norm may be from 1
 
 
 class VectorFile:
@@ -147,20 +146,3 @@ def extended(vectors: Float32[np.ndarray, "new dim"], *, rows: int, last: int) -
         end = start + BLOCK_ROWS - filled
         yield block, zlib.crc32(vectors[start:end].astype(_FLOAT, copy=False).tobytes(), last if filled else 0)
         start = end
-
-
-def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
-    """Refuse what is not `rows` vectors of a store.
-
-    Raises:
-        ValueError: Another shape or dtype than `(rows, dim)` float32, or a norm that is not 1 (as NaN's is not).
-    """
-    if vectors.dtype != np.float32 or vectors.shape != (rows, dim):
-        found = f"{vectors.dtype} {vectors.shape}"
-        raise ValueError(
-            f"Expected float32 vectors of shape {(rows, dim)}, found {found}. Were they made by this model?"
-        )
-    norms = np.linalg.norm(vectors, axis=1)
-    wrong = np.flatnonzero(~(np.abs(norms - 1) <= _UNIT))
-    if len(wrong):
-        raise ValueError(f"Expected vectors of norm 1, found norm {norms[wrong[0]]} in row {wrong[0]}. Normalise them.")

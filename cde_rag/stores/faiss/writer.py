@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.base import Row
-from cde_rag.stores.faiss.manifest import GenerationState, seal
+from cde_rag.stores.checks import seal
+from cde_rag.stores.faiss.manifest import GenerationState
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.stores.base import StoreManifest
-from cde_rag.stores.qdrant.checks import seal
+from cde_rag.stores.checks import seal
 from cde_rag.stores.qdrant.contexts import vector_name
 
 FORMAT: Final = 1
@@ -120,4 +120,4 @@ class Manifest:
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    return seal(json.dumps(content, sort_keys=True))
+    return seal(json.dumps(content, sort_keys=True)).hex()

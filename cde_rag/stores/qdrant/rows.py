@@ -22,7 +22,7 @@ from qdrant_client import models
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Record, Row
-from cde_rag.stores.qdrant.checks import canonical, seal
+from cde_rag.stores.checks import seal
 from cde_rag.stores.qdrant.fields import NUMBERS, TOKENS, fields
 
 ID: Final = "cde_id"
@@ -65,7 +65,7 @@ def point_id(id_: str) -> str | None:
 
 def record_payload(record: Record, order: int) -> dict[str, Any]:
     """A record without its metadata."""
-    checksum = seal(record.id, order, record.title, record.text)
+    checksum = _seal(record.id, order, record.title, record.text)
     return {ID: record.id, ORDER: order, "title": record.title, "text": record.text, "cde_record": checksum}
 
 
@@ -74,7 +74,7 @@ def metadata_payload(id_: str, metadata: str) -> dict[str, Any]:
     content = json.loads(metadata)
     return {
         "metadata": content if _is_plain(content, _LEVELS) else metadata,
-        "cde_metadata": seal(id_, metadata),
+        "cde_metadata": _seal(id_, _canonical(content)),
         **fields(content),
     }
 
@@ -86,7 +86,7 @@ def vector_payload(id_: str, name: str, digest: str, vector: Float32[np.ndarray,
 
 def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray, "dim"]) -> str:
     """Over whose vector it is, its name, what it was made from, and its bytes."""
-    return seal(id_, name, digest, vector.astype("<f4").tobytes())
+    return _seal(id_, name, digest, vector.astype("<f4").tobytes())
 
 
 def read(point: models.Record | models.ScoredPoint, name: str, where: str) -> Stored:
@@ -99,10 +99,10 @@ def read(point: models.Record | models.ScoredPoint, name: str, where: str) -> St
     id_, order, title, text = (payload.get(key) for key in (ID, ORDER, "title", "text"))
     if not (isinstance(id_, str) and isinstance(order, int) and isinstance(title, str) and isinstance(text, str)):
         raise damaged(where, f"a record in point {point.id}, found none")
-    if point_id(id_) != point.id or seal(id_, order, title, text) != payload.get("cde_record"):
+    if point_id(id_) != point.id or _seal(id_, order, title, text) != payload.get("cde_record"):
         raise damaged(where, f"record {id_!r:.80} with its checksum, found another")
     metadata = _metadata(payload.get("metadata"))
-    if metadata is None or seal(id_, metadata[1]) != payload.get("cde_metadata"):
+    if metadata is None or _seal(id_, metadata[1]) != payload.get("cde_metadata"):
         raise damaged(where, f"the metadata of record {id_!r:.80} with its checksum, found other")
     noted = note(payload, name)
     if noted is None:
@@ -146,15 +146,24 @@ def damaged(where: str, what: str) -> StoreFormatError:
 
 
 def _metadata(stored: object) -> tuple[dict[str, Any], str] | None:
-    """Metadata and its JSON as `canonical` makes it; None where it cannot be read."""
+    """Metadata and its JSON as `_canonical` makes it; None where it cannot be read."""
     try:
         found: object = json.loads(stored) if isinstance(stored, str) else stored
         if not isinstance(found, dict):
             return None
         metadata = cast(dict[str, Any], found)
-        return metadata, canonical(metadata)
+        return metadata, _canonical(metadata)
     except ValueError:
         return None
+
+
+def _canonical(metadata: Mapping[str, Any]) -> str:
+    """The text that stands for a JSON object in checksums: its keys in order, which Qdrant does not keep."""
+    return json.dumps(metadata, ensure_ascii=False, allow_nan=False, sort_keys=True)
+
+
+def _seal(*parts: str | bytes | int) -> str:
+    return seal(*parts).hex()[:32]
 
 
 def _is_plain(value: object, levels: int) -> bool:

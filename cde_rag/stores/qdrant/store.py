@@ -13,11 +13,11 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import CDEWarning, CorpusError, StoreError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.checks import check_records, check_unit, encode
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.qdrant import generations, writing
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.checks import check_records, check_unit, encode
 from cde_rag.stores.qdrant.contexts import metadata_of, read_context, vector_name
 from cde_rag.stores.qdrant.manifest import GenerationState, Manifest
 from cde_rag.stores.qdrant.points import Points

@@ -1,4 +1,4 @@
-"""What a record and a vector must be to be stored, and checksums of what is."""
+"""What a record and a vector must be to be stored, and the checksum of what is."""
 
 import hashlib
 import json
@@ -16,14 +16,14 @@ _UNIT: Final = 1e-3  # how far a norm may be from 1
 
 
 def encode(metadata: Mapping[str, Any], of: str) -> str:
-    """A JSON object as text, with its keys in order; `of` says whose it is.
+    """A JSON object as it is stored; `of` says whose it is.
 
     Raises:
         CorpusError: It is not a JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
     """
     try:
         _check_keys(metadata, _MAX_LEVELS)
-        encoded = canonical(metadata)
+        encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         hint = "Dates are stored as ISO strings."
         raise CorpusError(
@@ -31,11 +31,6 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
         ) from error
     utf8(encoded, where=f"{of}: metadata")
     return encoded
-
-
-def canonical(metadata: Mapping[str, Any]) -> str:
-    """The text that stands for a JSON object in checksums: its keys in order."""
-    return json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
 def _check_keys(value: object, levels: int) -> None:
@@ -87,17 +82,12 @@ def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
         raise ValueError(f"Expected vectors of norm 1, found norm {norms[wrong[0]]} in row {wrong[0]}. Normalise them.")
 
 
-def seal(*parts: str | bytes | int) -> str:
-    """128 bits of sha256 in hex over parts, so that moving a byte from one part to the next changes it."""
+def seal(*parts: str | bytes | int) -> bytes:
+    """sha256 over parts, so that moving a byte from one part to the next changes it."""
     digest = hashlib.sha256()
     for part in parts:
-        data = (
-            part.encode(errors="surrogatepass")
-            if isinstance(part, str)
-            else part
-            if isinstance(part, bytes)
-            else b"%d" % part
-        )
+        data = b"%d" % part if isinstance(part, int) else part
+        data = data.encode(errors="surrogatepass") if isinstance(data, str) else data  # a damaged store may have any
         digest.update(b"%d:" % len(data))
         digest.update(data)
-    return digest.hexdigest()[:32]
+    return digest.digest()
