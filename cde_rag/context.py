@@ -5,58 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast, get_origin, runtime_checkable
+from typing import Any, TypeVar, cast, get_origin
 
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 
 from cde_rag import __version__
 from cde_rag.artifact import MAX_BYTES, canonical_json, pack, unpack, unreadable, write_durably
+from cde_rag.context_documents import generic_documents
 from cde_rag.errors import ContextError, ContextMissingError
+from cde_rag.identity import HasIdentity, ModelIdentity, ReadsContexts
 from cde_rag.texts import digest
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelIdentity:
-    """What of a model determines the vector space. All but `name` goes into the fingerprint.
-
-    Attributes:
-        name: Exact name of the model, for people.
-        weights_sha256: 64 hex digits.
-        tokenizer_sha256: 64 hex digits.
-        attention: `"one_way"` or `"two_way"` (design §4).
-        semantics: Which reading of the architecture the weights are for.
-        roles: How the model is told query from document: `"prefix"` or `"vector"`.
-        prefixes: The string before a text, for `"query"` and `"document"`.
-        max_length: Tokens of a text that are read.
-        pooling: How token states become one vector, such as `"mean"`.
-        normalisation: Such as `"unit"`.
-        dim: Length of a vector.
-    """
-
-    name: str
-    weights_sha256: str
-    tokenizer_sha256: str
-    attention: str
-    semantics: str
-    roles: str
-    prefixes: Mapping[str, str]
-    max_length: int
-    pooling: str
-    normalisation: str
-    dim: int
-
-
-@runtime_checkable
-class HasIdentity(Protocol):
-    """A model, as far as a Context needs to know it."""
-
-    @property
-    def identity(self) -> ModelIdentity:
-        """What of the model determines the vector space."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +129,26 @@ class Context:
             documents_seen=0,
         )
         return cls(manifest, np.empty((0, identity.dim), dtype=np.float32), counts, digests)
+
+    @classmethod
+    def generic(cls, model: ReadsContexts) -> "Context":
+        """The context of texts about everything and nothing, which come with the library: for a corpus not known yet.
+
+        As many as the model expects. A context of the corpus itself is better; this one is for a start, and for models
+        that have no null context.
+
+        Source: the random strings that jxm/cde-small-v1 and -v2 come with.
+        """
+        documents = generic_documents(model.context_size)
+        return cls.create(
+            model.identity,
+            documents,
+            model.first_stage(documents),
+            sampling="none",
+            seed=0,
+            documents_seen=len(set(documents)),
+            source="generic",
+        )
 
     @property
     def identity(self) -> ModelIdentity:

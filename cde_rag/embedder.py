@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float32
 from tqdm import tqdm
 
 from cde_rag.context import Context
-from cde_rag.errors import CorpusError, SmallContextWarning, TruncationWarning
+from cde_rag.context_documents import repeated
+from cde_rag.errors import CorpusError, ModelError, SmallContextWarning, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
 from cde_rag.model.cde_model import DTYPES
@@ -19,6 +20,7 @@ from cde_rag.sampling import Sample, sample_clusters, sample_random, sample_stra
 from cde_rag.siblings import sibling_positions
 from cde_rag.texts import reject_str
 
+ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
 SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
 TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
@@ -73,7 +75,7 @@ class ContextualEmbedder:
         texts: Iterable[str],
         *,
         model: str | Path | CDEModel = "cde-mini",
-        context_size: int = 512,
+        context_size: int | None = None,
         seed: int = 0,
         strategy: str = "random",
         strata: Iterable[str] | None = None,
@@ -87,7 +89,8 @@ class ContextualEmbedder:
         Args:
             texts: The documents as they will be embedded, in any order; read once, needs memory for the sample only.
             model: As in the class.
-            context_size: Context documents (J); a smaller corpus is used whole.
+            context_size: Context documents (J): by default as many as the model expects, or 512 where any number will
+                do. A smaller corpus is used whole, repeated where the model expects more.
             seed: Of the sample.
             strategy: "random" (paper §4.2), "clusters" (one document near each of J centroids) or "strata".
             strata: For "strata": each text's stratum; the sample is proportional.
@@ -99,7 +102,8 @@ class ContextualEmbedder:
         Raises:
             CorpusError: No text that is not blank, or one with a lone surrogate.
             TypeError: `texts` is a single str.
-            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
+            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1
+                or not what the model expects.
 
         Warns:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
@@ -108,6 +112,7 @@ class ContextualEmbedder:
         if (strategy == "strata") != (strata is not None):
             raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
         loaded = _loaded(model, device, dtype)
+        context_size = _context_size(loaded, context_size)
         if strategy == "random":
             sample = sample_random(texts, context_size, seed=seed)
         elif strategy == "clusters":
@@ -120,7 +125,7 @@ class ContextualEmbedder:
         if context.size < min(SMALL_CONTEXT, context_size):
             warnings.warn(
                 f"The context is all {context.size} different documents of the corpus; so few say little of what they "
-                f"have in common. Fit anew when there are {SMALL_CONTEXT} or more.",
+                f"have in common. That works; when there are {SMALL_CONTEXT} or more, a new context is worth making.",
                 SmallContextWarning,
                 stacklevel=2,
             )
@@ -152,6 +157,7 @@ class ContextualEmbedder:
 
         Raises:
             CorpusError: A text is blank or holds a lone surrogate (with its position), or parents of another length.
+            ModelError: Parents for a two-way model, which reads no siblings.
             TypeError: `texts` is a single str.
 
         Warns:
@@ -160,6 +166,8 @@ class ContextualEmbedder:
         reject_str(texts, call="embed_documents")
         if parents is None:
             siblings = None
+        elif not self.model.config.max_siblings:
+            raise ModelError(f"{self.model.config.name} reads no siblings: only one-way models do. Leave parents out.")
         elif len(parents) != len(texts):
             raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
         else:
@@ -250,16 +258,31 @@ class _SiblingVectors:
 
 
 def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: str = "all") -> Context:
-    """Run the first stage over a sample and make the Context of it."""
+    """Run the first stage over a sample, repeated where the model expects more, and make the Context of it."""
+    documents = repeated(sample.documents, model.context_size or 1)
+    places = {text: place for place, text in enumerate(dict.fromkeys(documents))}
+    vectors = model.first_stage(list(places))
     return Context.create(
         model.identity,
-        sample.documents,
-        model.first_stage(sample.documents),
+        documents,
+        vectors[[places[text] for text in documents]],
         sampling=strategy,
         seed=seed,
         documents_seen=sample.documents_seen,
         source=source,
     )
+
+
+def _context_size(model: CDEModel, asked: int | None) -> int:
+    expected = model.context_size
+    if expected is None:
+        return ANY_CONTEXT_SIZE if asked is None else asked
+    if asked not in (None, expected):
+        raise ValueError(
+            f"{model.config.name} expects {expected} context documents, found context_size={asked}. Leave it out, or "
+            f"choose it where the model is loaded: CDEModel.from_pretrained(name, context_size={asked})."
+        )
+    return expected
 
 
 def _loaded(model: str | Path | CDEModel, device: str | None, dtype: str | None) -> CDEModel:

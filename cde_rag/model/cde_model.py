@@ -10,9 +10,10 @@ from jaxtyping import Bool, Float32
 
 from cde_rag.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError
-from cde_rag.model import checkpoints
+from cde_rag.model import checkpoints, loading
 from cde_rag.model.batching import length_buckets, pad
 from cde_rag.model.context_path import PreparedContext
+from cde_rag.model.names import ModelName
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.two_stage import TwoStage
@@ -71,25 +72,49 @@ class CDEModel:
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path = "cde-mini", *, device: str | None = None, dtype: str | None = None
+        cls,
+        name: str | Path = "cde-mini",
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        revision: str | None = None,
+        token: str | None = None,
+        semantics: str | None = None,
+        context_size: int | None = None,
     ) -> "CDEModel":
-        """Load a bundled model by name, or a model from a local folder.
+        """Load a bundled model, a model from a local folder, or one from the hub; never pickle, never remote code.
 
         Args:
-            name: "cde-mini" (the newest bundled model), an exact bundled name, or a folder.
+            name: "cde-mini" (the newest bundled model), an exact bundled name, a folder, or a hub id such as
+                "jxm/cde-small-v2"; the name in a Context's identity finds the very same model again.
             device: As in the class.
             dtype: As in the class.
+            revision: Of a hub id: branch, tag or commit. The newest by default; the identity's name pins it.
+            token: For private and gated models of the hub; by default the one that `hf auth login` left.
+            semantics: Of a published model: "train", as its weights were trained (the default), or "hub"
+                (cde-small-v2) and "hf_model_py" (cde-small-v1) for vectors that their remote code made.
+            context_size: Of a published model: context documents, at most as many as in training (the default).
 
         Raises:
-            ModelError: No such model, or its files are incomplete, damaged or of a newer format.
+            MissingExtraError: Published models need the extra `hub`.
+            ModelError: No such model; its files are incomplete, damaged, too large, pickled or of a newer format; or no
+                network and not in the cache.
         """
-        network, tokenizer, digest = checkpoints.read(checkpoints.find(name))
+        text = str(name)
+        parsed = ModelName(base=text) if checkpoints.local(text) else ModelName.parse(text)
+        asked = parsed.asked(revision=revision, semantics=semantics, context_size=context_size)
+        network, tokenizer, digest = loading.load(asked, token=token)
         return cls(network, tokenizer, digest, device=device, dtype=dtype)
 
     @property
     def dim(self) -> int:
         """Length of an embedding."""
         return self.config.dim
+
+    @property
+    def context_size(self) -> int | None:
+        """Context documents that a context has to have, repeated ones included; None where any number will do."""
+        return self.config.context_size
 
     def tokenize(self, texts: Sequence[str], *, role: int = DOCUMENT, first: int = 0) -> list[Tokens]:
         """Token ids as the second stage reads them, the role's prefix included.

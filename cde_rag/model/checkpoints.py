@@ -31,12 +31,20 @@ def find(name: str | Path) -> Path:
     Raises:
         ModelError: There is no such model.
     """
-    bundled = BUNDLED / ALIASES.get(str(name), str(name))
-    for folder in (bundled, Path(name)):
-        if (folder / CONFIG).is_file():
-            return folder
+    folder = local(name)
+    if folder is not None:
+        return folder
     known = ", ".join(sorted({*ALIASES, *(path.name for path in BUNDLED.glob("*") if path.is_dir())}))
-    raise ModelError(f"Expected a bundled model ({known}) or a folder with {CONFIG}, found {str(name)!r}.")
+    raise ModelError(
+        f"Expected a bundled model ({known}), a folder with {CONFIG}, or a hub id such as jxm/cde-small-v2, found "
+        f"{str(name)!r}."
+    )
+
+
+def local(name: str | Path) -> Path | None:
+    """The folder of a bundled model's name, an alias, or a local folder; None where there is no such model."""
+    bundled = BUNDLED / ALIASES.get(str(name), str(name))
+    return next((folder for folder in (bundled, Path(name)) if (folder / CONFIG).is_file()), None)
 
 
 def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:

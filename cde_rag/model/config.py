@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from cde_rag.context import ModelIdentity
 from cde_rag.errors import ModelError
+from cde_rag.identity import ModelIdentity
 
 FORMAT = 1
 LARGEST = 2**20  # that any size in a config may be
@@ -78,32 +78,18 @@ class ModelConfig:
         Raises:
             ModelError: Another format or attention, or fields that are missing or unknown.
         """
-        return cls(**checked_fields(cls, value, attention="one_way"))
-
-
-def checked_fields(kind: type[Any], value: Mapping[str, Any], *, attention: str) -> dict[str, Any]:
-    """The fields of a config in JSON, each of its type and no size out of bounds.
-
-    Args:
-        kind: The config's dataclass; its fields are str, int, float or bool.
-        value: The JSON object.
-        attention: What it has to say its context attention is.
-
-    Raises:
-        ModelError: Another format or attention, fields that are missing or unknown, or another type or size.
-    """
-    if value.get("format") != FORMAT or value.get("attention") != attention:
-        raise ModelError(
-            f"Expected a {attention} config of format {FORMAT}, found attention {value.get('attention')!r} of format "
-            f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
-        )
-    given = {key: item for key, item in value.items() if key not in ("format", "attention")}
-    expected = {field.name for field in fields(kind)}
-    if given.keys() != expected:
-        raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
-    for field in fields(kind):
-        if type(given[field.name]) is not field.type:
-            raise ModelError(f"The config's {field.name} has to be {field.type}, found {given[field.name]!r}.")
-        if field.type is int and not 0 <= given[field.name] <= LARGEST:
-            raise ModelError(f"The config's {field.name} has to be in 0 … {LARGEST}, found {given[field.name]}.")
-    return given
+        if value.get("format") != FORMAT or value.get("attention") != "one_way":
+            raise ModelError(
+                f"Expected a one_way config of format {FORMAT}, found attention {value.get('attention')!r} of format "
+                f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
+            )
+        given = {key: item for key, item in value.items() if key not in ("format", "attention")}
+        expected = {field.name for field in fields(cls)}
+        if given.keys() != expected:
+            raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
+        for field in fields(cls):
+            if type(given[field.name]) is not field.type:
+                raise ModelError(f"The config's {field.name} has to be {field.type}, found {given[field.name]!r}.")
+            if field.type is int and not 0 <= given[field.name] <= LARGEST:
+                raise ModelError(f"The config's {field.name} has to be in 0 … {LARGEST}, found {given[field.name]}.")
+        return cls(**given)

@@ -41,6 +41,20 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self.sha256 = hashlib.sha256(serialised.encode()).hexdigest()
 
+    @property
+    def size(self) -> int:
+        """One more than the highest id that it can give, at least."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @property
+    def special_tokens(self) -> int:
+        """Tokens that it adds to a text, such as [CLS] and [SEP]."""
+        return self._tokenizer.num_special_tokens_to_add(is_pair=False)
+
+    def first_id(self, text: str) -> int:
+        """The id of the first token of a text, special tokens apart."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids[0]
+
     def __call__(self, texts: Sequence[str], max_length: int, *, prefix: str = "", first: int = 0) -> list[Tokens]:
         """Tokenize a batch in one call.
 

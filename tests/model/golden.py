@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from tiny import tiny_tokenizer
+from tokenizers import Tokenizer, models, processors
 from torch import Tensor
 
 from cde_rag.model.two_way import published
@@ -60,3 +63,44 @@ def tiny_two_way(monkeypatch, name: str, semantics: str, **flags: Any) -> TwoWay
     network.load_state_dict(published.own_state(golden(name, "model"), config), strict=True, assign=True)
     network.restore_tables()
     return network.eval().requires_grad_(False)
+
+
+def tokenizer_json() -> str:
+    """A tokenizer of letters and some words, with a colon of its own."""
+    kept = Tokenizer.from_str(tiny_tokenizer())
+    vocabulary = [*sorted(kept.get_vocab(), key=kept.token_to_id), ":", "_", "search", "query", "document"]
+    pieces = {piece: number for number, piece in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = kept.normalizer, kept.pre_tokenizer
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[(each, pieces[each]) for each in ("[CLS]", "[SEP]")]
+    )
+    return tokenizer.to_str()
+
+
+def write_folder(folder: Path, name: str, *, shards: int = 1, **changes: Any) -> Path:
+    """A golden model as it would lie in a repository of the hub; changes are of its config."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(
+        json.dumps(golden_config(name)["cde_config"] | {"max_seq_length": 32} | changes)
+    )
+    (folder / "tokenizer.json").write_text(tokenizer_json())
+    state = golden(name, "model")
+    if shards == 1:
+        save_file(state, folder / "model.safetensors")
+        return folder
+    index = {}
+    for number in range(shards):
+        part = dict(list(state.items())[number::shards])
+        shard = f"model-{number + 1:05}-of-{shards:05}.safetensors"
+        save_file(part, folder / shard)
+        index.update(dict.fromkeys(part, shard))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return folder
+
+
+@pytest.fixture
+def tiny_backbones(monkeypatch) -> None:
+    """The published configs name backbones of the goldens' sizes."""
+    for name in (V1, V2):
+        monkeypatch.setitem(published.BACKBONES, golden_config(name)["cde_config"]["embedder"], sizes(name))

@@ -123,7 +123,7 @@ def test_tensors_have_to_be_those_of_the_config(copy):
 
 def test_config_that_is_no_json(copy):
     (copy / checkpoints.CONFIG).write_text("layers: 2")
-    with pytest.raises(ModelError, match="Expected a model config"):
+    with pytest.raises(ModelError, match=r"Expected a JSON object at .*config\.json"):
         CDEModel.from_pretrained(copy)
 
 

@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cde_rag.errors import require
+from cde_rag.errors import MissingExtraError, require
 from cde_rag.model.attention import merge_heads, split_heads
 from cde_rag.model.two_way.config import MODERN_BERT, TRAIN, TwoWayConfig
 
 EXTRA = "hub"  # brings transformers
+OLDEST = (5, 5)  # version of transformers that has both backbones
 NOMIC_THETA, GLOBAL_THETA, LOCAL_THETA = 1000.0, 160_000.0, 10_000.0  # bases of the rotary angles
 NOMIC_EPS, MODERN_EPS = 1e-12, 1e-5  # of the layer norms
 
@@ -65,7 +66,7 @@ class ModernBert(Backbone):
     """
 
     def __init__(self, config: TwoWayConfig) -> None:
-        transformers = require("transformers", EXTRA)
+        transformers = _transformers()
         local = [bool(number % config.global_every) for number in range(config.layers)]
         sizes = transformers.ModernBertConfig(
             vocab_size=config.vocab_size,
@@ -110,7 +111,7 @@ class NomicBert(Backbone):
     """
 
     def __init__(self, config: TwoWayConfig) -> None:
-        transformers = require("transformers", EXTRA)
+        transformers = _transformers()
         sizes = transformers.NomicBertConfig(
             vocab_size=config.vocab_size,
             hidden_size=config.dim,
@@ -213,6 +214,18 @@ def _quarter_turn(x: Float[Tensor, "batch heads tokens head_dim"]) -> Float[Tens
     """Each pair (a, b) of the two halves becomes (-b, a)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([-second, first], dim=-1)
+
+
+def _transformers() -> Any:
+    """The library, in a version that has both backbones."""
+    library = require("transformers", EXTRA)
+    found = str(library.__version__)
+    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
+        raise MissingExtraError(
+            f"transformers {'.'.join(map(str, OLDEST))} or newer is needed here, found {found}. Install it with: "
+            f"pip install 'cde-rag[{EXTRA}]'"
+        )
+    return library
 
 
 def build(config: TwoWayConfig) -> Backbone:

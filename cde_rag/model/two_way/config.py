@@ -1,12 +1,10 @@
 """What a two-way model is made of, and which of its readings is meant."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cde_rag.context import ModelIdentity
 from cde_rag.errors import ModelError
-from cde_rag.model.config import FORMAT, checked_fields
+from cde_rag.identity import ModelIdentity
 
 NOMIC_BERT, MODERN_BERT = "nomic_bert", "modernbert"
 TRAIN = "train"  # what the weights were trained with
@@ -98,15 +96,6 @@ class TwoWayConfig:
             dim=self.dim,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object, with the format's number."""
-        return {"format": FORMAT, "attention": "two_way", **asdict(self)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "TwoWayConfig":
-        """Read what `to_json` wrote.
-
-        Raises:
-            ModelError: Another format or attention, or fields that are missing or unknown.
-        """
-        return cls(**checked_fields(cls, value, attention="two_way"))
+    def sizes(self) -> dict[str, Any]:
+        """All fields but the name, for a digest."""
+        return {key: value for key, value in asdict(self).items() if key != "name"}

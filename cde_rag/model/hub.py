@@ -1,0 +1,126 @@
+"""Models from the hub: the files that a model is read from, and none that are code. Cached and pinned by its client."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cde_rag.errors import ModelError, require
+from cde_rag.model.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS, check_size, no_weights, read_index
+
+EXTRA = "hub"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+TIMEOUT_S = 10.0  # to hear from the hub at all
+
+
+def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
+    """Download what a model is read from, or take it from the cache where it is pinned or there is no network.
+
+    Args:
+        repository: Such as "jxm/cde-small-v2".
+        revision: Branch, tag or commit; the newest by default.
+        token: For private and gated repositories; the one that `hf auth login` or HF_TOKEN left by default.
+
+    Returns:
+        The cache's folder of one commit, which is its name.
+
+    Raises:
+        MissingExtraError: `huggingface_hub` is not installed.
+        ModelError: No such model, no permission, no safetensors, files too large; or no network and not in the cache.
+    """
+    if revision is not None and _COMMIT.fullmatch(revision):
+        folder = _cached(repository, revision)
+        if folder is not None and _complete(folder):
+            return folder
+    hub = require("huggingface_hub", EXTRA)
+    try:
+        info = hub.HfApi().model_info(
+            repository, revision=revision, files_metadata=True, token=token, timeout=TIMEOUT_S
+        )
+        sizes = {file.rfilename: file.size for file in info.siblings or ()}
+        paths = [_download(repository, name, revision, token) for name in _wanted(repository, sizes)]
+        if INDEX in sizes and WEIGHTS not in sizes:
+            index = next(path for path in paths if path.name == INDEX)
+            for shard in sorted(set(read_index(index).values())):
+                check_size(f"{repository}: {shard}", shard, sizes.get(shard))
+                paths.append(_download(repository, shard, revision, token))
+    except (hub.errors.HTTPError, hub.errors.HFValidationError, OSError) as error:
+        if _says_no(error):
+            raise ModelError(
+                f"Expected the model {repository!r} at revision {revision or 'main'!r} on the hub, found: "
+                f"{_reason(error)}. Check the name; for private or gated models accept their terms, and give token=… "
+                "or run `hf auth login`."
+            ) from error
+        folder = _cached(repository, revision)
+        if folder is not None and _complete(folder):
+            return folder
+        raise ModelError(
+            f"{repository} is not in the cache, and the hub could not be reached ({_reason(error)}). Run once with "
+            "network; or `cde-rag convert` it to a folder on a machine that has network, and give the folder."
+        ) from error
+    if len({path.parent for path in paths}) != 1:
+        raise ModelError(
+            f"{repository} changed while it was downloaded. Run again, or pin it with revision='<commit>'."
+        )
+    return paths[0].parent
+
+
+def fetch_tokenizer(repository: str, *, wanted_by: str) -> Path:
+    """The tokenizer of a backbone, for models that come without.
+
+    Raises:
+        ModelError: It can neither be downloaded nor found in the cache.
+    """
+    hub = require("huggingface_hub", EXTRA)
+    try:
+        return _download(repository, TOKENIZER, None, None)
+    except (hub.errors.HTTPError, OSError, ValueError) as error:
+        raise ModelError(
+            f"{wanted_by} has no {TOKENIZER}, and that of its backbone {repository} could not be fetched "
+            f"({_reason(error)}). Run once with network, or put that file into the model's folder."
+        ) from error
+
+
+def _wanted(repository: str, sizes: Mapping[str, int | None]) -> list[str]:
+    """The files to download first; checked before any is."""
+    weights = WEIGHTS if WEIGHTS in sizes else INDEX
+    if weights not in sizes or CONFIG not in sizes:
+        raise no_weights(repository, sizes)
+    names = [CONFIG, weights, *([TOKENIZER] if TOKENIZER in sizes else [])]
+    for name in names:
+        check_size(f"{repository}: {name}", name, sizes[name])
+    return names
+
+
+def _download(repository: str, name: str, revision: str | None, token: str | None) -> Path:
+    download: Any = require("huggingface_hub", EXTRA).hf_hub_download
+    return Path(download(repository, name, revision=revision, token=token, etag_timeout=TIMEOUT_S))
+
+
+def _cached(repository: str, revision: str | None) -> Path | None:
+    """The cache's folder of a revision, if it holds a config."""
+    found = require("huggingface_hub", EXTRA).try_to_load_from_cache(repository, CONFIG, revision=revision or "main")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _complete(folder: Path) -> bool:
+    """Whether all weights are there."""
+    if (folder / WEIGHTS).is_file():
+        return True
+    if not (folder / INDEX).is_file():
+        return False
+    return all((folder / shard).is_file() for shard in read_index(folder / INDEX).values())
+
+
+def _says_no(error: Exception) -> bool:
+    """Whether the hub answered that there is no such thing, or not for this user."""
+    errors = require("huggingface_hub", EXTRA).errors
+    if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.HFValidationError):
+        return True
+    response: Any = getattr(error, "response", None)
+    return isinstance(error, errors.HfHubHTTPError) and response is not None and response.status_code in (401, 403, 404)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a message, and the kind of an error without one."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,65 @@
+"""From a model's name to its network: bundled models, folders and the hub."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from cde_rag.errors import ModelError
+from cde_rag.model import checkpoints, hub
+from cde_rag.model.names import ModelName
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way import checkpoint, published
+from cde_rag.model.two_way.network import TwoWay
+from cde_rag.model.weights import read_json
+
+
+def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, TextTokenizer, str]:
+    """Read a model.
+
+    Args:
+        name: What it is called, and how it is to be read.
+        token: For the hub.
+
+    Returns:
+        The network in float32 and evaluation mode, the tokenizer, and the digest of config and weights.
+
+    Raises:
+        MissingExtraError: A two-way model needs `transformers`, one from the hub `huggingface_hub`.
+        ModelError: No such model, or its files are incomplete, damaged, pickled or of a newer format.
+    """
+    folder, exact = resolve(name, token=token)
+    if published.is_published(read_json(folder / checkpoints.CONFIG)):
+        return checkpoint.read(folder, exact)
+    if name.semantics is not None or name.context_size is not None:
+        raise ModelError(f"semantics and context_size are for two-way models; {name.base} is read in one way only.")
+    return checkpoints.read(folder)
+
+
+def convert(name: ModelName, target: Path, *, token: str | None) -> None:
+    """Make a folder of a two-way model that works without network.
+
+    Raises:
+        MissingExtraError: `huggingface_hub` is not installed.
+        ModelError: As in `load`; or the model needs no conversion, or the target exists.
+    """
+    folder, exact = resolve(name, token=token)
+    if not published.is_published(read_json(folder / checkpoints.CONFIG)):
+        raise ModelError(f"{name.base} works without network as it is; give its name or folder where it is used.")
+    checkpoint.convert(folder, exact, target)
+
+
+def resolve(name: ModelName, *, token: str | None) -> tuple[Path, ModelName]:
+    """The folder that a model is in now, downloaded if need be, and the name under which it is found again.
+
+    Raises:
+        MissingExtraError: `huggingface_hub` is not installed.
+        ModelError: There is no such model.
+    """
+    folder = checkpoints.local(name.base)
+    if folder is None and name.is_hub_id:
+        folder = hub.fetch(name.base, revision=name.revision, token=token)
+        return folder, replace(name, revision=folder.name)
+    if name.revision is not None:
+        raise ModelError(f"A revision is for models of the hub; {name.base!r} is none. Leave the revision out.")
+    folder = checkpoints.find(name.base)
+    return folder, replace(name, base=str(folder.resolve()))

@@ -1,0 +1,72 @@
+"""How a model is called: what a user types, and what manifests keep, from which the very same model is found again."""
+
+import re
+from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl, urlencode
+
+from cde_rag.errors import ModelError
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+OPTIONS = ("semantics", "context_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelName:
+    """A model, and how it is to be read: `jxm/cde-small-v2@<revision>?semantics=hub&context_size=64`.
+
+    Attributes:
+        base: A bundled name, a folder or a hub id.
+        revision: Of a hub id: a branch, tag or commit; None for the newest.
+        semantics: Of a two-way model; None for what it was trained with.
+        context_size: Of a two-way model, context documents; None for as many as in training.
+    """
+
+    base: str
+    revision: str | None = None
+    semantics: str | None = None
+    context_size: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "ModelName":
+        """Read what `str` wrote; text without options is a base.
+
+        Raises:
+            ModelError: Unknown options, or a context size that is no number.
+        """
+        head, _, query = text.partition("?")
+        try:
+            options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+            size = int(options["context_size"]) if "context_size" in options else None
+        except ValueError as error:
+            raise ModelError(
+                f"Expected options such as ?semantics=hub after a model's name, found {text!r}."
+            ) from error
+        if unknown := sorted(options.keys() - set(OPTIONS)):
+            raise ModelError(f"Expected the options {' and '.join(OPTIONS)} after a model's name, found {unknown}.")
+        base, _, revision = head.partition("@")
+        if revision and _HUB_ID.fullmatch(base):
+            return cls(base=base, revision=revision, semantics=options.get("semantics"), context_size=size)
+        return cls(base=head, semantics=options.get("semantics"), context_size=size)
+
+    @property
+    def is_hub_id(self) -> bool:
+        """Whether the base could be the id of a repository on the hub."""
+        return _HUB_ID.fullmatch(self.base) is not None
+
+    def asked(self, *, revision: str | None, semantics: str | None, context_size: int | None) -> "ModelName":
+        """With options that were given beside the name.
+
+        Raises:
+            ModelError: The name says otherwise.
+        """
+        given = {"revision": revision, "semantics": semantics, "context_size": context_size}
+        for option, value in given.items():
+            said = getattr(self, option)
+            if value is not None and said not in (None, value):
+                raise ModelError(f"The name asks for {option} {said!r}, the argument for {value!r}; leave one out.")
+        return replace(self, **{option: value for option, value in given.items() if value is not None})
+
+    def __str__(self) -> str:
+        revision = f"@{self.revision}" if self.revision else ""
+        options = {option: getattr(self, option) for option in OPTIONS if getattr(self, option) is not None}
+        return f"{self.base}{revision}{'?' if options else ''}{urlencode(options)}"

@@ -1,0 +1,167 @@
+"""A two-way model on disk: the published files as they are, and after `convert` their digests beside them."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cde_rag.errors import ModelError
+from cde_rag.model import hub
+from cde_rag.model.names import ModelName
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.model.two_way import published
+from cde_rag.model.two_way.config import TwoWayConfig
+from cde_rag.model.two_way.network import TwoWay
+from cde_rag.model.weights import (
+    CONFIG,
+    INDEX,
+    TOKENIZER,
+    check_size,
+    read_json,
+    read_tensors,
+    sha256,
+    weight_files,
+)
+
+CONVERTED = "cde_rag"  # field of a config.json that `convert` adds
+FORMAT = 1  # of that field
+PREFIX_END = ": "  # what every prefix ends with
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What a model is read from; everything but the weights' content has been checked.
+
+    Attributes:
+        value: Its config.json.
+        config: What that means.
+        weights: Files of tensors.
+        tokenizer: Its own file, or that of its backbone.
+        digests: sha256 of each file of weights.
+    """
+
+    value: dict[str, Any]
+    config: TwoWayConfig
+    weights: list[Path]
+    tokenizer: Path
+    digests: list[str]
+
+
+def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
+    """Read a model folder of the published layout.
+
+    Args:
+        folder: Holds config.json, model.safetensors (or its shards and their index) and, mostly, tokenizer.json.
+        name: What the model is called, and how it is to be read.
+
+    Returns:
+        The network in float32 and evaluation mode, the tokenizer, and the digest of config and weights.
+
+    Raises:
+        MissingExtraError: `transformers` is not installed, or too old.
+        ModelError: A file is missing, damaged, too large or pickled, or the tensors are not those of the config.
+    """
+    files = _look(folder, name)
+    tokenizer = _tokenizer(files)
+    with torch.device("meta"):
+        network = TwoWay(files.config, prefix_end=tokenizer.first_id(PREFIX_END))
+    state = published.own_state(read_tensors(folder, files.weights), files.config)
+    network.load_state_dict(state, strict=True, assign=True)
+    network.restore_tables()
+    digest = hashlib.sha256(json.dumps([files.config.sizes(), files.digests], sort_keys=True).encode()).hexdigest()
+    return network.eval().requires_grad_(requires_grad=False), tokenizer, digest
+
+
+def convert(folder: Path, name: ModelName, target: Path) -> None:
+    """Make a folder that needs no network: the same weights, the tokenizer, and a config that names their digests.
+
+    Args:
+        folder: A model of the published layout, such as the hub's cache.
+        name: What the model is called.
+        target: A folder that does not exist; it appears when it is whole.
+
+    Raises:
+        ModelError: As in `read`, or the target is there already or cannot be written.
+    """
+    files = _look(folder, name)
+    _tokenizer(files)
+    published.own_state(read_tensors(folder, files.weights), files.config)
+    sources = {path.name: path for path in files.weights} | {TOKENIZER: files.tokenizer}
+    if (folder / INDEX).is_file() and len(files.weights) > 1:
+        sources[INDEX] = folder / INDEX
+    digests = {each: sha256(path) for each, path in sources.items()}
+    value = files.value | {CONVERTED: {"format": FORMAT, "source": str(name), "sha256": digests}}
+    if target.exists():
+        raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as place:
+            whole = Path(place) / target.name
+            whole.mkdir()
+            for each, path in sources.items():
+                shutil.copyfile(path, whole / each)
+            (whole / CONFIG).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+            whole.rename(target)
+    except OSError as error:
+        raise ModelError(f"{target}: not written ({error.strerror}). Choose a writable folder with space.") from error
+
+
+def _look(folder: Path, name: ModelName) -> _Files:
+    value = read_json(folder / CONFIG)
+    converted = _converted(folder, value)
+    config = published.read_config(value, name=str(name), semantics=name.semantics, context_size=name.context_size)
+    weights = weight_files(folder)
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.is_file():
+        tokenizer = hub.fetch_tokenizer(published.TOKENIZERS[config.family], wanted_by=name.base)
+    check_size(str(tokenizer), TOKENIZER, tokenizer.stat().st_size)
+    digests = {path.name: sha256(path) for path in weights}
+    found = digests | {TOKENIZER: sha256(tokenizer)}
+    if converted and found.keys() - converted.keys():
+        raise ModelError(
+            f"{folder}: {CONFIG} expects {', '.join(converted)}, found {', '.join(found)}. Convert the model again."
+        )
+    for each in found.keys() & converted.keys():
+        if found[each] != (expected := converted[each]):
+            raise ModelError(
+                f"{folder / each}: {CONFIG} expects sha256 {expected[:16]}…, found {found[each][:16]}…. The file "
+                "is damaged or of another model; convert the model again."
+            )
+    return _Files(value, config, weights, tokenizer, list(digests.values()))
+
+
+def _converted(folder: Path, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The digests that `convert` wrote down; none for a folder as it was published."""
+    if CONVERTED not in value:
+        return {}
+    added: Any = value[CONVERTED]
+    try:
+        digests, found = dict[str, str](added["sha256"]), added["format"]
+    except (TypeError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder / CONFIG}: expected digests in {CONVERTED!r}. Convert the model again.") from error
+    if found != FORMAT:
+        raise ModelError(
+            f"{folder / CONFIG}: expected {CONVERTED!r} of format {FORMAT}, found {found!r}. Update cde-rag, or "
+            "convert the model again."
+        )
+    return digests
+
+
+def _tokenizer(files: _Files) -> TextTokenizer:
+    """The tokenizer, of which nothing but tokenizer.json is read; it has to fit the weights."""
+    try:
+        tokenizer = TextTokenizer(files.tokenizer.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"Expected a tokenizer at {files.tokenizer}, found: {error}.") from error
+    if tokenizer.size > files.config.vocab_size or tokenizer.special_tokens != 2:
+        raise ModelError(
+            f"{files.tokenizer}: expected a tokenizer of at most {files.config.vocab_size} word pieces that adds 2 "
+            f"special tokens, found {tokenizer.size} and {tokenizer.special_tokens}. It is of another model."
+        )
+    return tokenizer

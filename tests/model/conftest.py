@@ -1,0 +1,3 @@
+"""Fixtures of this folder."""
+
+from golden import tiny_backbones  # noqa: F401
