@@ -11,6 +11,7 @@ from cde_rag_training.filtering import (
     FilterConfig,
     FilteredBatch,
     FilterWarning,
+    StartBatch,
     above,
     agreed,
     by_rule,
@@ -114,13 +115,17 @@ def test_rules_by_name():
 
 
 def test_a_surrogate_that_is_the_start_model_warns():
-    scores = some_scores(20, 20, 0)
-    known = torch.zeros_like(scores).bool()
+    batches = [some_scores(20, 20, seed) for seed in range(3)]
+    nothing = torch.zeros(20, 20, dtype=torch.bool)
+
+    def check(rule, known=lambda scores: nothing):
+        warn_of_start_model(StartBatch(scores, rule(scores), known(scores)) for scores in batches)
+
     with pytest.warns(FilterWarning, match="the surrogate is the start model"):
-        warn_of_start_model(scores, preferred(scores), known)
-    warn_of_start_model(scores, preferred(scores, margin=0.3), known)  # no warning: a test would fail on one
-    warn_of_start_model(scores, preferred(some_scores(20, 20, 1)), known)
-    warn_of_start_model(scores, preferred(scores), preferred(scores))  # duplicates are not to be learned
+        check(preferred)
+    check(lambda scores: preferred(scores, margin=0.3))  # no warning: a test would fail on one
+    check(lambda scores: preferred(some_scores(20, 20, 7)))
+    check(preferred, known=preferred)  # duplicates are not to be learned
 
 
 def test_report_counts_by_source():
