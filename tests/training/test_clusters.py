@@ -1,5 +1,8 @@
 """Clusters of pairs: the golden partition, all points, sizes near the target, inside a source."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from goldens import golden, golden_json
@@ -123,3 +126,13 @@ def test_reduction_keeps_the_scores_that_few_directions_hold():
     np.testing.assert_allclose(plain[0] @ plain[1].T, queries @ documents.T, atol=1e-5)
     assert reduced(queries, documents, 20)[0] is queries
     assert reduced(queries, documents, 3)[1].shape == (50, 3)
+
+
+def test_training_imports_no_faiss():
+    """So that it runs on a bare machine from what was prepared elsewhere."""
+    code = (
+        "import sys, cde_rag_training.trainer, cde_rag_training.packing, cde_rag_training.clusters; print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "cde_rag_training.trainer" in loaded
+    assert {"faiss", "bm25s", "sklearn", "sentence_transformers"}.isdisjoint(loaded)
