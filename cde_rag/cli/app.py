@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from cde_rag import __version__
-from cde_rag.cli import collections, contexts, demo, doctor, evaluate, index
+from cde_rag.cli import collections, contexts, convert, demo, doctor, evaluate, index
 from cde_rag.cli.output import INTERRUPTED, printable
 from cde_rag.errors import CDEError, CDEWarning
 
@@ -92,6 +92,7 @@ for command in (
     contexts.recontextualize,
     contexts.rollback,
     evaluate.evaluate,
+    convert.convert,
     demo.demo,
     doctor.doctor,
 ):

@@ -32,7 +32,7 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
         folder = _cached(repository, revision)
         if folder is not None and _complete(folder):
             return folder
-    hub = require("huggingface_hub", EXTRA)
+    hub, errors = require("huggingface_hub", EXTRA), require("huggingface_hub.errors", EXTRA)
     try:
         info = hub.HfApi().model_info(
             repository, revision=revision, files_metadata=True, token=token, timeout=TIMEOUT_S
@@ -44,7 +44,7 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
             for shard in sorted(set(read_index(index).values())):
                 check_size(f"{repository}: {shard}", shard, sizes.get(shard))
                 paths.append(_download(repository, shard, revision, token))
-    except (hub.errors.HTTPError, hub.errors.HFValidationError, OSError) as error:
+    except (errors.HTTPError, errors.HFValidationError, OSError) as error:
         if _says_no(error):
             raise ModelError(
                 f"Expected the model {repository!r} at revision {revision or 'main'!r} on the hub, found: "
@@ -71,10 +71,10 @@ def fetch_tokenizer(repository: str, *, wanted_by: str) -> Path:
     Raises:
         ModelError: It can neither be downloaded nor found in the cache.
     """
-    hub = require("huggingface_hub", EXTRA)
+    errors = require("huggingface_hub.errors", EXTRA)
     try:
         return _download(repository, TOKENIZER, None, None)
-    except (hub.errors.HTTPError, OSError, ValueError) as error:
+    except (errors.HTTPError, OSError) as error:
         raise ModelError(
             f"{wanted_by} has no {TOKENIZER}, and that of its backbone {repository} could not be fetched "
             f"({_reason(error)}). Run once with network, or put that file into the model's folder."
@@ -114,7 +114,7 @@ def _complete(folder: Path) -> bool:
 
 def _says_no(error: Exception) -> bool:
     """Whether the hub answered that there is no such thing, or not for this user."""
-    errors = require("huggingface_hub", EXTRA).errors
+    errors = require("huggingface_hub.errors", EXTRA)
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.HFValidationError):
         return True
     response: Any = getattr(error, "response", None)

@@ -89,7 +89,7 @@ def read_config(
         ModelError: A backbone without a built-in table, a setting that this library does not know, or wrong sizes.
     """
     backbone = value.get("embedder")
-    if backbone not in BACKBONES:
+    if not isinstance(backbone, str) or backbone not in BACKBONES:
         raise ModelError(
             f"Expected the backbone {' or '.join(BACKBONES)}, found {backbone!r}. This model cannot be read."
         )
@@ -111,7 +111,7 @@ def read_config(
         trained_context_size=trained,
         context_size=trained if context_size is None else context_size,
         max_length=_size(value, "max_seq_length"),
-        null_embedding=value.get("transductive_sequence_dropout_prob", 0.0) > 0,
+        null_embedding=_share(value, "transductive_sequence_dropout_prob") > 0,
     )
 
 
@@ -222,6 +222,13 @@ def _size(value: Mapping[str, Any], field: str) -> int:
     if type(found) is not int or found < 1:
         raise ModelError(f"The config's {field} has to be a number of at least 1, found {found!r}.")
     return found
+
+
+def _share(value: Mapping[str, Any], field: str) -> float:
+    found = value.get(field, 0.0)
+    if type(found) not in (int, float) or not 0 <= found <= 1:
+        raise ModelError(f"The config's {field} has to be a number in 0 … 1, found {found!r}.")
+    return float(found)
 
 
 def _listed(names: list[str]) -> str:

@@ -1,0 +1,29 @@
+"""The command convert."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def convert(
+    model: Annotated[str, typer.Argument(help="Hub id such as jxm/cde-small-v2, also with @revision; or a folder.")],
+    folder: Annotated[Path, typer.Argument(help="Is made; must not exist.")],
+) -> None:
+    """Make a folder of a published model that works without network: weights, tokenizer, and their digests.
+
+    For private and gated models of the hub, log in before (hf auth login) or set HF_TOKEN.
+
+    \b
+    Examples:
+      cde-rag convert jxm/cde-small-v2 models/cde-small-v2
+      cde-rag index notes/ notes.faiss --model models/cde-small-v2
+    """
+    from cde_rag.model import loading
+    from cde_rag.model.names import ModelName
+
+    name = ModelName(base=model) if Path(model).is_dir() else ModelName.parse(model)
+    if name.semantics is not None or name.context_size is not None:
+        raise typer.BadParameter("options are given where the model is loaded, not here", param_hint="MODEL")
+    loading.convert(name, folder, token=None)
+    typer.echo(folder.resolve())

@@ -1,0 +1,161 @@
+"""Models by hub id, through huggingface_hub itself, against a hub on this machine.
+
+Contract: only config, weights and tokenizer are ever asked for; what was loaded once loads without network; a name in a
+manifest is pinned to a commit; every refusal says what to do.
+"""
+
+import pytest
+from fake_hub import FakeHub
+from golden import V1, V2, tokenizer_json, write_folder
+
+from cde_rag import CDEModel, ContextualEmbedder, MissingExtraError, ModelError
+from cde_rag.model import weights
+
+pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
+REPOSITORY = "somebody/tiny"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    fake = FakeHub(tmp_path / "hub")
+    write_folder(fake.root / REPOSITORY, V2)
+    (fake.root / REPOSITORY / "model.py").write_text("raise SystemExit('remote code')")
+    (fake.root / REPOSITORY / "pytorch_model.bin").write_bytes(b"pickle")
+    monkeypatch.setattr(constants, "ENDPOINT", fake.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", fake.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+    yield fake
+    fake.close()
+
+
+def load(name=REPOSITORY, **options):
+    return CDEModel.from_pretrained(name, device="cpu", dtype="float32", **options)
+
+
+def test_a_hub_id_is_a_model(hub):
+    model = load()
+    assert model.identity.name == f"{REPOSITORY}@{hub.commit(REPOSITORY)}"
+    fetched = {path.rsplit("/", 1)[1] for path in hub.asked if "/resolve/" in path}
+    assert fetched == {"config.json", "model.safetensors", "tokenizer.json"}
+    folder = load(hub.root / REPOSITORY)
+    assert folder.identity.weights_sha256 == model.identity.weights_sha256
+    embedder = ContextualEmbedder.from_corpus(["a river", "a bank"], model=model)
+    assert ContextualEmbedder(folder, embedder.context).fingerprint == embedder.fingerprint
+
+
+def test_without_network_from_the_cache(hub):
+    exact = load().identity
+    hub.close()
+    assert load().identity == exact
+    assert load(exact.name).identity == exact
+
+
+def test_a_pinned_name_asks_nobody(hub):
+    name = load().identity.name
+    hub.asked.clear()
+    load(name)
+    load(REPOSITORY, revision=hub.commit(REPOSITORY))
+    assert hub.asked == []
+
+
+def test_without_network_and_cache(hub):
+    hub.close()
+    with pytest.raises(ModelError, match=r"not in the cache, and the hub could not be reached .*cde-rag convert"):
+        load()
+
+
+def test_offline_mode(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    exact = load().identity
+    hub.asked.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert load().identity == exact
+    with pytest.raises(ModelError, match="not in the cache"):
+        load("somebody/other")
+    assert hub.asked == []
+
+
+def test_an_interrupted_download_is_no_cached_model(hub, tmp_path):
+    load()
+    for path in (tmp_path / "cache").rglob("model.safetensors"):
+        path.unlink()
+    hub.close()
+    with pytest.raises(ModelError, match="not in the cache"):
+        load()
+
+
+def test_shards(hub):
+    write_folder(hub.root / "somebody/parts", V1, shards=3)
+    parts = load("somebody/parts")
+    hub.close()
+    assert load("somebody/parts").identity == parts.identity
+
+
+@pytest.mark.parametrize(("name", "options"), [("somebody/nothing", {}), (REPOSITORY, {"revision": "v9"})])
+def test_no_such_model_or_revision(hub, name, options):
+    with pytest.raises(ModelError, match=r"Expected the model .* on the hub, found: .*Check the name"):
+        load(name, **options)
+
+
+def test_private_models_need_a_token(hub):
+    hub.private[REPOSITORY] = "hf_secret"
+    with pytest.raises(ModelError, match="token="):
+        load()
+    model = load(token="hf_secret")
+    assert "secret" not in repr(model.identity)
+
+
+def test_pickle_only_is_refused_with_the_reason(hub):
+    (hub.root / REPOSITORY / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"found only pytorch_model\.bin\. Pickle files can run code"):
+        load()
+    assert not any("/resolve/" in path for path in hub.asked)
+
+
+def test_sizes_are_bounded_before_anything_is_downloaded(hub):
+    hub.sizes["model.safetensors"] = weights.MAX_BYTES["model.safetensors"] + 1
+    with pytest.raises(ModelError, match=r"model\.safetensors: expected at most"):
+        load()
+    assert not any("/resolve/" in path for path in hub.asked)
+
+
+def test_tokenizer_of_the_backbone_where_the_model_has_none(hub):
+    (hub.root / REPOSITORY / "tokenizer.json").unlink()
+    with pytest.raises(
+        ModelError, match=r"has no tokenizer\.json, and that of its backbone answerdotai/ModernBERT-base"
+    ):
+        load()
+    own = hub.root / "answerdotai/ModernBERT-base"
+    own.mkdir(parents=True)
+    (own / "tokenizer.json").write_text(tokenizer_json())
+    model = load()
+    hub.close()
+    assert load().identity == model.identity
+
+
+def test_a_revision_is_for_the_hub(hub):
+    with pytest.raises(ModelError, match="A revision is for models of the hub"):
+        load(hub.root / REPOSITORY, revision="main")
+
+
+def test_name_and_argument_disagree():
+    with pytest.raises(ModelError, match="The name asks for revision 'a', the argument for 'b'"):
+        load("somebody/tiny@a", revision="b")
+
+
+@pytest.mark.parametrize("options", ["?colour=red", "?context_size=many", "?semantics"])
+def test_unknown_options_of_a_name(options):
+    with pytest.raises(ModelError, match="options"):
+        load(REPOSITORY + options)
+
+
+def test_without_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtraError, match=r"cde-rag\[hub\]"):
+        load()
