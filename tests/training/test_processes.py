@@ -8,6 +8,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 
+from cde_rag_training.gradcache import CachedStage, second_stage_step
 from cde_rag_training.loss import contrastive_loss, improved_contrastive_loss
 from cde_rag_training.processes import average_gradients, own_first
 
@@ -30,25 +31,35 @@ def vectors(model, side, rows):
     return F.normalize(model[side](rows), dim=1)
 
 
-def whole(improved):
+def whole(kind):
     model, (inputs, mask) = embedder(), data()
     sides = [vectors(model, side, inputs[side]) for side in ("queries", "documents")]
-    loss = (improved_contrastive_loss if improved else contrastive_loss)(*sides, mask, TEMPERATURE)
+    loss = (improved_contrastive_loss if kind == "improved" else contrastive_loss)(*sides, mask, TEMPERATURE)
     loss.backward()
     return loss.detach(), [parameter.grad for parameter in model.parameters()]
 
 
-def work(rank, port, queue, improved):
+def work(rank, port, queue, kind):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     model, (inputs, mask) = embedder(), data()
     mine, order = slice(3 * rank, 3 * rank + 3), [(row + 3 * rank) % PAIRS for row in range(PAIRS)]
-    queries, documents = (vectors(model, side, inputs[side][mine]) for side in ("queries", "documents"))
-    everything = own_first(documents)
-    if improved:  # its partition function needs all queries: each process computes the whole loss
-        loss = improved_contrastive_loss(own_first(queries), everything, mask[order][:, order], TEMPERATURE)
+    halves = {side: inputs[side][mine] for side in ("queries", "documents")}
+    queries, documents = (vectors(model, side, half) for side, half in halves.items())
+
+    def loss_of(embeddings):
+        own, others = embeddings.chunk(2)
+        everything = own_first(others)
+        if kind == "improved":  # its partition function needs all queries: each process computes the whole loss
+            return improved_contrastive_loss(own_first(own), everything, mask[order][:, order], TEMPERATURE)
+        return contrastive_loss(own, everything, mask[order][:3, order], TEMPERATURE)
+
+    if kind == "cached":
+        stage = CachedStage(lambda part, given: vectors(model, *part))
+        parts = [(side, part) for side, half in halves.items() for part in half.split(2)]
+        loss = second_stage_step(stage, (), parts, loss_of)
     else:
-        loss = contrastive_loss(queries, everything, mask[order][:3, order], TEMPERATURE)
-    loss.backward()
+        loss = loss_of(torch.cat([queries, documents]))
+        loss.backward()
     average_gradients(model.parameters())
     refused = ""
     try:
@@ -66,18 +77,18 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.mark.parametrize("improved", [False, True])
-def test_two_processes_have_the_gradients_of_one(improved):
+@pytest.mark.parametrize("kind", ["plain", "improved", "cached"])
+def test_two_processes_have_the_gradients_of_one(kind):
     context = multiprocessing.get_context("spawn")
     queue, port = context.SimpleQueue(), free_port()
-    workers = [context.Process(target=work, args=(rank, port, queue, improved)) for rank in range(2)]
+    workers = [context.Process(target=work, args=(rank, port, queue, kind)) for rank in range(2)]
     for worker in workers:
         worker.start()
     results = sorted(queue.get() for _ in workers)
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
-    loss, gradients = whole(improved)
+    loss, gradients = whole(kind)
     assert sum(result[1] for result in results) / 2 == pytest.approx(float(loss), abs=1e-12)
     for _, _, found, refused in results:
         for mine, expected in zip(found, gradients, strict=True):
