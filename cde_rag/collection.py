@@ -167,28 +167,34 @@ class Collection:
         check_positive(k, "k")
         if not queries:
             return []
-
-        def search(embedder: ContextualEmbedder) -> list[list[Hit]]:
-            vectors = embedder.embed_queries(queries)
-            return self.store.search(vectors, k, fingerprint=embedder.fingerprint, where=where)
-
-        return self._active.use(search)
+        return self._active.use(
+            lambda embedder: self.store.search(
+                embedder.embed_queries(queries), k, fingerprint=embedder.fingerprint, where=where
+            )
+        )
 
     def search_vectors(
-        self, vectors: Float32[np.ndarray, "queries dim"], k: int = 10, *, where: Mapping[str, Any] | None = None
+        self,
+        vectors: Float32[np.ndarray, "queries dim"],
+        k: int = 10,
+        *,
+        fingerprint: str,
+        where: Mapping[str, Any] | None = None,
     ) -> list[list[Hit]]:
-        """As `search_batch`, for queries that this collection's embedder has embedded already.
+        """As `search_batch`, for queries that are embedded already.
 
         Args:
             vectors: From `embedder.embed_queries`, or from `vectors` to find what is like a record.
             k: As in `search_batch`.
+            fingerprint: Of the space in which they are: the embedder's.
             where: As in `search_batch`.
 
         Raises:
+            ContextMismatchError: Another space is active.
             ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
         """
         check_positive(k, "k")
-        return self.store.search(vectors, k, fingerprint=self.embedder.fingerprint, where=where)
+        return self.store.search(vectors, k, fingerprint=fingerprint, where=where)
 
     def search_diverse(
         self,
@@ -202,11 +208,11 @@ class Collection:
         """Hits that are near the query and unlike each other, by maximal marginal relevance; the nearest comes first.
 
         Args:
-            query: As in `search`.
-            k: As in `search`.
+            query: As in `search`, like `k` and `where`.
+            k: At most so many hits.
             candidates: Hits to choose from.
             diversity: From 0 (as `search`) to 1 (unlikeness to the hits before alone).
-            where: As in `search`.
+            where: A filter over the metadata.
 
         Raises:
             ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
@@ -216,10 +222,9 @@ class Collection:
 
         def search(embedder: ContextualEmbedder) -> list[Hit]:
             vector = embedder.embed_queries([query])
-            (hits,) = self.store.search(vector, max(k, candidates), fingerprint=embedder.fingerprint, where=where)
-            if not hits:
-                return []
-            near = self.store.vectors([hit.id for hit in hits], fingerprint=embedder.fingerprint)
+            space = embedder.fingerprint
+            (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
+            near = self.store.vectors([hit.id for hit in hits], fingerprint=space)
             chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
             return [hits[position] for position in chosen]
 
@@ -240,14 +245,11 @@ class Collection:
         return [row.record for row in self.store.get(ids)]
 
     def delete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
-        """Remove records by id or by filter, and embed anew those whose siblings went.
+        """Remove records by id or by filter, and embed anew those whose siblings went; returns how many there were.
 
         Args:
             ids: Unknown ones are passed over.
             where: A filter over the metadata.
-
-        Returns:
-            How many records there were.
 
         Raises:
             FilterError: A filter outside the grammar.
@@ -274,12 +276,11 @@ class Collection:
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
         """Go back to the Context before the last `recontextualize`; interrupted, the same call goes on.
 
-        What came since is embedded in it first: no record that came is lost, and none that was deleted comes back.
-        `recontextualize` with the same arguments as before goes forward again.
+        What came since is embedded in it first; `recontextualize` with the same arguments goes forward again.
 
         Raises:
-            ModelError: That Context was made by another model, which is not here.
-            StoreError: There is none before, or another run is at work.
+            ModelError: It was made by another model, which is not here.
+            StoreError: There is none, or another run is at work.
         """
         return roll_back(self.store, self.embedder.model, self.parent_key, on_progress)
 

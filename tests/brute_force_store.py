@@ -85,7 +85,8 @@ class BruteForceStore:
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> np.ndarray:
         self._same_space(fingerprint)
-        return np.stack([self._entries[id_].vector for id_ in ids])
+        found = [self._entries[id_].vector for id_ in ids]
+        return np.array(found, dtype=np.float32).reshape(len(ids), self.manifest().dim)
 
     def generations(self) -> list[Generation]:
         return [Generation(1, self.manifest().fingerprint, active=True, vectors=len(self._entries))]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cde_rag.stores.faiss import FaissStore
 
 ModelOption = Annotated[
-    str | None, typer.Option(help="Bundled name or folder. [default: the collection's own; for a new one cde-mini]")
+    str | None, typer.Option(help="Folder of the collection's model, where that is not a bundled one.")
 ]
 CollectionArgument = Annotated[Path, typer.Argument(metavar="COLLECTION", help="The collection's folder.")]
 
@@ -51,12 +51,18 @@ def search(
       cde-rag search papers.faiss "late interaction" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
     """
+    if not query.strip():
+        raise typer.BadParameter("it is blank", param_hint="QUERY")
     with open_collection(existing(collection), model) as opened:
         hits = opened.search(query, k, where=where)
+        matching = opened.count(where)
+        documents = opened.count()
     if as_json:
         print_json(hits_json(hits))
-    else:
+    elif hits:
         print_hits(hits)
+    else:
+        typer.echo(f"No hits: {matching:,} of {documents:,} documents match the filter.", err=True)
 
 
 def inspect(collection: CollectionArgument, as_json: JsonOption = False) -> None:
@@ -128,5 +134,9 @@ def existing(path: Path) -> "FaissStore":
 
     store = FaissStore(path)
     if not store.exists():
+        if path.is_dir() and any(path.iterdir()):
+            raise StoreError(
+                f"{path}: expected a collection, found a folder with other files. Name the collection's own."
+            )
         raise StoreError(f"{path}: expected a collection, found none. Make one with: cde-rag index SOURCE {path}")
     return store

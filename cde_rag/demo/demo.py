@@ -46,9 +46,6 @@ class Demo:
     Raises:
         CorpusError: This Python came without the sources of its standard library.
         StoreError: The folder holds something else, or is not writable.
-
-    Warns:
-        TruncationWarning: Some docstrings are longer than the model reads.
     """
 
     def __init__(
@@ -102,13 +99,13 @@ class Demo:
             for name in COLLECTIONS:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
             self._write_state({**wanted, "complete": False})
-        if on_progress is not None:
-            on_progress(COLLECTIONS[0], Progress(0, None, 0.0))  # reading takes some seconds
-        records = list(documentation())
+        records: list[Record] = []
         for name in COLLECTIONS:
+            if on_progress is not None:
+                on_progress(name, Progress(0, len(records) or None, 0.0))  # reading takes some seconds
+            records = records or list(documentation())
             with self._collection(name, records) as collection, warnings.catch_warnings():
-                if name == "null":  # the same texts again
-                    warnings.simplefilter("ignore", TruncationWarning)
+                warnings.simplefilter("ignore", TruncationWarning)  # what a docstring is for stands at its beginning
                 collection.add_records(records, on_progress=on_progress and partial(on_progress, name))
         self._write_state({**wanted, "complete": True})
 

@@ -40,6 +40,7 @@ class RecordReader:
     Attributes:
         fields: As given; may be set, such as to the parent of the collection that the records go to.
         folders: The folders among the sources.
+        splits: Whether there are text files among them, which are cut into passages.
         skipped: How many bad records the latest iteration passed over.
         reports: The first 20 of them, in words.
         keys: The metadata keys that it met.
@@ -72,9 +73,9 @@ class RecordReader:
             raise CorpusError(
                 f"Two folders have one name, which their passages would share: {names}. Rename one of them."
             )
-        split = self.folders or any(_format(path) in MARKDOWN | TEXT for path in self._sources)
+        self.splits = bool(self.folders) or any(_format(path) in MARKDOWN | TEXT for path in self._sources)
         self.fields = fields or Fields()
-        if split and self.fields.parent is None:
+        if self.splits and self.fields.parent is None:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:

@@ -92,5 +92,8 @@ def _identifier(rest: dict[str, Any], field: str | None) -> str | None:
 def _take(rest: dict[str, Any], field: str) -> object:
     if field not in rest:
         found = ", ".join(repr(name) for name in rest) or "none"
-        raise UnusableError(f"no field {field!r} (found: {found}); name the fields that hold id, text and title")
+        raise UnusableError(
+            f"no field {field!r} (found: {found}); name the fields that hold id, text and title "
+            "(--id-field, --text-field, --title-field)"
+        )
     return cast(object, rest.pop(field))

@@ -31,7 +31,7 @@ def contents(path: Path, model: Path) -> dict[str, Any]:
 def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
     command = ("index", records, tmp_path / "papers.faiss", "--json")
     first = run(*command)
-    counts = {"added": 20, "replaced": 0, "updated": 0, "unchanged": 0, "truncated": 1, "skipped": 0}
+    counts = {"added": 20, "replaced": 0, "updated": 0, "unchanged": 0, "truncated": 1, "skipped": 0, "deleted": 0}
     assert json.loads(first.stdout) == {"documents": 20, **counts}
     assert "Warning: 1 of 20 records are longer than the 32 tokens" in first.stderr
     assert "20 different documents" in first.stderr  # fewer than a context wants
@@ -112,7 +112,7 @@ def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()
     assert len(lines) == 2
-    assert lines[0].split() == [lines[0].split()[0], "flood"]
+    assert lines[0].split() == [lines[0].split()[0], "flood", "[r7]"]
     assert -1 <= float(lines[0].split()[0]) <= 1
     assert lines[1] == " " * 8 + ("river " * 100)[:31] + "…"
 
@@ -201,7 +201,7 @@ def test_progress_goes_to_stderr_when_asked(run, records: Path, tmp_path: Path):
     ("arguments", "code", "sentence"),
     [
         (["index", "missing.jsonl", "p"], 1, "Error: missing.jsonl does not exist."),
-        (["index", "empty.jsonl", "p"], 1, "Error: "),
+        (["index", "empty.jsonl", "p"], 1, "Error: empty.jsonl: expected documents, found none"),
         (["index", "records.jsonl", "file/p"], 1, "Error: "),
         (["index", "records.jsonl", "p", "--model", "none"], 1, "Error: Expected a bundled model"),
         (["index", "records.jsonl", "p", "--parent-key", "a.b"], 2, "--parent-key"),
@@ -209,7 +209,8 @@ def test_progress_goes_to_stderr_when_asked(run, records: Path, tmp_path: Path):
         (["index", "records.jsonl"], 2, "Missing argument"),
         (["index", "records.jsonl", "papers.faiss", "--parent-key", "year"], 1, "made with the parent key 'book'"),
         (["search", "missing.faiss", "river"], 1, "Error: "),
-        (["search", "papers.faiss", " "], 1, "Error: "),
+        (["search", ".", "river"], 1, "found a folder with other files"),
+        (["search", "papers.faiss", " "], 2, "QUERY"),
         (["search", "papers.faiss", "river", "-k", "0"], 2, "-k"),
         (["search", "papers.faiss", "river", "--where", "{"], 2, "not JSON"),
         (["search", "papers.faiss", "river", "--where", "[]"], 2, "expected a JSON object"),
@@ -236,3 +237,10 @@ def test_errors_are_one_sentence_on_stderr(
     assert sentence in result.stderr
     assert result.stdout == ""
     assert not Path("p").exists()
+
+
+def test_a_search_without_hits_says_so(run, collection: Path):
+    found = run("search", collection, "river", "--where", '{"yaer": 2007}')
+    assert found.stdout == ""
+    assert found.stderr == "No hits: 0 of 20 documents match the filter.\n"
+    assert json.loads(run("search", collection, "river", "--where", '{"yaer": 2007}', "--json").stdout) == {"hits": []}

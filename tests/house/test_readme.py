@@ -17,11 +17,12 @@ def test_the_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     texts = [f"Recipe {number}: how to parse the date of day {number} of a year." for number in range(600)]
     (tmp_path / "notes.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"(0\.\d{3}  Recipe \d+: .*\n){5}", done.stdout)
+    for _ in range(2):  # the second run opens what the first stored
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(r"(0\.\d{3}  Recipe \d+: .*\n){5}", done.stdout)
 
 
 def test_every_command_is_in_the_table_and_the_other_way_round() -> None:
