@@ -1,8 +1,7 @@
 """How memory grows with the batch: gradient caching against the plain step, each size in a process of its own.
 
-A random model of cde-mini's width; every pair has a query and a document, and half as many context documents as pairs
-(512 at most) go through the first stage, all of it trained. Run with:
-python benchmarks/gradcache.py [--pairs 64 512 4096] [--plain 64 256] [--layers 2] [--tokens 16] [--json]
+A random model of cde-mini's width, all of it trained, the first stage on the context documents too. Run with:
+python benchmarks/gradcache.py [--pairs 64 4096] [--plain 64 256] [--layers 2] [--tokens 16] [--context 64] [--json]
 """
 
 import argparse
@@ -44,7 +43,7 @@ class Step(Protocol):
         ...
 
 
-def made_step(layers: int, tokens: int, mini_batch_size: int) -> Step:
+def made_step(layers: int, tokens: int, context_size: int, mini_batch_size: int) -> Step:
     """The step of a random model."""
     network = TwoStage(ModelConfig(name="made", layers=layers)).train()
 
@@ -65,7 +64,7 @@ def made_step(layers: int, tokens: int, mini_batch_size: int) -> Step:
 
     def step(pairs: int, *, cached: bool) -> None:
         random = torch.Generator().manual_seed(pairs)
-        ids = torch.randint(1000, 30000, (2 * pairs + min(512, pairs // 2), tokens), generator=random)
+        ids = torch.randint(1000, 30000, (2 * pairs + context_size, tokens), generator=random)
         parts = [[(role, part) for part in ids[role * pairs :][:pairs].split(mini_batch_size)] for role in (0, 1)]
         context, texts = [(0, part) for part in ids[2 * pairs :].split(mini_batch_size)], [*parts[0], *parts[1]]
         if cached:
@@ -80,7 +79,7 @@ def made_step(layers: int, tokens: int, mini_batch_size: int) -> Step:
 def measure(pairs: int, cached: bool, options: argparse.Namespace) -> dict[str, float | int | bool]:
     """One step in this process: by how much memory grows over the model with its gradients, and how long it takes."""
     torch.set_num_threads(options.threads)
-    step = made_step(options.layers, options.tokens, options.mini_batch_size)
+    step = made_step(options.layers, options.tokens, options.context, options.mini_batch_size)
     step(8, cached=True)  # gradients and kernels are there from now on
     before = resident_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
@@ -97,6 +96,7 @@ def main() -> None:
     parser.add_argument("--plain", type=int, nargs="*", default=[64, 256, 1024], help="batches without")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=16, help="of every text")
+    parser.add_argument("--context", type=int, default=64, help="context documents")
     parser.add_argument("--mini-batch-size", type=int, default=64, help="texts per forward pass")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", action="store_true")

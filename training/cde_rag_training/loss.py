@@ -12,13 +12,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-ROWS = 1024  # queries whose scores are held at a time: memory grows with the batch, not with its square
+ROWS = 256  # queries whose scores are held at a time: memory grows with the batch, not with its square
 
 PairsLoss = Callable[[Float[Tensor, "queries dim"], Float[Tensor, "documents dim"]], Float[Tensor, ""]]
 
 
 def _mean_over_rows(count: int, part: Callable[[slice], Float[Tensor, ""]]) -> Float[Tensor, ""]:
-    """The mean over `count` queries of a loss that `part` sums over some; with many, again in backward."""
+    """The mean over `count` queries of a loss that `part` sums over some of them.
+
+    Scores of more than `ROWS` queries are not kept for the backward pass, which computes them again.
+    """
     if count <= ROWS:
         return part(slice(0, count)) / count
     starts = range(0, count, ROWS)
