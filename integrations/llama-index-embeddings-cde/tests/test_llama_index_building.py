@@ -13,8 +13,10 @@ from llama_index.core import (
     StorageContext,
     VectorStoreIndex,
 )
+from llama_index.core.indices import KnowledgeGraphIndex
 from llama_index.core.indices.property_graph import ImplicitPathExtractor
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SemanticSplitterNodeParser, SentenceSplitter
 from llama_index.core.schema import BaseNode, TextNode, TransformComponent
 from llama_index.core.storage.docstore import SimpleDocumentStore
@@ -376,3 +378,41 @@ def test_two_threads_make_one_context(fresh: Fresh) -> None:
 def test_auto_fit_can_be_off(fresh: Fresh) -> None:
     with pytest.raises(ContextMissingError, match="auto_fit=False"):
         VectorStoreIndex.from_documents(corpus(), embed_model=fresh(auto_fit=False))
+
+
+def test_a_property_graph_embeds_in_the_context_of_its_transformation(fresh: Fresh) -> None:
+    """It embeds all nodes again, as strings; that is the same build."""
+    embedding = fresh()
+    PropertyGraphIndex.from_documents(
+        corpus(),
+        transformations=[embedding],
+        kg_extractors=[ImplicitPathExtractor()],
+        embed_model=embedding,
+        use_async=False,
+    )
+    assert embedding.inspect().texts_without_parent == 160
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_index_that_embeds_piece_by_piece_never_makes_the_context(fresh: Fresh) -> None:
+    with pytest.raises(ContextMissingError, match="KnowledgeGraphIndex"):
+        KnowledgeGraphIndex.from_documents(
+            corpus(),
+            kg_triplet_extract_fn=lambda text: [("money", "is in", word) for word in text.split()],
+            include_embeddings=True,
+            embed_model=fresh(),
+            llm=MockLLM(),
+        )
+
+
+async def test_indexes_that_are_built_at_once_share_a_context_with_a_warning(fresh: Fresh) -> None:
+    """Whichever comes first makes the context; of the other it is said."""
+    embedding = fresh()
+
+    def build(seed: int) -> VectorStoreIndex:
+        return VectorStoreIndex.from_documents(corpus(seed=seed), embed_model=embedding)
+
+    with pytest.warns(ContextReusedWarning) as warned:
+        one, two = await asyncio.gather(asyncio.to_thread(build, 0), asyncio.to_thread(build, 1))
+    assert len(warned) == 1
+    assert one.index_struct.summary == two.index_struct.summary

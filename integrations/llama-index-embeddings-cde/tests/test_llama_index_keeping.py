@@ -272,7 +272,7 @@ def test_an_index_replaces_the_callback_manager_and_nothing_else(fresh: Fresh) -
     assert (embedding.fingerprint, index.index_struct.nodes_dict) == (fingerprint, {})
 
 
-def test_a_reloaded_index_takes_inserts(fresh: Fresh, tmp_path: Path) -> None:
+def test_a_reloaded_index_keeps_its_context(fresh: Fresh, tmp_path: Path) -> None:
     embedding = fresh()
     index = VectorStoreIndex.from_documents(corpus(), embed_model=embedding)
     index.storage_context.persist(tmp_path)
@@ -283,3 +283,9 @@ def test_a_reloaded_index_takes_inserts(fresh: Fresh, tmp_path: Path) -> None:
     (hit,) = again.as_retriever(similarity_top_k=1).retrieve("a loan for the boat")
     assert hit.score is not None
     assert again.vector_store.get("new") == embedding.get_text_embedding("a loan for the boat")
+
+
+def test_the_alias_of_the_newest_model_becomes_its_exact_name() -> None:
+    embedding = CDEEmbedding()
+    embedding.fit(sentences(70))
+    assert embedding.model_name == embedding._bound().context.identity.name != "cde-mini"

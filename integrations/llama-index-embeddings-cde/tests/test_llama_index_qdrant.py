@@ -5,12 +5,13 @@ from collections.abc import Callable
 import pytest
 from llama_index.core import Document, StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import TextNode
 from llama_index.embeddings.cde import CDEEmbedding
 from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_index_corpora import corpus
-from qdrant_client import QdrantClient
+from qdrant_client import AsyncQdrantClient, QdrantClient, models
 
-from cde_rag import ContextMismatchError, ContextMissingError
+from cde_rag import ContextMismatchError, ContextMissingError, StoreError
 from cde_rag.stores.qdrant import vector_name
 
 Fresh = Callable[..., CDEEmbedding]
@@ -28,6 +29,8 @@ def client(tiny_folder: str) -> QdrantClient:
     client, documents = QdrantClient(":memory:"), corpus()
     embedding = CDEEmbedding.from_documents(documents, model_name=tiny_folder)
     embedding.save_to_qdrant(client, "essays")
+    sizes = models.VectorParams(size=embedding.dim, distance=models.Distance.COSINE)
+    client.create_collection("essays", vectors_config={embedding.vector_name: sizes})
     storage = StorageContext.from_defaults(vector_store=store(client, embedding.vector_name))
     VectorStoreIndex.from_documents(documents, storage_context=storage, embed_model=embedding)
     return client
@@ -36,7 +39,8 @@ def client(tiny_folder: str) -> QdrantClient:
 def test_the_context_comes_back_with_the_collection(client: QdrantClient, tiny_folder: str) -> None:
     embedding = CDEEmbedding.from_qdrant(client, "essays", model_name=tiny_folder)
     assert embedding.vector_name == vector_name(str(embedding.fingerprint))
-    assert client.get_collection("essays").config.params.vectors.keys() == {embedding.vector_name}  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    (point, *_), _ = client.scroll("essays", limit=1, with_vectors=True)
+    assert list(point.vector or {}) == [embedding.vector_name]
     index = VectorStoreIndex.from_vector_store(store(client, embedding.vector_name), embed_model=embedding)
     before = index.as_retriever(similarity_top_k=3).retrieve("a loan for the boat")
     index.insert(Document(text="a loan for the boat", id_="new"))
@@ -76,3 +80,24 @@ def test_vectors_have_to_be_named_by_their_context(fresh: Fresh, fitted: bool) -
     storage = StorageContext.from_defaults(vector_store=unnamed)
     with pytest.raises(ContextMismatchError if fitted else ContextMissingError, match="dense_vector_name"):
         VectorStoreIndex.from_documents(documents, storage_context=storage, embed_model=embedding)
+
+
+def test_a_collection_that_forgets_the_name_is_refused(fresh: Fresh) -> None:
+    embedding, documents, client = fresh(), corpus(), QdrantClient(":memory:")
+    embedding.fit([document.text for document in documents])
+    storage = StorageContext.from_defaults(vector_store=store(client, embedding.vector_name))
+    with pytest.raises(StoreError, match="create_collection"):
+        VectorStoreIndex.from_documents(documents, storage_context=storage, embed_model=embedding)
+    assert not client.collection_exists("essays")
+
+
+async def test_async_clients_work(client: QdrantClient, tiny_folder: str) -> None:
+    embedding = CDEEmbedding.from_qdrant(client, "essays", model_name=tiny_folder)
+    other = AsyncQdrantClient(":memory:")
+    sizes = models.VectorParams(size=embedding.dim, distance=models.Distance.COSINE)
+    await other.create_collection("essays", vectors_config={embedding.vector_name: sizes})
+    asynchronous = QdrantVectorStore("essays", aclient=other, dense_vector_name=embedding.vector_name)
+    index = VectorStoreIndex.from_vector_store(asynchronous, embed_model=embedding)
+    await index.ainsert_nodes([TextNode(text="a loan for the boat")])
+    (hit,) = await index.as_retriever(similarity_top_k=1).aretrieve("a loan")
+    assert hit.node.get_content() == "a loan for the boat"

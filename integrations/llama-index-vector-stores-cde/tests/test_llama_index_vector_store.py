@@ -174,10 +174,15 @@ def test_foreign_vectors_are_not_taken(vector_store: CDEVectorStore) -> None:
     np.testing.assert_allclose(vector_store.collection.vectors(["one"]), own, atol=1e-5)
 
 
-def test_an_index_with_a_foreign_embedding_answers_from_the_collection(
-    vector_store: CDEVectorStore, documents: list[Document]
-) -> None:
-    index = VectorStoreIndex.from_vector_store(vector_store, embed_model=MockEmbedding(embed_dim=16))
+class Unasked(MockEmbedding):
+    """An embedding that nobody may ask."""
+
+    def get_query_embedding(self, query: str) -> list[float]:
+        raise AssertionError(query)
+
+
+def test_an_index_without_an_embedding_answers(vector_store: CDEVectorStore) -> None:
+    index = VectorStoreIndex.from_vector_store(vector_store, embed_model=Unasked(embed_dim=16))
     hits = index.as_retriever(similarity_top_k=5).retrieve("money")
     assert [hit.node_id for hit in hits] == [hit.id for hit in vector_store.collection.search("money", 5)]
 

@@ -135,6 +135,11 @@ class BoundEmbedding(BaseEmbedding):
         """
         return vector_name(self._bound().fingerprint)
 
+    @property
+    def dim(self) -> int:
+        """Length of an embedding; raises as `vector_name`."""
+        return self._bound().dim
+
     def inspect(self) -> EmbeddingInspection:
         """What this embedding is, and how many of its documents had a parent."""
         manifest = None if self._context is None else self._context.manifest

@@ -1,0 +1,385 @@
+"""What each guard of the two LlamaIndex packages is for: without it, its test fails.
+
+Run with: python integrations/llama-index-embeddings-cde/tests/llama_index_mutations.py [word of a guard]
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+INTEGRATIONS = Path(__file__).resolve().parents[2]
+EMBEDDING = INTEGRATIONS / "llama-index-embeddings-cde"
+STORE = INTEGRATIONS / "llama-index-vector-stores-cde"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A guard taken out, and the test that misses it.
+
+    Attributes:
+        module: Of the package.
+        guard: Text that stands there once.
+        replacement: What comes in its place.
+        test: As pytest names it, without "test_llama_index_".
+        package: Its folder.
+    """
+
+    module: str
+    guard: str
+    replacement: str
+    test: str
+    package: Path = EMBEDDING
+
+    @property
+    def node(self) -> str:
+        """The test, as pytest finds it."""
+        return str(self.package / f"tests/test_llama_index_{self.test}")
+
+
+MUTATIONS = (
+    # Of what no context is made
+    Mutation(
+        "callers.py",
+        "    if caller.component is not None:\n        return",
+        "    if False:\n        return",
+        "building.py::test_a_splitters_sentences_never_become_the_context",
+    ),
+    Mutation(
+        "callers.py",
+        "    if caller.component is not None:\n        return",
+        "    if False:\n        return",
+        "building.py::test_an_applications_transformation_never_makes_the_context",
+    ),
+    Mutation(
+        "callers.py",
+        "    if caller.adds:",
+        "    if False:",
+        "building.py::test_an_insert_through_a_transformation_never_becomes_the_context",
+    ),
+    Mutation(
+        "callers.py",
+        "if caller.index is not None and not (",
+        "if False and (",
+        "building.py::test_an_index_that_embeds_piece_by_piece_never_makes_the_context",
+    ),
+    Mutation(
+        "callers.py",
+        "    if any(_holds_vectors(",
+        "    if False and any(_holds_vectors(",
+        "building.py::test_a_store_with_vectors_gets_no_second_context",
+    ),
+    Mutation(
+        "callers.py",
+        "isinstance(store, SimplePropertyGraphStore) and",
+        "False and",
+        "building.py::test_a_property_graph_has_one_context_for_texts_and_names",
+    ),
+    Mutation(
+        "callers.py",
+        "if docstore is not None and",
+        "if False and",
+        "building.py::test_later_runs_of_a_pipeline_never_become_the_context",
+    ),
+    Mutation(
+        "binding.py",
+        ', "auto_fit": False}',
+        "}",
+        "keeping.py::test_a_pickled_copy_never_makes_a_context",
+    ),
+    Mutation("fitting.py", " if self.auto_fit else ", " if True else ", "building.py::test_auto_fit_can_be_off"),
+    # Of what is warned
+    Mutation(
+        "fitting.py",
+        "        if partial:\n",
+        "        if False:\n",
+        "building.py::test_the_first_slice_warns_of_both_remedies",
+    ),
+    Mutation(
+        "fitting.py",
+        " and caller.index not in self._builds",
+        "",
+        "building.py::test_the_first_slice_warns_of_both_remedies",
+    ),
+    Mutation(
+        "fitting.py",
+        " and not self._awaits_build",
+        "",
+        "building.py::test_both_remedies_of_the_first_slice_see_all",
+    ),
+    Mutation(
+        "fitting.py",
+        "= caller.index is None",
+        "= False",
+        "building.py::test_a_property_graph_embeds_in_the_context_of_its_transformation",
+    ),
+    Mutation(
+        "fitting.py",
+        "                _warn_reused(",
+        "                str(",
+        "building.py::test_a_second_build_warns_that_the_context_is_reused",
+    ),
+    Mutation(
+        "callers.py",
+        "self.traces[-1:] == (BUILD,)",
+        "True",
+        "keeping.py::test_a_reloaded_index_keeps_its_context",
+    ),
+    # Spaces are kept apart
+    Mutation(
+        "spaces.py",
+        "if found and fingerprint is not None and",
+        "if False and",
+        "mixing.py::test_a_reloaded_index_with_another_context_is_refused",
+    ),
+    Mutation(
+        "base.py",
+        "        check(caller, self.fingerprint)\n",
+        "",
+        "mixing.py::test_a_retriever_with_another_embedding_is_refused",
+    ),
+    Mutation(
+        "fitting.py",
+        "            check(caller, self.fingerprint)\n",
+        "",
+        "mixing.py::test_a_reloaded_index_with_another_context_is_refused",
+    ),
+    Mutation(
+        "callers.py",
+        "if isinstance(owner, BaseRetriever) and",
+        "if False and",
+        "mixing.py::test_a_reloaded_index_with_another_context_is_refused",
+    ),
+    Mutation(
+        "fitting.py",
+        "                mark(caller.struct, self.fingerprint)",
+        "                pass",
+        "mixing.py::test_the_mark_is_there_by_every_way_to_build",
+    ),
+    Mutation(
+        "spaces.py",
+        "struct is not None and struct.summary is None",
+        "struct is not None",
+        "mixing.py::test_a_users_summary_stays",
+    ),
+    Mutation(
+        "spaces.py",
+        "    if fingerprint is None:\n        raise",
+        "    if fingerprint is None:\n        return\n    if False:\n        raise",
+        "qdrant.py::test_vectors_have_to_be_named_by_their_context",
+    ),
+    Mutation(
+        "spaces.py",
+        "if name != vector_name(fingerprint):",
+        'if not name.startswith("cde_"):',
+        "qdrant.py::test_another_context_is_refused_before_qdrant_is_asked",
+    ),
+    Mutation(
+        "spaces.py",
+        "not store.client.collection_exists(store.collection_name)",
+        "False",
+        "qdrant.py::test_a_collection_that_forgets_the_name_is_refused",
+    ),
+    # A context goes with its embedding
+    Mutation(
+        "binding.py",
+        "if self.fingerprint not in (None, context.fingerprint):",
+        "if False:",
+        "keeping.py::test_a_context_is_never_replaced",
+    ),
+    Mutation(
+        "binding.py",
+        "if Path(path).exists() and",
+        "if False and",
+        "keeping.py::test_another_context_is_not_overwritten",
+    ),
+    Mutation(
+        "binding.py",
+        "            self._load()\n            if self._context is None:",
+        "            if self._context is None:",
+        "keeping.py::test_a_path_is_written_in_the_first_build_and_read_after_that",
+    ),
+    Mutation(
+        "fitting.py",
+        "if self.context_path is not None:",
+        "if False:",
+        "keeping.py::test_a_path_is_written_in_the_first_build_and_read_after_that",
+    ),
+    Mutation(
+        "binding.py",
+        'state["context"] is not None:',
+        "False:",
+        "keeping.py::test_a_pickled_copy_has_the_same_context",
+    ),
+    Mutation("binding.py", "def __deepcopy__(", "def __copied__(", "keeping.py::test_copies_keep_the_context"),
+    Mutation(
+        "binding.py",
+        "if self.model_name == DEFAULT_MODEL:",
+        "if False:",
+        "keeping.py::test_the_alias_of_the_newest_model_becomes_its_exact_name",
+    ),
+    # Caches and events
+    Mutation(
+        "binding.py",
+        'data["unfitted"] = uuid4().hex',
+        "pass",
+        "keeping.py::test_a_pipelines_cache_gives_no_vectors_to_an_embedding_without_context",
+    ),
+    Mutation(
+        "base.py",
+        'f"{self.fingerprint}:{role}"',
+        "role",
+        "keeping.py::test_cached_embeddings_are_of_one_space_and_role",
+    ),
+    Mutation(
+        "base.py",
+        'f"{self.fingerprint}:{role}"',
+        "str(self.fingerprint)",
+        "keeping.py::test_cached_embeddings_are_of_one_space_and_role",
+    ),
+    Mutation(
+        "base.py",
+        "        if given:\n            return embedder.embed_documents(",
+        "        if given:\n            return self._cached('document', texts, lambda part: embedder.embed_documents("
+        "part).tolist())\n            embedder.embed_documents(",
+        "keeping.py::test_what_depends_on_siblings_is_not_cached",
+    ),
+    Mutation(
+        "binding.py",
+        '{**super().to_payload(), "fingerprint": self.fingerprint}',
+        "super().to_payload()",
+        "keeping.py::test_events_name_the_space_and_tell_no_texts",
+    ),
+    # Parents
+    Mutation(
+        "base.py",
+        "[node.ref_doc_id for node, _ in full]",
+        "None",
+        "parents.py::test_a_transformation_gives_each_node_its_siblings",
+    ),
+    # The vector store
+    Mutation(
+        "base.py",
+        "parent_key=SOURCE",
+        "parent_key=None",
+        "vector_store.py::test_every_node_is_embedded_given_its_siblings",
+        STORE,
+    ),
+    Mutation(
+        "nodes.py",
+        "**sources, ",
+        "",
+        "vector_store.py::test_nodes_without_a_source_are_no_siblings",
+        STORE,
+    ),
+    Mutation(
+        "base.py",
+        "if embedded := sum(bool(node.embedding) for node in nodes):",
+        "if embedded := 0:",
+        "vector_store.py::test_foreign_vectors_are_not_taken",
+        STORE,
+    ),
+    Mutation(
+        "base.py",
+        "super().__init__(stores_text=True, is_embedding_query=False)",
+        "super().__init__(stores_text=True, is_embedding_query=True)",
+        "vector_store.py::test_an_index_without_an_embedding_answers",
+        STORE,
+    ),
+    Mutation(
+        "base.py",
+        "if not query.query_str or unknown:",
+        "if unknown:",
+        "vector_store.py::test_a_query_vector_is_not_taken",
+        STORE,
+    ),
+    Mutation(
+        "base.py",
+        "_ids(query.node_ids or None)",
+        "_ids(query.node_ids)",
+        "vector_store.py::test_queries_are_filtered",
+        STORE,
+    ),
+    Mutation(
+        "deferring.py",
+        "if isinstance(store, EmbeddingStore):",
+        "if True:",
+        "vector_store.py::test_the_embedding_of_a_collection_goes_to_no_other_store",
+        STORE,
+    ),
+    Mutation(
+        "deferring.py",
+        "        if _for_collection():\n            return [",
+        "        if False:\n            return [",
+        "vector_store.py::test_documents_are_embedded_once",
+        STORE,
+    ),
+    Mutation(
+        "deferring.py",
+        'raise ContextError("The embedding of a collection stays',
+        'return super().__getstate__()\n        raise ContextError("The embedding of a collection stays',
+        "vector_store.py::test_the_embedding_of_a_collection_goes_to_no_other_store",
+        STORE,
+    ),
+    Mutation(
+        "conditions.py",
+        'return {"not": {key: {DENIED',
+        'return {key: {"nin": value if isinstance(value, list) else [value]}}\n        return {"not": {key: {DENIED',
+        "conditions.py::test_filters_agree_with_llama_index",
+        STORE,
+    ),
+)
+
+
+def survives(mutation: Mutation) -> bool:
+    """Whether the test passes without the guard; raises where the guard does not stand in its module once."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(mutation.package / "src", folder, dirs_exist_ok=True)
+        (module,) = Path(folder).glob(f"llama_index/*/cde/{mutation.module}")
+        source = module.read_text(encoding="utf-8")
+        if (times := source.count(mutation.guard)) != 1:
+            raise ValueError(f"{mutation.module}: expected {mutation.guard!r} once, found {times}")
+        module.write_text(source.replace(mutation.guard, mutation.replacement), encoding="utf-8")
+        return passes([mutation.node], folder)
+
+
+def passes(tests: Iterable[str], folder: str | None) -> bool:
+    """Whether all tests pass, with the package that is in `folder`: in a fork, since imports take their time."""
+    process = os.fork()
+    if process == 0:
+        if folder is not None:
+            sys.path.insert(0, folder)
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        os._exit(pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(INTEGRATIONS.parent), *tests]))
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    if code not in (0, 1):  # passed or failed, and not that nothing was run
+        raise RuntimeError(f"pytest ended with {code} for {list(tests)}")
+    return code == 0
+
+
+def main() -> None:
+    os.chdir(INTEGRATIONS.parent)
+    import llama_index.core  # noqa: F401 - once, for all forks
+    import qdrant_client  # noqa: F401
+    import torch  # noqa: F401
+
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    chosen = [mutation for mutation in MUTATIONS if word in f"{mutation.module} {mutation.guard} {mutation.test}"]
+    if not passes(dict.fromkeys(mutation.node for mutation in chosen), None):
+        sys.exit("The tests do not pass as things are; first mend that.")
+    left = [mutation for mutation in chosen if survives(mutation)]
+    for mutation in left:
+        print(f"nobody misses {mutation.guard!r} of {mutation.module}: {mutation.test} passes", file=sys.stderr)
+    print(f"{len(chosen) - len(left)} of {len(chosen)} guards are missed by their tests")
+    sys.exit(bool(left))
+
+
+if __name__ == "__main__":
+    main()
