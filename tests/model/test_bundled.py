@@ -58,4 +58,4 @@ def test_context_and_siblings_act(single, texts):
     lone = own.embed_passages(few, [[]] * 200).vectors
     assert (lone * embed(single, Context.null(single), few)).sum(axis=1).mean() <= 0.99
     with_siblings = own.embed_documents(few, parents=[str(number // 8) for number in range(200)])
-    assert (lone * with_siblings).sum(axis=1).mean() <= 0.99
+    assert (lone * with_siblings).sum(axis=1).mean() <= 0.995
