@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
+from cde_rag.cli.output import JsonOption, print_json
+
 
 def convert(
     model: Annotated[str, typer.Argument(help="Hub id such as jxm/cde-small-v2, also with @revision; or a folder.")],
     folder: Annotated[Path, typer.Argument(help="Is made; must not exist.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Make a folder of a published model that works without network: weights, tokenizer, and their digests.
 
@@ -26,4 +29,8 @@ def convert(
     if name.semantics is not None or name.context_size is not None:
         raise typer.BadParameter("options are given where the model is loaded, not here", param_hint="MODEL")
     loading.convert(name, folder, token=None)
-    typer.echo(folder.resolve())
+    made = folder.resolve()
+    if as_json:
+        print_json({"model": model, "folder": str(made)})
+    else:
+        typer.echo(made)

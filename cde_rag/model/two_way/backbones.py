@@ -182,8 +182,9 @@ class NomicBertByHead(NomicBert):
     ) -> Float[Tensor, "batch sequence dim"]:
         """As in the class above."""
         embeddings = self.native.embeddings
-        text = embeddings.word_embeddings(ids) + embeddings.token_type_embeddings.weight[0]
-        x = embeddings(inputs_embeds=torch.cat([given.to(self.dtype), text], dim=1))
+        kind = embeddings.token_type_embeddings.weight[0]
+        text = embeddings.word_embeddings(ids) + kind
+        x = embeddings.LayerNorm(torch.cat([given.to(self.dtype), text], dim=1) + kind)
         cosines, sines = self._angles(x)
         for layer in self.native.layers:
             attention = layer.self_attn
