@@ -93,8 +93,8 @@ class OutputMap(nn.Module):
         if context.shape[0] == 0:
             return torch.eye(context.shape[1], device=context.device)
         with torch.no_grad():
-            weights = (counts / counts.sum()).double()
-            moments = torch.einsum("jd,je,j->de", context.double(), context.double(), weights)
+            rows, weights = context.double(), (counts / counts.sum()).double()
+            moments = (rows * weights[:, None]).T @ rows
             values, vectors = cast("tuple[Tensor, Tensor]", torch.linalg.eigh(moments))  # pyright: ignore[reportUnknownMemberType]
             relative = (values.clamp(min=0) / values.mean()).float()
             vectors = vectors.float()
