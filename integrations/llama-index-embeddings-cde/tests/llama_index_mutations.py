@@ -128,7 +128,7 @@ MUTATIONS = (
         "callers.py",
         "self.traces[-1:] == (BUILD,)",
         "True",
-        "keeping.py::test_a_reloaded_index_keeps_its_context",
+        "keeping.py::test_a_path_is_written_in_the_first_build_and_read_after_that",
     ),
     # Spaces are kept apart
     Mutation(

@@ -39,6 +39,7 @@ print(json.dumps([embedding.get_query_embedding(query), [[hit.node_id, hit.score
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_finds_the_same(fresh: Fresh, tiny_folder: str, tmp_path: Path) -> None:
     embedding = fresh()
     index = VectorStoreIndex.from_documents(corpus(), embed_model=embedding)
@@ -61,6 +62,7 @@ def test_a_path_is_written_in_the_first_build_and_read_after_that(fresh: Fresh, 
     VectorStoreIndex.from_documents(corpus(), embed_model=first)
     for other in (fresh(context_path=str(path)), waiting, CDEEmbedding.load(path, model_name=first.model_name)):
         assert other.get_query_embedding("money") == first.get_query_embedding("money")
+        assert other.get_text_embedding_batch(["money"]) == first.get_text_embedding_batch(["money"])  # no build
         assert other.fingerprint == first.fingerprint
 
 
