@@ -28,6 +28,7 @@ class ContextManifest:
         format: Version of the file's layout.
         identity: The model that made the context.
         fingerprint: Names the vector space, 64 hex digits.
+        context_size: Context documents, repeated ones included.
         source: `"all"`, `"first_slice"`, `"explicit"`, `"generic"`: which texts were sampled; `"null"` for none.
         sampling: Strategy of the sample.
         seed: Of the sample.
@@ -39,6 +40,7 @@ class ContextManifest:
     format: int = FORMAT
     identity: ModelIdentity
     fingerprint: str
+    context_size: int
     source: str
     sampling: str
     seed: int
@@ -109,6 +111,7 @@ class Context:
         manifest = ContextManifest(
             identity=identity,
             fingerprint=_fingerprint(identity, digests, counts),
+            context_size=len(documents),
             source=source,
             sampling=sampling,
             seed=seed,
@@ -123,6 +126,7 @@ class Context:
         manifest = ContextManifest(
             identity=identity,
             fingerprint=_fingerprint(identity, digests, counts),
+            context_size=0,
             source="null",
             sampling="none",
             seed=0,
@@ -192,8 +196,9 @@ class Context:
         tensors, raw = unpack(data, newest=FORMAT, where=where)
         try:
             identity = _typed(ModelIdentity, raw.pop("identity"))
+            raw.setdefault("context_size", int(tensors["counts"].sum()) if "counts" in tensors else 0)  # older: unsaid
             manifest = _typed(ContextManifest, {**raw, "identity": identity})
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, ValueError) as error:
             raise unreadable(where, f"other fields than those of format {FORMAT} ({error})") from error
         problem = _problem(manifest, tensors)
         if problem:
@@ -267,4 +272,6 @@ def _problem(manifest: ContextManifest, tensors: Mapping[str, np.ndarray]) -> st
         return "embeddings that are not finite, or counts below 1"
     if manifest.fingerprint != _fingerprint(manifest.identity, tensors["digests"], tensors["counts"]):
         return "a fingerprint that is not that of its model and documents"
+    if manifest.context_size != tensors["counts"].sum():
+        return f"{tensors['counts'].sum()} context documents and not {manifest.context_size}"
     return None

@@ -279,8 +279,8 @@ def _context_size(model: CDEModel, asked: int | None) -> int:
         return ANY_CONTEXT_SIZE if asked is None else asked
     if asked not in (None, expected):
         raise ValueError(
-            f"{model.config.name} expects {expected} context documents, found context_size={asked}. Leave it out, or "
-            f"choose it where the model is loaded: CDEModel.from_pretrained(name, context_size={asked})."
+            f"{model.config.name} expects {expected} context documents, found context_size={asked}. Give "
+            f"context_size={expected}; for fewer load the model with CDEModel.from_pretrained(name, context_size=…)."
         )
     return expected
 

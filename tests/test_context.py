@@ -208,6 +208,22 @@ def rewritten(context: Context, manifest: dict | None = None, **tensors: np.ndar
     return artifact.pack(content, dataclasses.asdict(context.manifest) | (manifest or {}))
 
 
+def test_the_manifest_says_how_many_documents():
+    context = make(["a", "b", "a"])
+    assert (context.manifest.context_size, context.size) == (3, 2)
+    with pytest.raises(ContextFormatError, match="3 context documents and not 2"):
+        Context.from_bytes(rewritten(context, {"context_size": 2}), where="here")
+
+
+def test_older_files_do_not_say_how_many():
+    context = make(["a", "b", "a"])
+    manifest = dataclasses.asdict(context.manifest)
+    del manifest["context_size"]
+    tensors = {name: getattr(context, name) for name in ("context_embeddings", "counts", "digests")}
+    loaded = Context.from_bytes(artifact.pack(tensors, manifest), where="here")
+    assert loaded.manifest == context.manifest
+
+
 def test_newer_format_says_what_to_do():
     data = rewritten(make(["a"]), {"format": FORMAT + 1, "more": "fields"})
     with pytest.raises(ContextFormatError, match=r"here: expected format 1 or older, found format 2\. Update cde-rag"):

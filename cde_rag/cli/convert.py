@@ -26,7 +26,7 @@ def convert(
     from cde_rag.model.names import ModelName
 
     name = ModelName(base=model) if Path(model).is_dir() else ModelName.parse(model)
-    if name.semantics is not None or name.context_size is not None:
+    if name.has_options:
         raise typer.BadParameter("options are given where the model is loaded, not here", param_hint="MODEL")
     loading.convert(name, folder, token=None)
     made = folder.resolve()

@@ -1,6 +1,6 @@
 """A model as users hold it: texts in, arrays out, and an identity that names its vector space."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class CDEModel:
         token: str | None = None,
         semantics: str | None = None,
         context_size: int | None = None,
+        prefixes: Mapping[str, str] | None = None,
     ) -> "CDEModel":
         """Load a bundled model, a model from a local folder, or one from the hub; never pickle, never remote code.
 
@@ -94,6 +95,8 @@ class CDEModel:
             semantics: Of a published model: "train", as its weights were trained (the default), or "hub"
                 (cde-small-v2) and "hf_model_py" (cde-small-v1) for vectors that their remote code made.
             context_size: Of a published model: context documents, at most as many as in training (the default).
+            prefixes: Of a published model: what stands before a "query" and a "document"; "search_query: " and
+                "search_document: " by default. Also trained: "classification: " and "clustering: ".
 
         Raises:
             MissingExtraError: Published models need the extra `hub`.
@@ -102,7 +105,7 @@ class CDEModel:
         """
         text = str(name)
         parsed = ModelName(base=text) if checkpoints.local(text) else ModelName.parse(text)
-        asked = parsed.asked(revision=revision, semantics=semantics, context_size=context_size)
+        asked = parsed.asked(revision=revision, semantics=semantics, context_size=context_size, prefixes=prefixes)
         network, tokenizer, digest = loading.load(asked, token=token)
         return cls(network, tokenizer, digest, device=device, dtype=dtype)
 

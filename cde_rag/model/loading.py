@@ -30,8 +30,8 @@ def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, Text
     folder, exact = resolve(name, token=token)
     if published.is_published(read_json(folder / checkpoints.CONFIG)):
         return checkpoint.read(folder, exact)
-    if name.semantics is not None or name.context_size is not None:
-        raise ModelError(f"semantics and context_size are for two-way models; {name.base} is read in one way only.")
+    if name.has_options:
+        raise ModelError(f"semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only.")
     return checkpoints.read(folder)
 
 

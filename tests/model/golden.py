@@ -11,6 +11,7 @@ from tiny import tiny_tokenizer
 from tokenizers import Tokenizer, models, processors
 from torch import Tensor
 
+from cde_rag.model.names import ModelName
 from cde_rag.model.two_way import published
 from cde_rag.model.two_way.network import TwoWay
 
@@ -57,7 +58,7 @@ def tiny_two_way(monkeypatch, name: str, semantics: str, **flags: Any) -> TwoWay
     """A golden model under one semantics; flags change its published config."""
     value = golden_config(name)["cde_config"] | flags
     monkeypatch.setitem(published.BACKBONES, value["embedder"], sizes(name))
-    config = published.read_config(value, name=name, semantics=semantics)
+    config = published.read_config(value, ModelName(base=name, semantics=semantics))
     with torch.device("meta"):
         network = TwoWay(config, prefix_end=PREFIX_END)
     network.load_state_dict(published.own_state(golden(name, "model"), config), strict=True, assign=True)

@@ -26,7 +26,7 @@ CONFIG = {"transductive_corpus_size": 512, "max_seq_length": 512}
 
 
 def full_config(backbone, **fields):
-    return published.read_config({"embedder": backbone, **CONFIG, **fields}, name="full")
+    return published.read_config({"embedder": backbone, **CONFIG, **fields}, ModelName(base="full"))
 
 
 @pytest.mark.parametrize("backbone", FULL)
@@ -54,7 +54,7 @@ def test_every_tensor_of_a_full_size_state_has_its_place(backbone):
 
 @pytest.mark.parametrize("name", [V1, V2])
 def test_layout_is_that_of_the_goldens(tiny_backbones, name):
-    config = published.read_config(golden_config(name)["cde_config"], name=name)
+    config = published.read_config(golden_config(name)["cde_config"], ModelName(base=name))
     assert published.layout(config) == {key: tuple(value.shape) for key, value in golden(name, "model").items()}
 
 
@@ -285,6 +285,7 @@ def test_a_bundled_model_needs_no_conversion(tmp_path):
         base=st.just("a/b"),
         revision=st.none() | st.text("abc0123./", min_size=1),
         semantics=st.none() | st.text("abc &=?"),
+        query_prefix=st.none() | st.text("abc &=?:"),
         context_size=st.none() | st.integers(1, 999),
     )
 )

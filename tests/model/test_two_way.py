@@ -146,6 +146,20 @@ def test_prefixes_stand_before_texts(folder):
     assert dict(context.identity.prefixes) == {"query": "search_query: ", "document": "search_document: "}
 
 
+def test_other_prefixes_are_another_space(folder):
+    prefixes = {"query": "classification: ", "document": ""}
+    model = load(folder, prefixes=prefixes)
+    assert model.identity.prefixes == prefixes
+    assert model.tokenize(["river"], role=DOCUMENT) == model.tokenizer(["river"], 32)
+    assert CDEModel.from_pretrained(model.identity.name).identity == model.identity
+    own = ContextualEmbedder.from_corpus(CORPUS, model=load(folder))
+    assert ContextualEmbedder.from_corpus(CORPUS, model=model).fingerprint != own.fingerprint
+    with pytest.raises(ContextMismatchError):
+        ContextualEmbedder(model, own.context)
+    with pytest.raises(ModelError, match="Expected prefixes for 'query' and 'document'"):
+        load(folder, prefixes={"query": "a"})
+
+
 def test_no_parents(folder):
     embedder = ContextualEmbedder.from_corpus(CORPUS, model=load(folder))
     with pytest.raises(ModelError, match="reads no siblings"):

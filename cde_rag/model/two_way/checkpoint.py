@@ -115,7 +115,7 @@ def convert(folder: Path, name: ModelName, target: Path) -> None:
 def _look(folder: Path, name: ModelName) -> _Files:
     value = read_json(folder / CONFIG)
     converted = _converted(folder, value)
-    config = published.read_config(value, name=str(name), semantics=name.semantics, context_size=name.context_size)
+    config = published.read_config(value, name)
     weights = weight_files(folder)
     tokenizer = folder / TOKENIZER
     if not tokenizer.is_file():

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cde_rag.errors import ModelError
+from cde_rag.model.names import ModelName
 from cde_rag.model.two_way.config import MODERN_BERT, NOMIC_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
 
 BACKBONES: dict[str, dict[str, Any]] = {  # what the published configs leave to a download of the backbone
@@ -74,16 +75,12 @@ def is_published(value: Mapping[str, Any]) -> bool:
     return "embedder" in value and "transductive_corpus_size" in value
 
 
-def read_config(
-    value: Mapping[str, Any], *, name: str, semantics: str | None = None, context_size: int | None = None
-) -> TwoWayConfig:
+def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
     """The config of a published model.
 
     Args:
         value: Its config.json.
-        name: What the model is called.
-        semantics: "train" by default; or what the family's remote code computes, "hub" or "hf_model_py".
-        context_size: Context documents of a context; as many as in training by default.
+        name: What the model is called, and how it is to be read.
 
     Raises:
         ModelError: A backbone without a built-in table, a setting that this library does not know, or wrong sizes.
@@ -102,14 +99,16 @@ def read_config(
             raise ModelError(f"Expected {field} {expected!r}, found {value[field]!r}. This model cannot be read.")
     sizes = BACKBONES[backbone]
     trained = _size(value, "transductive_corpus_size")
-    chosen = semantics or TRAIN
+    chosen = name.semantics or TRAIN
+    prefixes: dict[str, Any] = {"query_prefix": name.query_prefix, "document_prefix": name.document_prefix}
     return TwoWayConfig(
         **sizes,
-        name=name,
+        **{field: prefix for field, prefix in prefixes.items() if prefix is not None},
+        name=str(name),
         semantics=chosen,
         pooling=_pooling(value) if chosen == TRAIN else "text",
         trained_context_size=trained,
-        context_size=trained if context_size is None else context_size,
+        context_size=trained if name.context_size is None else name.context_size,
         max_length=_size(value, "max_seq_length"),
         null_embedding=_share(value, "transductive_sequence_dropout_prob") > 0,
     )
