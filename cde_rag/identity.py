@@ -16,7 +16,7 @@ class ModelIdentity:
         name: Exact name of the model, for people.
         weights_sha256: 64 hex digits.
         tokenizer_sha256: 64 hex digits.
-        attention: `"one_way"` or `"two_way"` (design §4).
+        attention: `"one_way"`, `"two_way"` (design §4), or `"two_way_cached"`, which approximates the second.
         semantics: Which reading of the architecture the weights are for.
         roles: How the model is told query from document: `"prefix"` or `"vector"`.
         prefixes: The string before a text, for `"query"` and `"document"`.

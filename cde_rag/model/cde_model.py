@@ -17,6 +17,7 @@ from cde_rag.model.names import ModelName
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way.layers import PreparedKeys
 from cde_rag.model.two_way.network import PreparedTokens, TwoWay
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -79,6 +80,7 @@ class CDEModel:
         dtype: str | None = None,
         revision: str | None = None,
         token: str | None = None,
+        attention: str | None = None,
         semantics: str | None = None,
         context_size: int | None = None,
         prefixes: Mapping[str, str] | None = None,
@@ -92,6 +94,9 @@ class CDEModel:
             dtype: As in the class.
             revision: Of a hub id: branch, tag or commit. The newest by default; the identity's name pins it.
             token: For private and gated models of the hub; by default the one that `hf auth login` left.
+            attention: Of a published model: "two_way", exact (the default), or "two_way_cached", an approximation in
+                which the context is read once, by itself: a query then costs little more than a plain one. Vectors of
+                the two are never mixed.
             semantics: Of a published model: "train", as its weights were trained (the default), or "hub"
                 (cde-small-v2) and "hf_model_py" (cde-small-v1) for vectors that their remote code made.
             context_size: Of a published model: context documents, at most as many as in training (the default).
@@ -105,7 +110,13 @@ class CDEModel:
         """
         text = str(name)
         parsed = ModelName(base=text) if checkpoints.local(text) else ModelName.parse(text)
-        asked = parsed.asked(revision=revision, semantics=semantics, context_size=context_size, prefixes=prefixes)
+        asked = parsed.asked(
+            revision=revision,
+            attention=attention,
+            semantics=semantics,
+            context_size=context_size,
+            prefixes=prefixes,
+        )
         network, tokenizer, digest = loading.load(asked, token=token)
         return cls(network, tokenizer, digest, device=device, dtype=dtype)
 
@@ -148,7 +159,7 @@ class CDEModel:
             vectors[bucket] = batch.cpu().numpy()
         return vectors
 
-    def prepare(self, context: Context) -> PreparedContext | PreparedTokens:
+    def prepare(self, context: Context) -> PreparedContext | PreparedTokens | PreparedKeys:
         """What the second stage needs of a Context; compute it once.
 
         Raises:
@@ -171,7 +182,7 @@ class CDEModel:
         self,
         rows: Sequence[Sequence[int]],
         role: int,
-        prepared: PreparedContext | PreparedTokens,
+        prepared: PreparedContext | PreparedTokens | PreparedKeys,
         siblings: Float32[np.ndarray, "batch siblings dim"] | None = None,
         sibling_mask: Bool[np.ndarray, "batch siblings"] | None = None,
     ) -> Float32[np.ndarray, "batch dim"]:
@@ -203,7 +214,7 @@ class CDEModel:
                     None if siblings is None else torch.tensor(siblings, device=self.device),
                     None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device),
                 )
-            elif isinstance(self.network, TwoWay) and isinstance(prepared, PreparedTokens):
+            elif isinstance(self.network, TwoWay) and isinstance(prepared, PreparedTokens | PreparedKeys):
                 if siblings is not None:
                     raise ModelError(
                         f"{self.config.name} reads no siblings: only one-way models do. Leave parents out."

@@ -31,7 +31,9 @@ def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, Text
     if published.is_published(read_json(folder / checkpoints.CONFIG)):
         return checkpoint.read(folder, exact)
     if name.has_options:
-        raise ModelError(f"semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only.")
+        raise ModelError(
+            f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."
+        )
     return checkpoints.read(folder)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 from cde_rag.errors import ModelError
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-OPTIONS = ("semantics", "context_size", "query_prefix", "document_prefix")
+OPTIONS = ("attention", "semantics", "context_size", "query_prefix", "document_prefix")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,7 @@ class ModelName:
     Attributes:
         base: A bundled name, a folder or a hub id.
         revision: Of a hub id: a branch, tag or commit; None for the newest.
+        attention: Of a two-way model; None for exact.
         semantics: Of a two-way model; None for what it was trained with.
         context_size: Of a two-way model, context documents; None for as many as in training.
         query_prefix: Of a two-way model; None for that of retrieval.
@@ -27,6 +28,7 @@ class ModelName:
 
     base: str
     revision: str | None = None
+    attention: str | None = None
     semantics: str | None = None
     context_size: int | None = None
     query_prefix: str | None = None
@@ -70,6 +72,7 @@ class ModelName:
         self,
         *,
         revision: str | None,
+        attention: str | None,
         semantics: str | None,
         context_size: int | None,
         prefixes: Mapping[str, str] | None,
@@ -78,7 +81,8 @@ class ModelName:
 
         Args:
             revision: As in the class, like the rest.
-            semantics: None where it was not given, like the rest.
+            attention: None where it was not given, like the rest.
+            semantics: As in the class.
             context_size: Documents.
             prefixes: For "query" and "document".
 
@@ -89,6 +93,7 @@ class ModelName:
             raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")
         given = {
             "revision": revision,
+            "attention": attention,
             "semantics": semantics,
             "context_size": context_size,
             "query_prefix": None if prefixes is None else prefixes["query"],

@@ -3,13 +3,12 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cde_rag.errors import MissingExtraError, require
-from cde_rag.model.attention import merge_heads, split_heads
 from cde_rag.model.two_way.config import MODERN_BERT, TRAIN, TwoWayConfig
+from cde_rag.model.two_way.layers import Layers, ModernLayers, NomicLayers, NomicLayersByHead, PreparedKeys
 
 EXTRA = "hub"  # brings transformers
 OLDEST = (5, 5)  # version of transformers that has both backbones
@@ -22,11 +21,13 @@ class Backbone(nn.Module):
 
     Attributes:
         native: transformers' module, whose parameters are the backbone's.
+        layers: Its layers one by one.
     """
 
-    def __init__(self, native: nn.Module) -> None:
+    def __init__(self, native: nn.Module, layers: Layers) -> None:
         super().__init__()
         self.native: Any = native
+        self.layers = layers
 
     @property
     def dtype(self) -> torch.dtype:
@@ -53,6 +54,18 @@ class Backbone(nn.Module):
             mask: Where in the sequence there is a token.
         """
         raise NotImplementedError
+
+    def prepare(self, given: Float[Tensor, "contexts given dim"]) -> PreparedKeys:
+        """Keys and values of given tokens that are read by themselves, without a text."""
+        there = torch.ones(given.shape[:2], dtype=torch.bool, device=given.device)
+        return self.layers.run(self.layers.embed_given(given.to(self.dtype)), there)[1]
+
+    def read_after_prepared(
+        self, prepared: PreparedKeys, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """The states of a text that attends to given tokens, which do not attend to it."""
+        there = torch.cat([mask.new_ones(len(ids), prepared.keys.shape[3]), mask], dim=1)
+        return self.layers.run(self.layers.embed_text(ids), there, prepared)[0]
 
     def restore_tables(self) -> None:
         """Compute what is never stored, after a construction on the meta device."""
@@ -89,7 +102,8 @@ class ModernBert(Backbone):
             sep_token_id=None,
             attn_implementation="sdpa",
         )
-        super().__init__(transformers.ModernBertModel(sizes))
+        native = transformers.ModernBertModel(sizes)
+        super().__init__(native, ModernLayers(native, config.heads, config.window))
 
     def read_after(
         self,
@@ -123,7 +137,9 @@ class NomicBert(Backbone):
             rope_parameters={"rope_type": "default", "rope_theta": NOMIC_THETA},
             attn_implementation="sdpa",
         )
-        super().__init__(transformers.NomicBertModel(sizes))
+        native = transformers.NomicBertModel(sizes)
+        kind = NomicLayers if config.semantics == TRAIN else NomicLayersByHead
+        super().__init__(native, kind(native, config.heads, config.trained_context_size))
         self.unrotated = config.trained_context_size
 
     def read_after(
@@ -157,15 +173,10 @@ class NomicBertByHead(NomicBert):
     """NomicBERT as the remote code of cde-small-v1 reads it: tokens are rotated by the number of the head.
 
     Among rotated tokens the angles cancel, so text by itself is a bag of words, and only text and context are at an
-    angle to each other. Text has its token type added twice, given tokens once. The native class knows one angle for
-    all heads, so the layers are computed here, with its modules.
+    angle to each other. The native class knows one angle for all heads, so its layers are run one by one.
 
     Source: cde/hf_model.py.
     """
-
-    def __init__(self, config: TwoWayConfig) -> None:
-        super().__init__(config)
-        self.heads = config.heads
 
     def read(
         self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
@@ -181,40 +192,9 @@ class NomicBertByHead(NomicBert):
         mask: Bool[Tensor, "batch sequence"],
     ) -> Float[Tensor, "batch sequence dim"]:
         """As in the class above."""
-        embeddings = self.native.embeddings
-        kind = embeddings.token_type_embeddings.weight[0]
-        text = embeddings.word_embeddings(ids) + kind
-        x = embeddings.LayerNorm(torch.cat([given.to(self.dtype), text], dim=1) + kind)
-        cosines, sines = self._angles(x)
-        for layer in self.native.layers:
-            attention = layer.self_attn
-            query, key, value = (
-                split_heads(project(x), self.heads)
-                for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-            )
-            query, key = (part * cosines + _quarter_turn(part) * sines for part in (query, key))
-            answer = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-            x = layer.post_attention_layernorm(x + attention.o_proj(merge_heads(answer)))
-            x = layer.post_mlp_layernorm(x + layer.mlp(x))
-        return x
-
-    def _angles(
-        self, x: Float[Tensor, "batch sequence dim"]
-    ) -> tuple[Float[Tensor, "heads sequence head_dim"], Float[Tensor, "heads sequence head_dim"]]:
-        """Cosines and sines for each head and token; the context is not turned."""
-        heads = torch.arange(self.heads, device=x.device)[None]
-        turned = torch.arange(x.shape[1], device=x.device) >= self.unrotated
-        cosines, sines = (each[0][:, None, :] for each in self.native.rotary_emb(x, heads))  # (heads, 1, head_dim)
-        places = turned[None, :, None]
-        return torch.where(places, cosines, torch.ones_like(cosines)), torch.where(
-            places, sines, torch.zeros_like(sines)
-        )
-
-
-def _quarter_turn(x: Float[Tensor, "batch heads tokens head_dim"]) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Each pair (a, b) of the two halves becomes (-b, a)."""
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([-second, first], dim=-1)
+        layers = self.layers
+        sequence = torch.cat([layers.embed_given(given.to(self.dtype)), layers.embed_text(ids)], dim=1)
+        return layers.run(sequence, mask)[0]
 
 
 def _transformers() -> Any:

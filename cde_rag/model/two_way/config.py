@@ -9,6 +9,7 @@ from cde_rag.identity import ModelIdentity
 NOMIC_BERT, MODERN_BERT = "nomic_bert", "modernbert"
 TRAIN = "train"  # what the weights were trained with
 OTHER_SEMANTICS = {NOMIC_BERT: "hf_model_py", MODERN_BERT: "hub"}  # what each family's remote code computes
+EXACT, CACHED = "two_way", "two_way_cached"  # kinds of context attention; the second approximates the first
 POOLINGS = {
     "text": "mean",
     "text_after_prefix": "mean_after_prefix",
@@ -26,6 +27,7 @@ class TwoWayConfig:
 
     name: str
     family: str  # "nomic_bert" or "modernbert"
+    attention: str = EXACT  # or "two_way_cached": the context does not attend to the text, so it is read once
     semantics: str = TRAIN  # or what the family's remote code computes: "hf_model_py" or "hub"
     pooling: str = "text"  # which token states are averaged: "text", "text_after_prefix" or "sequence"
     query_prefix: str = "search_query: "
@@ -53,6 +55,11 @@ class TwoWayConfig:
             raise ModelError(f"Expected semantics {' or '.join(map(repr, known))}, found {self.semantics!r}.")
         if self.pooling not in POOLINGS:
             raise ModelError(f"Expected pooling {', '.join(POOLINGS)}, found {self.pooling!r}.")
+        if self.attention not in (EXACT, CACHED) or (self.attention == CACHED and self.pooling == "sequence"):
+            raise ModelError(
+                f"Expected attention {EXACT!r} or, pooling over text, {CACHED!r}; found {self.attention!r} and pooling "
+                f"{self.pooling!r}."
+            )
         sizes = (self.vocab_size, self.dim, self.heads, self.global_every, self.context_size, self.max_length)
         if min(sizes) < 1 or self.dim % (2 * self.heads):
             raise ModelError(
@@ -86,7 +93,7 @@ class TwoWayConfig:
             name=self.name,
             weights_sha256=weights_sha256,
             tokenizer_sha256=tokenizer_sha256,
-            attention="two_way",
+            attention=self.attention,
             semantics=self.semantics,
             roles="prefix",
             prefixes={"query": self.query_prefix, "document": self.document_prefix},

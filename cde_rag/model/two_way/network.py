@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from cde_rag.errors import ContextError
 from cde_rag.model.attention import mean_pool
 from cde_rag.model.two_way import backbones
-from cde_rag.model.two_way.config import MODERN_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
+from cde_rag.model.two_way.config import CACHED, MODERN_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
+from cde_rag.model.two_way.layers import PreparedKeys
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class TwoWaySecondStage(nn.Module):
         self,
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
-        prepared: PreparedTokens,
+        prepared: PreparedTokens | PreparedKeys,
     ) -> Float[Tensor, "batch dim"]:
         """Embed a batch of texts, whose ids include their prefix.
 
@@ -89,13 +90,15 @@ class TwoWaySecondStage(nn.Module):
         Returns:
             Float32, of any norm.
         """
-        given = prepared.tokens.expand(len(ids), -1, -1)
-        there = mask.new_ones(given.shape[:2])
-        states = self.backbone.read_after(given, ids, torch.cat([there, mask], dim=1))
-        if self.pooling == "text_after_prefix":
-            mask = mask & self._after_prefix(ids, mask)
-        counted = there if self.pooling == "sequence" else torch.zeros_like(there)
-        pooled = mean_pool(states, torch.cat([counted, mask], dim=1))
+        counted = mask & self._after_prefix(ids, mask) if self.pooling == "text_after_prefix" else mask
+        if isinstance(prepared, PreparedKeys):
+            states = self.backbone.read_after_prepared(prepared, ids, mask)
+        else:
+            given = prepared.tokens.expand(len(ids), -1, -1)
+            there = mask.new_ones(given.shape[:2])
+            states = self.backbone.read_after(given, ids, torch.cat([there, mask], dim=1))
+            counted = torch.cat([there if self.pooling == "sequence" else ~there, counted], dim=1)
+        pooled = mean_pool(states, counted)
         output = self.output(pooled)
         return output + pooled if self.adds_pooled else output
 
@@ -134,8 +137,10 @@ class TwoWay(nn.Module):
         """The first stage: each text by itself, float32, of any norm."""
         return self.first_stage(ids, mask)
 
-    def prepare(self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]) -> PreparedTokens:
-        """The tokens before every text, of exactly as many context documents as the model is for.
+    def prepare(
+        self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]
+    ) -> PreparedTokens | PreparedKeys:
+        """What comes before every text, of exactly as many context documents as the model is for.
 
         Args:
             context: First-stage vectors, one for each different document; no rows for the null context.
@@ -152,7 +157,7 @@ class TwoWay(nn.Module):
                 "Context.generic(model), or fit a context with ContextualEmbedder.from_corpus."
             )
         if len(context) == 0 and null is not None:
-            return self.second_stage.prepare(null.expand(1, wanted, -1))
+            return self._kept(self.second_stage.prepare(null.expand(1, wanted, -1)))
         if int(counts.sum()) != wanted:
             raise ContextError(
                 f"{self.config.name} expects a context of {wanted} documents, found {int(counts.sum())}. Fit it with "
@@ -160,13 +165,17 @@ class TwoWay(nn.Module):
                 "documents of a small corpus; or load the model with another context_size (at most "
                 f"{self.config.trained_context_size})."
             )
-        return self.second_stage.prepare(context[in_turns(counts)][None])
+        return self._kept(self.second_stage.prepare(context[in_turns(counts)][None]))
+
+    def _kept(self, prepared: PreparedTokens) -> PreparedTokens | PreparedKeys:
+        """What is kept of the tokens before a text: themselves, or what a text sees of them in every layer."""
+        return self.second_stage.backbone.prepare(prepared.tokens) if self.config.attention == CACHED else prepared
 
     def embed(
         self,
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
-        prepared: PreparedTokens,
+        prepared: PreparedTokens | PreparedKeys,
     ) -> Float[Tensor, "batch dim"]:
         """The second stage: float32, unit norm."""
         return F.normalize(self.second_stage(ids, mask, prepared), dim=-1)

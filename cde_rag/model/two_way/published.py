@@ -100,10 +100,10 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
     sizes = BACKBONES[backbone]
     trained = _size(value, "transductive_corpus_size")
     chosen = name.semantics or TRAIN
-    prefixes: dict[str, Any] = {"query_prefix": name.query_prefix, "document_prefix": name.document_prefix}
+    asked: dict[str, Any] = {field: getattr(name, field) for field in ("attention", "query_prefix", "document_prefix")}
     return TwoWayConfig(
         **sizes,
-        **{field: prefix for field, prefix in prefixes.items() if prefix is not None},
+        **{field: value for field, value in asked.items() if value is not None},
         name=str(name),
         semantics=chosen,
         pooling=_pooling(value) if chosen == TRAIN else "text",
