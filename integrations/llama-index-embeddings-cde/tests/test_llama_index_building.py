@@ -11,6 +11,7 @@ from llama_index.core import (
     PropertyGraphIndex,
     Settings,
     StorageContext,
+    SummaryIndex,
     VectorStoreIndex,
 )
 from llama_index.core.indices import KnowledgeGraphIndex
@@ -18,6 +19,7 @@ from llama_index.core.indices.property_graph import ImplicitPathExtractor
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import SemanticSplitterNodeParser, SentenceSplitter
+from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import BaseNode, TextNode, TransformComponent
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
@@ -403,6 +405,60 @@ def test_an_index_that_embeds_piece_by_piece_never_makes_the_context(fresh: Fres
             embed_model=fresh(),
             llm=MockLLM(),
         )
+
+
+class Engine(CustomQueryEngine):
+    """An application's part of the framework that builds an index."""
+
+    embedding: CDEEmbedding
+
+    def custom_query(self, query_str: str) -> str:
+        index = VectorStoreIndex.from_documents(corpus(), transformations=[self.embedding], embed_model=self.embedding)
+        return index.as_retriever(similarity_top_k=1).retrieve(query_str)[0].node_id
+
+
+def test_a_part_of_the_framework_may_build_an_index(fresh: Fresh) -> None:
+    assert str(Engine(embedding=fresh()).query("money"))
+
+
+def test_what_comes_after_the_context_was_made_is_compared_with_it(fresh: Fresh, tiny_folder: str) -> None:
+    def build(embedding: CDEEmbedding, seed: int) -> None:
+        VectorStoreIndex.from_documents(corpus(seed=seed), embed_model=embedding)
+
+    of_list = fresh()
+    SummaryIndex.from_documents(corpus(), transformations=[of_list])
+    explicit = CDEEmbedding.from_nodes(corpus(), model_name=tiny_folder)
+    for embedding in (of_list, explicit):
+        build(embedding, 0)
+        with pytest.warns(ContextReusedWarning):
+            build(embedding, 1)
+    of_pipeline = fresh()
+    for documents in (corpus(), corpus()):
+        IngestionPipeline(transformations=[of_pipeline], disable_cache=True).run(documents=documents)
+    with pytest.warns(ContextReusedWarning):
+        IngestionPipeline(transformations=[of_pipeline]).run(documents=corpus(seed=1))
+    with pytest.warns(ContextReusedWarning):
+        build(CDEEmbedding.from_nodes(corpus(), model_name=tiny_folder), 1)
+
+
+def test_a_part_of_a_large_corpus_is_known(tiny_folder: str) -> None:
+    nodes = [TextNode(text=text) for text in sentences(600)]
+    embedding = CDEEmbedding(model_name=tiny_folder, context_size=100)
+    embedding.fit([node.text for node in nodes])
+    VectorStoreIndex(nodes, embed_model=embedding, insert_batch_size=200)
+    with pytest.warns(ContextReusedWarning):
+        VectorStoreIndex([TextNode(text=text) for text in sentences(600, seed=1)], embed_model=embedding)
+
+
+async def test_transformations_that_run_at_once_warn(fresh: Fresh) -> None:
+    embedding = fresh()
+
+    def build(seed: int) -> None:
+        VectorStoreIndex.from_documents(corpus(seed=seed), transformations=[embedding], embed_model=embedding)
+
+    with pytest.warns(ContextReusedWarning) as warned:
+        await asyncio.gather(asyncio.to_thread(build, 0), asyncio.to_thread(build, 1))
+    assert len(warned) == 1
 
 
 async def test_indexes_that_are_built_at_once_share_a_context_with_a_warning(fresh: Fresh) -> None:

@@ -6,6 +6,7 @@ import pickle  # noqa: TID251 - what LlamaIndex does with transformations for it
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from llama_index_corpora import corpus, sentences
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.event_handlers import BaseEventHandler
 
-from cde_rag import ContextFormatError, ContextMismatchError, ContextMissingError, ContextualEmbedder
+from cde_rag import (
+    ContextError,
+    ContextFormatError,
+    ContextMismatchError,
+    ContextMissingError,
+    ContextReusedWarning,
+    ContextualEmbedder,
+)
 
 Fresh = Callable[..., CDEEmbedding]
 
@@ -71,6 +79,15 @@ def test_a_query_never_makes_a_file(fresh: Fresh, tmp_path: Path) -> None:
     with pytest.raises(ContextMissingError, match=r"docs\.context\.safetensors"):
         fresh(context_path=path).get_query_embedding("money")
     assert not path.exists()
+
+
+def test_a_context_that_cannot_be_written_is_not_used(fresh: Fresh, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    embedding = fresh(context_path=tmp_path / "file" / "docs.context.safetensors")
+    for _ in range(2):  # the second build is no better than the first
+        with pytest.raises(ContextError, match="not written"):
+            VectorStoreIndex.from_documents(corpus(), embed_model=embedding)
+    assert embedding.fingerprint is None
 
 
 def test_another_context_is_not_overwritten(fresh: Fresh, tmp_path: Path) -> None:
@@ -229,7 +246,8 @@ def test_a_pipelines_cache_is_used_within_one_space(fresh: Fresh) -> None:
     for seed, embedded in ((0, 80), (0, 0), (1, 80)):
         embedding = fresh()
         embedding.fit(sentences(70, seed=seed))
-        nodes = IngestionPipeline(transformations=[embedding], cache=cache).run(documents=corpus())
+        with nullcontext() if seed == 0 else pytest.warns(ContextReusedWarning):
+            nodes = IngestionPipeline(transformations=[embedding], cache=cache).run(documents=corpus())
         assert embedding.inspect().texts_without_parent == embedded
         assert nodes[0].embedding == pytest.approx(embedding.get_text_embedding(nodes[0].get_content()), abs=1e-5)
 

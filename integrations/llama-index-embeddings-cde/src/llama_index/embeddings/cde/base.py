@@ -13,7 +13,8 @@ from llama_index.embeddings.cde.caching import through_cache
 from llama_index.embeddings.cde.callers import Caller, caller_of
 from llama_index.embeddings.cde.events import announced
 from llama_index.embeddings.cde.fitting import FittedEmbedding
-from llama_index.embeddings.cde.spaces import check
+from llama_index.embeddings.cde.marks import SpaceVector, give
+from llama_index.embeddings.cde.spaces import check, check_alike
 from typing_extensions import override
 
 
@@ -132,12 +133,14 @@ class CDEEmbedding(FittedEmbedding):
         full = [(node, text) for node in nodes if (text := _content(node)).strip()]  # an index skips the others, too
         texts = [text for _, text in full]
         self._admit(texts, caller, {node.ref_doc_id or node.node_id for node in nodes})
+        if isinstance(of_index := options.get("embed_model"), CDEEmbedding):
+            check_alike(of_index.space(), self.space())
         if texts:
             with announced(self):
                 progress = bool(options.get("show_progress"))
                 embeddings = self._documents(texts, [node.ref_doc_id for node, _ in full], progress=progress)
             for (node, _), embedding in zip(full, embeddings, strict=True):
-                node.embedding = embedding
+                give(node, SpaceVector(embedding, self._bound().fingerprint))
         return nodes
 
     def _documents(

@@ -7,8 +7,10 @@ from uuid import uuid4
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.embeddings.cde.callers import caller_of
 from llama_index.embeddings.cde.inspection import EmbeddingInspection
-from llama_index.embeddings.cde.spaces import REMEDY, vector_name
+from llama_index.embeddings.cde.marks import mark
+from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
 from pydantic import AfterValidator
 from typing_extensions import Self, override
 
@@ -24,6 +26,19 @@ CONTEXT_FILE = "cde.context.safetensors"  # in LlamaIndex's folder, beside docst
 def _as_written(path: str | Path | None) -> str | None:
     """A path as it stands in dictionaries and JSON."""
     return None if path is None else str(path)
+
+
+def write(context: Context, path: str | Path) -> None:
+    """Write a context, but over no other.
+
+    Raises:
+        ContextError: The place is not writable, or full.
+        ContextMismatchError: The file is the context of other vectors.
+    """
+    if Path(path).exists() and (kept := Context.load(path).fingerprint) != context.fingerprint:
+        remedy = f"{path} is the context of those: choose another place, or delete it if the vectors are gone."
+        raise ContextMismatchError(expected=kept, found=context.fingerprint, remedy=remedy)
+    context.save(path)
 
 
 class BoundEmbedding(BaseEmbedding):
@@ -114,11 +129,7 @@ class BoundEmbedding(BaseEmbedding):
             ContextMismatchError: The file is the context of other vectors.
             ContextMissingError: There is no context yet.
         """
-        context = self._bound().context
-        if Path(path).exists() and (kept := Context.load(path).fingerprint) != context.fingerprint:
-            remedy = f"{path} is the context of those: choose another place, or delete it if the vectors are gone."
-            raise ContextMismatchError(expected=kept, found=context.fingerprint, remedy=remedy)
-        context.save(path)
+        write(self._bound().context, path)
         self.context_path = str(path)
 
     def persist(self, persist_dir: str | Path = "./storage") -> None:
@@ -140,6 +151,12 @@ class BoundEmbedding(BaseEmbedding):
         """Length of an embedding; raises as `vector_name`."""
         return self._bound().dim
 
+    def space(self) -> str | None:
+        """The fingerprint; looks for the context's file where there is no context yet."""
+        with self._lock:
+            self._load()
+        return self.fingerprint
+
     def inspect(self) -> EmbeddingInspection:
         """What this embedding is, and how many of its documents had a parent."""
         manifest = None if self._context is None else self._context.manifest
@@ -155,10 +172,17 @@ class BoundEmbedding(BaseEmbedding):
 
     @override
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """The fields, from which `from_dict` makes the same embedding if the context is in a file."""
+        """The fields, from which `from_dict` makes the same embedding if the context is in a file.
+
+        Raises:
+            ContextMismatchError: A pipeline asks for them whose store has vectors of another context.
+        """
         data = super().to_dict(**kwargs)
         if self.fingerprint is None:
             data["unfitted"] = uuid4().hex  # no cache of transformations may find what another context made
+        elif (caller := caller_of(self)).pipeline is not None:  # it asks its cache: where that has the nodes, only this
+            check(caller, self.fingerprint)
+            mark(caller, self.fingerprint)
         return data
 
     @override

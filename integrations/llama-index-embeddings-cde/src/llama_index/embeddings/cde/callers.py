@@ -1,7 +1,7 @@
 """Who asks for embeddings: the framework's trace, and the objects on the call stack, tell a build from all else."""
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -13,7 +13,7 @@ from llama_index.core.data_structs.data_structs import IndexStruct
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.ingestion import IngestionPipeline
-from llama_index.core.schema import BaseComponent
+from llama_index.core.schema import BaseComponent, BaseNode
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index_instrumentation import DispatcherSpanMixin
 
@@ -31,6 +31,7 @@ class Caller:
         struct: What the index persists of itself, as far as it exists.
         pipeline: The ingestion pipeline that asks.
         component: Another part of the framework, such as a splitter, that asks for its own purposes.
+        nodes: What an index takes in by this call, as far as it shows them; some may bring vectors.
     """
 
     traces: tuple[str, ...] = field(default_factory=lambda: tuple(global_stack_trace_ids.get()))
@@ -38,6 +39,7 @@ class Caller:
     struct: IndexStruct | None = None
     pipeline: IngestionPipeline | None = None
     component: object | None = None
+    nodes: Sequence[BaseNode] = ()
 
     @property
     def builds(self) -> bool:
@@ -55,18 +57,24 @@ class Caller:
         if self.index is not None:
             context = self.index.storage_context
             return [context.vector_store, context.property_graph_store]
+        if isinstance(self.component, BaseRetriever):  # of a PropertyGraphIndex: it knows its stores, not its index
+            return [getattr(self.component, name, None) for name in ("_vector_store", "_graph_store")]
         return [] if self.pipeline is None else [self.pipeline.vector_store]
 
 
 def caller_of(embedding: object) -> Caller:
     """The nearest part of the framework on the stack that is not the embedding itself."""
-    frame = inspect.currentframe()
+    frame, nodes = inspect.currentframe(), ()
     while frame is not None:
-        owner = frame.f_locals.get("self")
+        owner, made = frame.f_locals.get("self"), frame.f_locals.get("cls")
+        if frame.f_code.co_name in ("embed_nodes", "async_embed_nodes"):  # of an index, which is further out
+            nodes = frame.f_locals.get("nodes", ())
+        if isinstance(made, type) and issubclass(made, BaseIndex):  # from_documents runs the transformations
+            return Caller()
         if isinstance(owner, IngestionPipeline):
             return Caller(pipeline=owner)
         if isinstance(owner, BaseIndex):
-            return Caller(index=owner, struct=_struct(frame, owner))
+            return Caller(index=owner, struct=_struct(frame, owner), nodes=nodes)
         if isinstance(owner, BaseRetriever) and isinstance(index := getattr(owner, "_index", None), BaseIndex):
             return Caller(index=index, struct=index.index_struct, component=owner)
         if owner is not embedding and isinstance(owner, BaseComponent | DispatcherSpanMixin):
@@ -87,6 +95,19 @@ def _struct(frame: FrameType | None, index: BaseIndex[Any]) -> IndexStruct | Non
     return None
 
 
+def begins(caller: Caller, documents: Collection[str]) -> bool:
+    """Whether a corpus begins here: a new index, or a pipeline's run of which nothing says that it is a later one.
+
+    Args:
+        caller: Who asks.
+        documents: As in `refusal`.
+    """
+    if caller.pipeline is None:
+        return caller.builds
+    asked = caller.pipeline.vector_store
+    return (asked is None or isinstance(asked, SimpleVectorStore)) and refusal(caller, documents) is None
+
+
 def refusal(caller: Caller, documents: Collection[str]) -> str | None:
     """Why no context may be fitted on what `caller` wants embedded; None where it may.
 
@@ -100,7 +121,7 @@ def refusal(caller: Caller, documents: Collection[str]) -> str | None:
         return "These documents are added to an index that exists"
     if caller.index is not None and not (caller.builds and isinstance(caller.index, WHOLE_CORPUS)):
         return f"{type(caller.index).__name__} does not show its whole corpus before the first vector"
-    if any(_holds_vectors(store) for store in caller.stores):
+    if any(holds_vectors(store) for store in caller.stores):
         return "There are vectors in the store already"
     docstore = None if caller.pipeline is None else caller.pipeline.docstore
     if docstore is not None and not set(docstore.get_all_document_hashes().values()) <= set(documents):
@@ -108,7 +129,7 @@ def refusal(caller: Caller, documents: Collection[str]) -> str | None:
     return None
 
 
-def _holds_vectors(store: object) -> bool:
+def holds_vectors(store: object) -> bool:
     """Whether one of the framework's own stores has vectors; other stores cannot be asked."""
     if isinstance(store, SimpleVectorStore):
         return bool(store.data.embedding_dict)

@@ -7,19 +7,20 @@ from weakref import WeakSet
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.indices.base import BaseIndex
-from llama_index.embeddings.cde.binding import BoundEmbedding
-from llama_index.embeddings.cde.callers import Caller, refusal
-from llama_index.embeddings.cde.spaces import REMEDY, check, mark
+from llama_index.embeddings.cde.binding import BoundEmbedding, write
+from llama_index.embeddings.cde.callers import Caller, begins, refusal
+from llama_index.embeddings.cde.marks import mark
+from llama_index.embeddings.cde.spaces import REMEDY, check, check_brought
 from typing_extensions import Self
 
 from cde_rag import Context, ContextMissingError, ContextReusedWarning, ContextualEmbedder, PartialContextWarning
+from cde_rag.texts import digest
 
 
 class FittedEmbedding(BoundEmbedding):
     """An embedding model that makes its context of the first corpus it sees as a whole, and of nothing else."""
 
     _builds: WeakSet[BaseIndex[Any]] = PrivateAttr(default_factory=WeakSet)  # indexes that were built in the context
-    _awaits_build: bool = PrivateAttr(default=False)  # the context was made for the build that comes next
 
     @classmethod
     def from_embedder(cls, embedder: ContextualEmbedder) -> Self:
@@ -36,7 +37,6 @@ class FittedEmbedding(BoundEmbedding):
         """
         with self._lock:
             self._bind(embedder.context, embedder)
-            self._awaits_build = True
 
     def fit(self, texts: Sequence[str]) -> None:
         """Make the context of these texts, in the form in which they will be embedded.
@@ -47,7 +47,6 @@ class FittedEmbedding(BoundEmbedding):
         """
         with self._lock:
             self._fit(texts, "explicit")
-            self._awaits_build = True
 
     def _fit(self, texts: Sequence[str], source: str) -> None:
         embedder = ContextualEmbedder.from_corpus(
@@ -60,9 +59,9 @@ class FittedEmbedding(BoundEmbedding):
             dtype=self.dtype,
             mini_batch_size=self.embed_batch_size,
         )
-        self._bind(embedder.context, embedder)
         if self.context_path is not None:
-            self.save(self.context_path)  # before the first vector
+            write(embedder.context, self.context_path)  # first: what cannot be kept is not used
+        self._bind(embedder.context, embedder)
 
     def _admit(self, texts: Sequence[str], caller: Caller, documents: Collection[str] = ()) -> None:
         """Before the first vector: refuse what would mix, fit where that is due, warn where a context is reused.
@@ -77,14 +76,13 @@ class FittedEmbedding(BoundEmbedding):
             check(caller, self.fingerprint)
             if texts and self.fingerprint is None:
                 self._fit_for(texts, caller, documents)
-            elif texts and caller.builds and caller.index not in self._builds and not self._awaits_build:
-                _warn_reused(self._bound().context)
-            if caller.builds:
-                self._awaits_build = caller.index is None  # a transformation runs before the index that it is for
-                if caller.index is not None:
-                    self._builds.add(caller.index)
+            elif texts and caller.index not in self._builds and begins(caller, documents):
+                _warn_reused(self._bound().context, texts)
+            check_brought(caller, self.fingerprint)
+            if caller.builds and caller.index is not None:
+                self._builds.add(caller.index)
             if self.fingerprint is not None:
-                mark(caller.struct, self.fingerprint)
+                mark(caller, self.fingerprint)
 
     def _fit_for(self, texts: Sequence[str], caller: Caller, documents: Collection[str]) -> None:
         reason = refusal(caller, documents) if self.auto_fit else "This embedding makes none by itself (auto_fit=False)"
@@ -103,9 +101,15 @@ class FittedEmbedding(BoundEmbedding):
             )
 
 
-def _warn_reused(context: Context) -> None:
+def _warn_reused(context: Context, texts: Sequence[str]) -> None:
+    """Warn unless at least half as many of the texts are in the context as if it had been sampled from their corpus."""
+    unique = {digest(text) for text in texts}
+    shared = len(unique & {row.tobytes() for row in context.digests})
+    seen = context.manifest.documents_seen
+    if 2 * shared * seen >= context.size * min(len(unique), seen):
+        return
     warnings.warn(
-        f"A new index is built in the context {context.fingerprint[:16]}…, which was made before, of "
+        f"A corpus is embedded in the context {context.fingerprint[:16]}…, which was made before, of "
         f"{context.manifest.documents_seen} texts. That is right for the same documents, and for indexes that are "
         "searched as one. For others take an embedding of their own: CDEEmbedding.from_documents(documents).",
         ContextReusedWarning,

@@ -1,10 +1,9 @@
-"""Which vector space an index holds: told by a line in its summary, or by the name of its vectors."""
+"""Vectors of two spaces never meet: what marks and names tell is checked before anything is embedded."""
 
-import re
 from typing import Any
 
-from llama_index.core.data_structs.data_structs import IndexStruct
 from llama_index.embeddings.cde.callers import Caller
+from llama_index.embeddings.cde.marks import marks_of, marks_on, warn_unmarked
 
 from cde_rag import ContextMismatchError, ContextMissingError, StoreError
 
@@ -19,18 +18,11 @@ NAMED = (
     "VectorParams(size=embedding.dim, distance=Distance.COSINE)}); QdrantVectorStore(collection, client=client, "
     "dense_vector_name=embedding.vector_name)."
 )
-SUMMARY = "Vectors of the cde-rag context {}"
 
 
 def vector_name(fingerprint: str) -> str:
     """What vectors of this space are called where a store names them; as `cde_rag.stores.qdrant.vector_name`."""
     return f"cde_{fingerprint}"
-
-
-def mark(struct: IndexStruct | None, fingerprint: str) -> None:
-    """Note the space in what the index persists; a summary that the user gave stays."""
-    if struct is not None and struct.summary is None:
-        struct.summary = SUMMARY.format(fingerprint)
 
 
 def check(caller: Caller, fingerprint: str | None) -> None:
@@ -41,17 +33,47 @@ def check(caller: Caller, fingerprint: str | None) -> None:
         fingerprint: Of the embedding; None while it has no context.
 
     Raises:
-        ContextMismatchError: The index holds vectors of another context, or its store does not name them by theirs.
+        ContextMismatchError: The index or store has vectors of another context, or names them by another.
         ContextMissingError: The store names its vectors, and there is no context to name them by.
         StoreError: The store would name its vectors by nothing.
+
+    Warns:
+        CDEWarning: There are vectors without a mark.
     """
-    found = re.fullmatch(SUMMARY.format("([0-9a-f]{64})"), (caller.struct and caller.struct.summary) or "")
-    if found and fingerprint is not None and found[1] != fingerprint:
-        raise ContextMismatchError(expected=found[1], found=fingerprint, remedy=REMEDY)
+    if fingerprint is not None:
+        for mark in marks_of(caller) - {fingerprint}:
+            raise ContextMismatchError(expected=mark, found=fingerprint, remedy=REMEDY)
+        warn_unmarked(caller)
     for store in caller.stores:
         name = getattr(store, "dense_vector_name", None)  # LlamaIndex's QdrantVectorStore, which need not be installed
         if name is not None:
             _check_qdrant(store, name, fingerprint)
+
+
+def check_brought(caller: Caller, fingerprint: str | None) -> None:
+    """Refuse nodes that come into an index with vectors of another space than its embedding's.
+
+    Raises:
+        ContextMismatchError: They were made in another context.
+    """
+    for mark in marks_on(caller.nodes) - {fingerprint}:
+        remedy = "The nodes were embedded by another CDEEmbedding: give the index that one, or embed them anew."
+        raise ContextMismatchError(expected=str(fingerprint), found=mark, remedy=remedy)
+
+
+def check_alike(of_index: str | None, of_step: str | None) -> None:
+    """Refuse a transformation whose vectors an index would search with another embedding.
+
+    Args:
+        of_index: Fingerprint of the embedding that the index was given as `embed_model`.
+        of_step: Fingerprint of the transformation.
+
+    Raises:
+        ContextMismatchError: The two are not of one context.
+    """
+    if of_step != of_index:
+        remedy = "Give the build one and the same CDEEmbedding, in transformations and as embed_model."
+        raise ContextMismatchError(expected=str(of_index), found=str(of_step), remedy=remedy)
 
 
 def _check_qdrant(store: Any, name: str, fingerprint: str | None) -> None:
