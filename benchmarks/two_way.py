@@ -1,8 +1,8 @@
 """What a published model's cheaper readings cost and lose: seconds a text, and cosine to the exact vectors.
 
 All readings embed the same texts of a corpus, each given its own context of the same corpus and seed. Run with:
-python benchmarks/two_way.py MODEL FOLDER [--limit 200] [--context-size 64] [--json], where MODEL is a hub id or folder of
-a two-way model, and FOLDER is in the layout of BEIR. With random weights only the seconds mean something.
+python benchmarks/two_way.py MODEL FOLDER [--limit 200] [--context-size 64] [--json], where MODEL is a hub id or
+folder of a two-way model, and FOLDER is in the layout of BEIR. With random weights only the seconds mean something.
 """
 
 import argparse

@@ -116,7 +116,7 @@ class ContextualEmbedder:
         if strategy == "random":
             sample = sample_random(texts, context_size, seed=seed)
         elif strategy == "clusters":
-            sample = sample_clusters(texts, context_size, seed=seed, embed=loaded.first_stage)
+            sample = sample_clusters(texts, context_size, seed=seed, embed=lambda some: _unit(loaded.first_stage(some)))
         elif strata is not None:
             sample = sample_strata(texts, strata, context_size, seed=seed)
         else:
@@ -271,6 +271,12 @@ def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: st
         documents_seen=sample.documents_seen,
         source=source,
     )
+
+
+def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "texts dim"]:
+    """Unit vectors; what has that norm already stays as it is, to the bit."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors if np.allclose(norms, 1, atol=1e-5) else vectors / norms
 
 
 def _context_size(model: CDEModel, asked: int | None) -> int:

@@ -10,6 +10,7 @@ from golden import V1, V2, write_folder
 from tiny import WORDS
 
 from cde_rag import CDEModel, Context, ContextError, ContextMismatchError, ContextualEmbedder, ModelError
+from cde_rag import embedder as embedder_module
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
@@ -158,6 +159,19 @@ def test_other_prefixes_are_another_space(folder):
         ContextualEmbedder(model, own.context)
     with pytest.raises(ModelError, match="Expected prefixes for 'query' and 'document'"):
         load(folder, prefixes={"query": "a"})
+
+
+def test_clusters_are_of_directions(folder, monkeypatch):
+    norms = []
+    draw = embedder_module.sample_clusters
+
+    def record(texts, size, *, seed, embed):
+        norms.extend(np.linalg.norm(embed(CORPUS), axis=1))
+        return draw(texts, size, seed=seed, embed=embed)
+
+    monkeypatch.setattr(embedder_module, "sample_clusters", record)
+    assert ContextualEmbedder.from_corpus(CORPUS, model=load(folder), strategy="clusters").context.counts.sum() == 8
+    np.testing.assert_allclose(norms, 1, atol=1e-5)
 
 
 def test_no_parents(folder):
