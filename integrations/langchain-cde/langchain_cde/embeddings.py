@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
-from cde_rag import CDEModel, Context, ContextMissingError, ContextualEmbedder, ModelError
+from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
+from langchain_cde import contexts
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
 
@@ -81,7 +82,7 @@ class CDEEmbeddings(Embeddings):
             ContextMissingError: There is no such file.
             ModelError: There is no model of the name that the context has.
         """
-        return cls(_bound(Context.load(path), model))
+        return cls(contexts.from_file(path, model))
 
     @classmethod
     def from_qdrant(
@@ -100,10 +101,7 @@ class CDEEmbeddings(Embeddings):
             fingerprint: Which context, where there are several.
             model: As in `load`.
         """
-        from cde_rag.stores.qdrant import read_context
-
-        context = read_context(client, collection, fingerprint)
-        return cls(_bound(Context.from_bytes(context, where=f"The context of the collection {collection!r}"), model))
+        return cls(contexts.from_qdrant(client, collection, fingerprint, model))
 
     def save(self, path: str | Path) -> None:
         """Write the context to one file, best named `*.context.safetensors`, for `load`.
@@ -187,12 +185,3 @@ class CDEEmbeddings(Embeddings):
         """As `embed_query`, in a thread."""
         require_named_space(self.fingerprint)
         return await super().aembed_query(text)
-
-
-def _bound(context: Context, model: str | Path | CDEModel | None) -> ContextualEmbedder:
-    """The context with the model that it names, or the one given."""
-    name = context.identity.name
-    try:
-        return ContextualEmbedder(name if model is None else model, context)
-    except ModelError as error:
-        raise ModelError(f"The context was made by the model {name!r}. {error} Give its folder as model=….") from error

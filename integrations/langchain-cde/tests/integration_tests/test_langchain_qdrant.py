@@ -96,7 +96,7 @@ def test_without_a_context_nothing_is_made_of_the_dummy(client: QdrantClient, do
     client.create_collection("papers", vectors_config=VectorParams(size=16, distance=Distance.COSINE))
     with pytest.raises(ContextMissingError, match="from_documents"):
         QdrantVectorStore(client, "papers", CDEEmbeddings())
-    with pytest.raises(ContextMissingError, match="papers"):
+    with pytest.raises(ContextMissingError, match=r"papers.*embeddings\.save_to_qdrant\("):
         CDEEmbeddings.from_qdrant(client, "papers")
 
 
@@ -146,8 +146,10 @@ def test_of_several_contexts_one_has_to_be_named(
 ) -> None:
     for each in (embeddings, others):
         each.save_to_qdrant(client, "papers")
-    with pytest.raises(ContextMissingError):
+    with pytest.raises(ContextMissingError, match=r"found 2: .*fingerprint=…"):
         CDEEmbeddings.from_qdrant(client, "papers", model=tiny_model)
+    with pytest.raises(ContextMissingError, match=r"embeddings\.save_to_qdrant\("):
+        CDEEmbeddings.from_qdrant(client, "papers", fingerprint="0" * 64)
     for each in (embeddings, others):
         named = CDEEmbeddings.from_qdrant(client, "papers", fingerprint=each.fingerprint, model=tiny_model)
         assert named.embed_query("a") == each.embed_query("a")
