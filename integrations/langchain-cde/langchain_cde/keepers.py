@@ -3,6 +3,11 @@
 A name that does not tell the vector space lets a later context meet the vectors of an earlier one. None of these parts
 asks an embedder what it should be called. But each of them calls the embedder before it has anything to keep, so that
 it stands on the call stack, where its name can be read; a wrong name is refused before the first vector is kept.
+
+Who is not called sees nothing. A cache that has all texts under another context's names gives out that context's
+vectors, until a query or a new text reaches the embedder. And `index` skips, for a record manager of another context
+that has seen all documents, without a call to the embedder; `CDEVectorStore` refuses it when its methods are looked up,
+the stores of others do not.
 """
 
 import inspect

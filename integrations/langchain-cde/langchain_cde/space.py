@@ -15,6 +15,10 @@ class SpaceVector(list[float]):
         super().__init__(numbers)
         self.fingerprint = fingerprint
 
+    def copy(self) -> "SpaceVector":
+        """As `list.copy`, with the space; other conversions, such as `list(vector)` and slices, forget it."""
+        return SpaceVector(self, self.fingerprint)
+
 
 def require_same_space(vector: Sequence[float], fingerprint: str) -> None:
     """Refuse a vector of another space; a list that does not know its space passes.

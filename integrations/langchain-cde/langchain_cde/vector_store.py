@@ -4,7 +4,7 @@
 # pyright: reportIncompatibleMethodOverride=false
 # LangChain's signatures end in **kwargs; here an argument that is not known is an error and not passed over.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from langchain_core.vectorstores import VectorStore
 from cde_rag import Collection
 from cde_rag.diversity import marginal_relevance
 from cde_rag.stores.base import Store
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_positive, reject_str
 from langchain_cde.documents import document
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space
@@ -99,21 +99,33 @@ class CDEVectorStore(VectorStore):
             The ids, in the order of the texts.
 
         Raises:
-            ContextError: Called by `index` with a record manager whose namespace does not tell the context.
             ContextMismatchError: The collection was given another context since it was opened.
             CorpusError: A text or its metadata cannot be used, or the lists are not equally long.
         """
-        require_named_space(self.collection.embedder.fingerprint)
         reject_str(texts, call="add_texts")
         listed = list(texts)
         given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
         self.collection.add(listed, ids=given, metadata=metadatas or None)
         return given
 
-    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+    @property
+    def add_documents(self) -> Callable[..., list[str]]:
+        """LangChain's method over `add_texts`.
+
+        `index` looks it up before it asks its record manager, and may then call nothing of the store, since that has
+        seen all documents. So the record manager is refused here, and not when documents arrive.
+
+        Raises:
+            ContextError: Looked up by `index` with a record manager whose namespace does not tell the context.
+        """
+        require_named_space(self.collection.embedder.fingerprint)
+        return super().add_documents
+
+    @property
+    def aadd_documents(self) -> Callable[..., Coroutine[Any, Any, list[str]]]:
         """As `add_documents`, in a thread."""
-        require_named_space(self.collection.embedder.fingerprint)  # the thread does not see who calls
-        return await super().aadd_documents(documents, **kwargs)
+        require_named_space(self.collection.embedder.fingerprint)
+        return super().aadd_documents
 
     def delete(self, ids: list[str] | None = None, *, filter: Where | None = None) -> bool:
         """Delete by id or by filter; without either, as LangChain has it, everything.
@@ -149,10 +161,10 @@ class CDEVectorStore(VectorStore):
 
         Raises:
             ContextMismatchError: The vector is of another context.
-            ValueError: It has another length, or not norm 1.
+            ValueError: It has another length, or not norm 1, or `k` is below 1.
         """
         fingerprint, query = self._embedded(embedding)
-        (hits,) = self.collection.store.search(query, k, fingerprint=fingerprint, where=filter)
+        (hits,) = self.collection.search_vectors(query, k, fingerprint=fingerprint, where=filter)
         return [document(hit) for hit in hits]
 
     def max_marginal_relevance_search(
@@ -180,10 +192,10 @@ class CDEVectorStore(VectorStore):
         filter: Where | None = None,
     ) -> list[Document]:
         """As `max_marginal_relevance_search`, for a vector of `embeddings`. Raises as the search by vector does."""
+        check_positive(k, "k")
+        check_positive(fetch_k, "fetch_k")
         fingerprint, query = self._embedded(embedding)
-        (hits,) = self.collection.store.search(query, max(k, fetch_k), fingerprint=fingerprint, where=filter)
-        if not hits:
-            return []
+        (hits,) = self.collection.search_vectors(query, max(k, fetch_k), fingerprint=fingerprint, where=filter)
         vectors = self.collection.store.vectors([hit.id for hit in hits], fingerprint=fingerprint)
         chosen = marginal_relevance(query[0], vectors, k, diversity=1 - lambda_mult)
         return [document(hits[place]) for place in chosen]

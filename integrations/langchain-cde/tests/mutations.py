@@ -110,7 +110,7 @@ MUTATIONS = (
         "embeddings.py",
         SYNC_QUERY,
         "        (vector,)",
-        f"{KEEPERS}::test_vectors_of_another_embedder_are_refused_with_the_first_query",
+        f"{KEEPERS}::test_vectors_of_another_context_are_refused_with_the_first_query",
     ),
     Mutation(
         "embeddings.py",
@@ -122,7 +122,7 @@ MUTATIONS = (
         "embeddings.py",
         ASYNC_QUERY,
         "        return await super().aembed_query",
-        f"{KEEPERS}::test_vectors_of_another_embedder_are_refused_with_the_first_query_async",
+        f"{KEEPERS}::test_vectors_of_another_context_are_refused_with_the_first_query_async",
     ),
     # Record managers
     Mutation(
@@ -139,15 +139,15 @@ MUTATIONS = (
     ),
     Mutation(
         "vector_store.py",
-        "        require_named_space(self.collection.embedder.fingerprint)\n        reject_str",
-        "        reject_str",
-        f"{STORE}::test_index_needs_a_record_manager_of_the_context",
+        "        require_named_space(self.collection.embedder.fingerprint)\n        return super().add_documents",
+        "        return super().add_documents",
+        f"{STORE}::test_index_skips_nothing_for_what_another_context_has_seen",
     ),
     Mutation(
         "vector_store.py",
-        "        require_named_space(self.collection.embedder.fingerprint)  # the thread does not see who calls\n",
-        "",
-        f"{STORE}::test_index_needs_a_record_manager_of_the_context",
+        "        require_named_space(self.collection.embedder.fingerprint)\n        return super().aadd_documents",
+        "        return super().aadd_documents",
+        f"{STORE}::test_index_skips_nothing_for_what_another_context_has_seen",
     ),
     # Qdrant
     Mutation(
@@ -169,7 +169,7 @@ MUTATIONS = (
         f"{QDRANT}::test_another_context_is_refused",
     ),
     Mutation(
-        "embeddings.py",
+        "contexts.py",
         "read_context(client, collection, fingerprint)",
         "read_context(client, collection)",
         f"{QDRANT}::test_of_several_contexts_one_has_to_be_named",
@@ -198,6 +198,24 @@ MUTATIONS = (
         "return SpaceVector(vector.tolist(), self.fingerprint)",
         "return vector.tolist()",
         f"{EMBEDDINGS}::test_a_vector_is_a_list_that_knows_its_space",
+    ),
+    Mutation(
+        "space.py",
+        "return SpaceVector(self, self.fingerprint)",
+        "return super().copy()",
+        f"{EMBEDDINGS}::test_a_vector_is_a_list_that_knows_its_space",
+    ),
+    Mutation(
+        "vector_store.py",
+        'check_positive(k, "k")',
+        "pass",
+        f"{STORE}::test_no_search_is_for_no_documents",
+    ),
+    Mutation(
+        "vector_store.py",
+        'check_positive(fetch_k, "fetch_k")',
+        "pass",
+        f"{STORE}::test_no_search_is_for_no_documents",
     ),
     Mutation(
         "vector_store.py",

@@ -187,6 +187,20 @@ def test_diverse_search_of_nothing(empty: CDEVectorStore) -> None:
     assert empty.max_marginal_relevance_search_by_vector(empty.embeddings.embed_query("a")) == []
 
 
+def test_no_search_is_for_no_documents(store: CDEVectorStore) -> None:
+    vector = store.embeddings.embed_query("a")
+    for search, query in (
+        (store.similarity_search, "a"),
+        (store.similarity_search_by_vector, vector),
+        (store.max_marginal_relevance_search, "a"),
+        (store.max_marginal_relevance_search_by_vector, vector),
+    ):
+        with pytest.raises(ValueError, match="k must be at least 1, not 0"):
+            search(query, k=0)
+    with pytest.raises(ValueError, match="fetch_k must be at least 1, not 0"):
+        store.max_marginal_relevance_search_by_vector(vector, fetch_k=0)
+
+
 def test_filters_are_those_of_the_core(store: CDEVectorStore) -> None:
     found = store.similarity_search("a", 30, filter={"or": [{"source": "s1"}, {"n": {"in": [0, 2]}}]})
     assert sorted(document.metadata["n"] for document in found) == sorted([0, 2, *range(1, 30, 3)])
@@ -303,6 +317,26 @@ async def test_index_needs_a_record_manager_of_the_context(
             await aindex(documents, records, empty, key_encoder="sha256")
         assert records.list_keys() == []
     assert empty.collection.count() == 0
+
+
+async def test_index_skips_nothing_for_what_another_context_has_seen(
+    store: CDEVectorStore, documents: list[Document], others: CDEEmbeddings, tmp_path: Path
+) -> None:
+    """Nothing would be embedded then, or an empty collection stay empty."""
+    records, settings = InMemoryRecordManager(store.embeddings.record_namespace("papers")), {"key_encoder": "sha256"}
+    index(documents, records, store, **settings)
+    elsewhere = CDEVectorStore.from_texts([], others, store=FaissStore(tmp_path / "elsewhere"))
+    swap(tmp_path / "store", others)
+    for destination in (elsewhere, store):
+        with pytest.raises(ContextError, match="record manager"):
+            index(documents, records, destination, **settings)
+        with pytest.raises(ContextError, match="record manager"):
+            await aindex(documents, records, destination, **settings)
+        with pytest.raises(ContextError, match="record manager"):
+            index([], records, destination, cleanup="full", **settings)
+    assert len(records.list_keys()) == 30
+    right = InMemoryRecordManager(others.record_namespace("papers"))
+    assert index(documents, right, elsewhere, **settings)["num_added"] == elsewhere.collection.count() == 30
 
 
 # Contexts that must not meet

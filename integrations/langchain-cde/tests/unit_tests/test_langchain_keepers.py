@@ -75,35 +75,29 @@ async def test_a_cache_without_the_context_in_its_keys_is_refused_async(embeddin
     assert list(store.yield_keys()) == []
 
 
-class FilledByAnother:
-    """A cache that has everything, from another embedder: only queries reach ours."""
-
-    def __init__(self, embeddings: CDEEmbeddings) -> None:
-        store = InMemoryByteStore()
-        other = CacheBackedEmbeddings.from_bytes_store(
-            Zeros(),  # type: ignore[arg-type]
-            store,
-            namespace="all",
-            key_encoder="sha256",
-        )
-        other.embed_documents(["a fish"])
-        self.cache = cached(embeddings, store, "all")
-        assert self.cache.embed_documents(["a fish"]) == [[0.0]]
+def filled_by_another(embeddings: CDEEmbeddings, others: CDEEmbeddings) -> CacheBackedEmbeddings:
+    """A cache that has all documents, from another context: our embeddings are not asked for them."""
+    store, namespace = InMemoryByteStore(), others.cache_namespace()
+    expected = cached(others, store, namespace).embed_documents(["a fish"])
+    cache = cached(embeddings, store, namespace)
+    assert cache.embed_documents(["a fish"]) == expected  # the limit that README tells of
+    return cache
 
 
-class Zeros:
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [[0.0] for _ in texts]
+def test_vectors_of_another_context_are_refused_with_the_first_query(
+    embeddings: CDEEmbeddings, others: CDEEmbeddings
+) -> None:
+    cache = filled_by_another(embeddings, others)
+    for call in (lambda: cache.embed_query("a fish"), lambda: cache.embed_documents(["a fish", "a bank"])):
+        with pytest.raises(ContextError, match=REMEDY):
+            call()
 
 
-def test_vectors_of_another_embedder_are_refused_with_the_first_query(embeddings: CDEEmbeddings) -> None:
+async def test_vectors_of_another_context_are_refused_with_the_first_query_async(
+    embeddings: CDEEmbeddings, others: CDEEmbeddings
+) -> None:
     with pytest.raises(ContextError, match=REMEDY):
-        FilledByAnother(embeddings).cache.embed_query("a fish")
-
-
-async def test_vectors_of_another_embedder_are_refused_with_the_first_query_async(embeddings: CDEEmbeddings) -> None:
-    with pytest.raises(ContextError, match=REMEDY):
-        await FilledByAnother(embeddings).cache.aembed_query("a fish")
+        await filled_by_another(embeddings, others).aembed_query("a fish")
 
 
 def test_texts_for_keys_are_refused(embeddings: CDEEmbeddings) -> None:
