@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from llama_index.core import Document, Settings, StorageContext, VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
-from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import (
@@ -27,6 +27,7 @@ from cde_rag import (
     Collection,
     ContextError,
     ContextualEmbedder,
+    CorpusError,
     FilterError,
     SmallContextWarning,
     StoreError,
@@ -164,6 +165,21 @@ async def test_a_pipeline_with_a_docstore_upserts(vector_store: CDEVectorStore) 
         await pipeline.arun(documents=[Document(text=text, id_="new")])
         pipeline.run(documents=[Document(text=text, id_="new")])
     assert vector_store.collection.count() == count + 1
+
+
+def test_what_json_cannot_hold_is_refused(vector_store: CDEVectorStore) -> None:
+    count = vector_store.collection.count()
+    with pytest.raises(CorpusError, match="Node odd: expected metadata that JSON can hold"):
+        vector_store.add([TextNode(text="money"), TextNode(id_="odd", text="money", metadata={"d": object()})])
+    assert vector_store.collection.count() == count
+
+
+def test_no_cache_keeps_what_the_embedding_of_a_collection_gives(vector_store: CDEVectorStore) -> None:
+    cache, embedding, documents = IngestionCache(), vector_store.embed_model, [Document(text="money", id_="new")]
+    IngestionPipeline(transformations=[embedding], vector_store=vector_store, cache=cache).run(documents=documents)
+    other = IngestionPipeline(transformations=[embedding], vector_store=SimpleVectorStore(), cache=cache)
+    with pytest.raises(ContextError, match="CDEEmbedding"):
+        other.run(documents=documents)
 
 
 def test_foreign_vectors_are_not_taken(vector_store: CDEVectorStore) -> None:

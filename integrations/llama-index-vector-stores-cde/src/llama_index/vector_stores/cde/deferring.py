@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.bridge.pydantic import PrivateAttr
@@ -46,8 +47,9 @@ class CollectionEmbedding(BaseEmbedding):
 
     @override
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """The fields, with the fingerprint: what a cache of transformations goes by."""
-        return {**super().to_dict(**kwargs), "fingerprint": self._collection.embedder.fingerprint}
+        """The fields, with the fingerprint, and a number that keeps caches of transformations from handing on nothing."""
+        space = self._collection.embedder.fingerprint
+        return {**super().to_dict(**kwargs), "fingerprint": space, "deferred": uuid4().hex}
 
     @override
     def get_text_embedding_batch(self, texts: list[str], show_progress: bool = False, **kwargs: Any) -> list[Embedding]:

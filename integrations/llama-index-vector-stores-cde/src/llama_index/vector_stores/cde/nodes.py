@@ -3,7 +3,7 @@
 from llama_index.core.schema import BaseNode, MetadataMode, TextNode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
-from cde_rag import Hit, Record
+from cde_rag import CorpusError, Hit, Record
 
 SOURCE = "ref_doc_id"  # LlamaIndex's key for the document that a node was cut from
 NODE_ID = "_node_id"
@@ -16,8 +16,18 @@ def content(node: BaseNode) -> str:
 
 
 def record_of(node: BaseNode) -> Record:
-    """The record that a node becomes: its embedded text, and beside its metadata all that makes it a node again."""
-    metadata = node_to_metadata_dict(node)
+    """The record that a node becomes: its embedded text, and beside its metadata all that makes it a node again.
+
+    Raises:
+        CorpusError: Metadata that JSON cannot hold.
+    """
+    try:
+        metadata = node_to_metadata_dict(node)
+    except (TypeError, ValueError) as error:
+        raise CorpusError(
+            f"Node {node.node_id}: expected metadata that JSON can hold, found other values ({error}). Make strings or "
+            "numbers of them, or leave them out."
+        ) from error
     sources = dict.fromkeys((SOURCE, "doc_id", "document_id"), node.ref_doc_id)  # LlamaIndex writes "None" for none
     return Record(node.node_id, content(node), metadata={**metadata, **sources, NODE_ID: node.node_id})
 
