@@ -22,6 +22,7 @@ from llama_index.embeddings.cde import CDEEmbedding
 from llama_index_corpora import corpus, sentences
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.event_handlers import BaseEventHandler
+from pydantic import ValidationError
 
 from cde_rag import (
     ContextError,
@@ -119,8 +120,15 @@ def test_a_damaged_file_is_refused(fresh: Fresh, tmp_path: Path) -> None:
 def test_there_is_nothing_to_save_or_load(fresh: Fresh, tmp_path: Path) -> None:
     with pytest.raises(ContextMissingError):
         fresh().save(tmp_path / "docs.context.safetensors")
-    with pytest.raises(ContextMissingError):
+    with pytest.raises(ContextMissingError, match=r"embedding\.persist\(persist_dir\)"):
         CDEEmbedding.from_persist_dir(tmp_path)
+
+
+def test_an_unknown_field_is_refused(fresh: Fresh, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="contxt_path"):
+        fresh(contxt_path=tmp_path / "docs.context.safetensors")
+    embedding = fresh(seed=3)
+    assert CDEEmbedding.from_dict(embedding.to_dict()).seed == 3
 
 
 def test_an_embedder_of_the_core_can_be_taken_over(tiny_folder: str) -> None:

@@ -91,6 +91,18 @@ def test_a_collection_that_forgets_the_name_is_refused(fresh: Fresh) -> None:
     assert not client.collection_exists("essays")
 
 
+async def test_a_collection_that_forgets_the_name_is_refused_async(fresh: Fresh) -> None:
+    embedding, client = fresh(), AsyncQdrantClient(":memory:")
+    embedding.fit([document.text for document in corpus()])
+    forgetful = QdrantVectorStore("essays", aclient=client, dense_vector_name=embedding.vector_name)
+    index = VectorStoreIndex.from_vector_store(forgetful, embed_model=embedding)
+    with pytest.raises(StoreError, match="create_collection"):
+        await index.ainsert_nodes([TextNode(text="money")])
+    with pytest.raises(StoreError, match="create_collection"):
+        await IngestionPipeline(transformations=[embedding], vector_store=forgetful).arun(documents=corpus())
+    assert not await client.collection_exists("essays")
+
+
 async def test_async_clients_work(client: QdrantClient, tiny_folder: str) -> None:
     embedding = CDEEmbedding.from_qdrant(client, "essays", model_name=tiny_folder)
     other = AsyncQdrantClient(":memory:")

@@ -14,7 +14,7 @@ from llama_index.embeddings.cde.callers import Caller, caller_of
 from llama_index.embeddings.cde.events import announced
 from llama_index.embeddings.cde.fitting import FittedEmbedding
 from llama_index.embeddings.cde.marks import SpaceVector, give
-from llama_index.embeddings.cde.spaces import check, check_alike
+from llama_index.embeddings.cde.spaces import check, check_alike, check_async_client
 from typing_extensions import override
 
 
@@ -105,7 +105,9 @@ class CDEEmbedding(FittedEmbedding):
         self, texts: list[str], show_progress: bool = False, **kwargs: Any
     ) -> list[Embedding]:
         """As `get_text_embedding_batch`, in a thread."""
-        return await asyncio.to_thread(self._batch, texts, caller_of(self), show_progress)
+        caller = caller_of(self)
+        await check_async_client(caller)
+        return await asyncio.to_thread(self._batch, texts, caller, show_progress)
 
     @override
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
@@ -115,7 +117,9 @@ class CDEEmbedding(FittedEmbedding):
     @override
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """As `__call__`, in a thread."""
-        return await asyncio.to_thread(self._transform, nodes, caller_of(self), kwargs)
+        caller = caller_of(self)
+        await check_async_client(caller)
+        return await asyncio.to_thread(self._transform, nodes, caller, kwargs)
 
     def _query(self, query: str, caller: Caller) -> Embedding:
         check(caller, self.fingerprint)

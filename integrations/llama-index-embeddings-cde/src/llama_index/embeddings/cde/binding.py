@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
 from llama_index.embeddings.cde.callers import caller_of
 from llama_index.embeddings.cde.inspection import EmbeddingInspection
 from llama_index.embeddings.cde.marks import mark
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
 DEFAULT_MODEL = "cde-mini"
+UNFITTED = "unfitted"  # among the fields in a dictionary, without being one
 CONTEXT_FILE = "cde.context.safetensors"  # in LlamaIndex's folder, beside docstore.json
 
 
@@ -43,6 +44,8 @@ def write(context: Context, path: str | Path) -> None:
 
 class BoundEmbedding(BaseEmbedding):
     """An embedding model that has one context, or waits for it. Thread-safe."""
+
+    model_config = ConfigDict(extra="forbid")  # a mistyped context_path must not pass
 
     model_name: str = Field(default=DEFAULT_MODEL, description="Name of a bundled model, or a folder with a model.")
     context_path: Annotated[str | Path | None, AfterValidator(_as_written)] = Field(
@@ -76,6 +79,11 @@ class BoundEmbedding(BaseEmbedding):
             ContextFormatError: The file is damaged, or of a newer format.
             ContextMissingError: There is no such file.
         """
+        if not Path(path).exists():
+            raise ContextMissingError(
+                f"{path}: there is no such file. The embedding of the vectors writes it: embedding.save(path), or "
+                "embedding.persist(persist_dir) beside storage_context.persist(persist_dir)."
+            )
         return cls(context_path=str(path), fingerprint=Context.load(path).fingerprint, model_name=model_name)
 
     @classmethod
@@ -179,11 +187,17 @@ class BoundEmbedding(BaseEmbedding):
         """
         data = super().to_dict(**kwargs)
         if self.fingerprint is None:
-            data["unfitted"] = uuid4().hex  # no cache of transformations may find what another context made
+            data[UNFITTED] = uuid4().hex  # no cache of transformations may find what another context made
         elif (caller := caller_of(self)).pipeline is not None:  # it asks its cache: where that has the nodes, only this
             check(caller, self.fingerprint)
             mark(caller, self.fingerprint)
         return data
+
+    @classmethod
+    @override
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """The embedding of which `to_dict` gave the fields."""
+        return super().from_dict({name: value for name, value in data.items() if name != UNFITTED}, **kwargs)
 
     @override
     def to_payload(self) -> dict[str, Any]:

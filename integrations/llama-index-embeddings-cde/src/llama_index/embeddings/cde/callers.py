@@ -52,7 +52,7 @@ class Caller:
         return any(word in trace for trace in self.traces for word in ("insert", "refresh", "update"))
 
     @property
-    def stores(self) -> list[object]:
+    def stores(self) -> list[Any]:
         """Where the vectors will be, or are."""
         if self.index is not None:
             context = self.index.storage_context

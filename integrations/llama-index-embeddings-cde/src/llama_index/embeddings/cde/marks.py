@@ -29,7 +29,7 @@ class SpaceVector(list[float]):
 
 def give(node: BaseNode, vector: SpaceVector) -> None:
     """Give a node its embedding; assigned like any other field, it would become a bare list."""
-    node.__dict__["embedding"] = vector
+    vars(node)["embedding"] = vector
 
 
 def marks_on(nodes: Sequence[BaseNode]) -> set[str]:

@@ -82,11 +82,29 @@ def _check_qdrant(store: Any, name: str, fingerprint: str | None) -> None:
         raise ContextMissingError(f"The store's vectors are named {name!r}, and there is no context. {NAMED}")
     if name != vector_name(fingerprint):
         raise ContextMismatchError(expected=repr(name), found=vector_name(fingerprint), remedy=NAMED)
-    if (
-        store.client is not None
-        and not store.enable_hybrid
-        and not store.client.collection_exists(store.collection_name)
-    ):
-        raise StoreError(
-            f"{store.collection_name}: there is no collection, and LlamaIndex makes one without names. {NAMED}"
-        )
+    if _may_forget(store) and store.client is not None and not store.client.collection_exists(store.collection_name):
+        raise _forgotten(store)
+
+
+async def check_async_client(caller: Caller) -> None:
+    """Refuse what `check` refuses of a collection that is not there, where the store has an asynchronous client only.
+
+    Raises:
+        StoreError: The store would name its vectors by nothing.
+    """
+    for store in caller.stores:
+        if _may_forget(store) and store.client is None:
+            client = store._aclient  # noqa: SLF001 - it shows the synchronous one only
+            if not await client.collection_exists(store.collection_name):
+                raise _forgotten(store)
+
+
+def _may_forget(store: Any) -> bool:
+    """Whether a store is LlamaIndex's for Qdrant, and would make a collection without the vectors' name."""
+    return getattr(store, "dense_vector_name", None) is not None and not store.enable_hybrid
+
+
+def _forgotten(store: Any) -> StoreError:
+    return StoreError(
+        f"{store.collection_name}: there is no collection, and LlamaIndex makes one without names. {NAMED}"
+    )
