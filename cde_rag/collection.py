@@ -14,7 +14,7 @@ from cde_rag.embedder import ContextualEmbedder
 from cde_rag.following import ActiveEmbedder, loaded
 from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
-from cde_rag.intake import from_columns
+from cde_rag.intake import check_parent_key, from_columns
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Damage, Hit, Record, Store
 from cde_rag.texts import check_positive, reject_str
@@ -60,10 +60,9 @@ class Collection:
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
-            ValueError: A `parent_key` that filters cannot name.
+            ValueError: A `parent_key` that filters cannot name, or for a model that reads no siblings.
         """
-        if parent_key is not None and ("." in parent_key or parent_key in ("", "and", "or", "not")):
-            raise ValueError(f"parent_key has to be a key without dots, and not and, or, not; found {parent_key!r}")
+        check_parent_key(parent_key, siblings=embedder.model.config.max_siblings)
         store.create(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,

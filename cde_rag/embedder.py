@@ -112,7 +112,7 @@ class ContextualEmbedder:
         if (strategy == "strata") != (strata is not None):
             raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
         loaded = _loaded(model, device, dtype)
-        context_size = _context_size(loaded, context_size)
+        context_size = context_size_for(loaded, context_size)
         if strategy == "random":
             sample = sample_random(texts, context_size, seed=seed)
         elif strategy == "clusters":
@@ -274,12 +274,12 @@ def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: st
 
 
 def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "texts dim"]:
-    """Unit vectors; what has that norm already stays as it is, to the bit."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors if np.allclose(norms, 1, atol=1e-5) else vectors / norms
+    return vectors if np.allclose(norms, 1, atol=1e-5) else vectors / norms  # what has norm 1 stays, to the bit
 
 
-def _context_size(model: CDEModel, asked: int | None) -> int:
+def context_size_for(model: CDEModel, asked: int | None) -> int:
+    """How many context documents a model is given; ValueError where it takes another number than the one asked for."""
     expected = model.context_size
     if expected is None:
         return ANY_CONTEXT_SIZE if asked is None else asked

@@ -38,6 +38,22 @@ def _named_parent(record: Record, parent_key: str | None) -> object:
     return None if value == "" else value
 
 
+def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
+    """Refuse a parent key that cannot be used.
+
+    Args:
+        parent_key: A top-level metadata key; None where parents are not used.
+        siblings: How many siblings the model reads.
+
+    Raises:
+        ValueError: Filters cannot name it, or the model reads no siblings.
+    """
+    if parent_key is not None and ("." in parent_key or parent_key in ("", "and", "or", "not")):
+        raise ValueError(f"parent_key has to be a key without dots, and not and, or, not; found {parent_key!r}")
+    if parent_key is not None and not siblings:
+        raise ValueError(f"This model reads no siblings, found parent_key={parent_key!r}. Leave it out.")
+
+
 def from_columns(
     texts: Iterable[str],
     *,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cde_rag.collection import Collection
 from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedder import ContextualEmbedder, context_size_for
 from cde_rag.errors import StoreError
 from cde_rag.following import bound
 from cde_rag.generations import Recontextualization, complete, report
@@ -43,7 +43,7 @@ def recontextualize(
     collection: Collection,
     *,
     seed: int = 0,
-    context_size: int = 512,
+    context_size: int | None = None,
     strategy: str = "random",
     model: CDEModel | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -57,7 +57,7 @@ def recontextualize(
     Args:
         collection: Open.
         seed: Of the sample.
-        context_size: Documents of the context.
+        context_size: Documents of the context; as many as the model expects, or 512, by default.
         strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
         model: Another model; its vectors are as long as the collection's. Readers with the old one cannot follow then:
             they have to open the collection again.
@@ -69,15 +69,16 @@ def recontextualize(
     """
     started, store = time.monotonic(), collection.store
     model = collection.embedder.model if model is None else model
+    size = context_size_for(model, context_size)
     if model.dim != store.manifest().dim:
         raise StoreError(f"Expected a model with vectors of length {store.manifest().dim}, found {model.dim}.")
     with store.lease():
-        number = _unfinished(store, model, seed=seed, context_size=context_size, strategy=strategy)
+        number = _unfinished(store, model, seed=seed, context_size=size, strategy=strategy)
         if number is None:
             embedder = ContextualEmbedder.from_corpus(
                 (embedded_text(row.record) for row in rows(store, None)),
                 model=model,
-                context_size=context_size,
+                context_size=size,
                 seed=seed,
                 strategy=strategy,
             )
@@ -126,8 +127,9 @@ def _unfinished(store: Store, model: CDEModel, *, seed: int, context_size: int, 
         if generation.number <= active:
             break
         context = Context.from_bytes(store.context(generation.number), where="The context in the store")
-        begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.size)
-        wanted = (model.identity, seed, strategy, min(context_size, context.manifest.documents_seen))
+        begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.manifest.context_size)
+        size = model.context_size or min(context_size, context.manifest.documents_seen)
+        wanted = (model.identity, seed, strategy, size)
         if found is None and begun_with == wanted:
             found = generation.number
         else:

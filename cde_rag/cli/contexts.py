@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def recontextualize(
     collection: CollectionArgument,
     seed: Annotated[int, typer.Option(help="Of the new context's sample.")] = 0,
-    context_size: Annotated[int, typer.Option(min=1, help="Documents of the new context.")] = 512,
+    context_size: Annotated[
+        int | None, typer.Option(min=1, help="Documents of the new context. [default: 512]")
+    ] = None,
     strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each of so many centroids.")] = (
         "random"
     ),

