@@ -95,6 +95,10 @@ def test_a_users_summary_stays(fresh: Fresh) -> None:
     index.summary = "Banks and rivers"
     index.insert(Document(text="money"))
     assert index.summary == "Banks and rivers"
+    began_empty = VectorStoreIndex([], embed_model=embedding)
+    began_empty.summary = "Banks and rivers"
+    began_empty.insert(Document(text="money"))
+    assert began_empty.summary == "Banks and rivers"
 
 
 def test_two_indexes_share_one_space_with_a_warning(fresh: Fresh) -> None:

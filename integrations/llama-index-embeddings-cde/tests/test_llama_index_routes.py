@@ -12,6 +12,7 @@ from llama_index.core import (
     VectorStoreIndex,
     load_index_from_storage,
 )
+from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.graph_stores.types import KG_NODES_KEY, EntityNode
 from llama_index.core.indices.property_graph import VectorContextRetriever
 from llama_index.core.ingestion import IngestionCache, IngestionPipeline
@@ -89,16 +90,20 @@ def test_a_graph_store_of_another_context_is_refused(fitted: Fitted) -> None:
         )
         with pytest.raises(ContextMismatchError):
             index.insert(Document(text="money"))
+    read = SimplePropertyGraphStore(built.property_graph_store.graph)  # as from a file, without its vector store
+    index = PropertyGraphIndex.from_existing(property_graph_store=read, embed_model=fitted(1), **GRAPH)
+    with pytest.warns(CDEWarning, match="build the index anew"):
+        index.insert(Document(text="money"))
 
 
 def test_one_store_takes_vectors_of_one_context(fitted: Fitted) -> None:
     storage = StorageContext.from_defaults(vector_store=SimpleVectorStore())
-    VectorStoreIndex.from_documents(corpus(), storage_context=storage, embed_model=fitted(0))
+    index = VectorStoreIndex.from_documents(corpus(), storage_context=storage, embed_model=fitted(0))
     with pytest.raises(ContextMismatchError):
         VectorStoreIndex.from_documents(corpus(seed=1), storage_context=storage, embed_model=fitted(1))
     with pytest.raises(ContextMismatchError):
         IngestionPipeline(transformations=[fitted(1)], vector_store=storage.vector_store).run(documents=corpus(seed=1))
-    storage.vector_store.clear()
+    storage.vector_store.delete_nodes(list(index.index_struct.nodes_dict))  # of an empty store the mark says nothing
     VectorStoreIndex.from_documents(corpus(seed=1), storage_context=storage, embed_model=fitted(1))
 
 
@@ -173,6 +178,27 @@ def test_a_users_summary_is_no_way_around(fitted: Fitted, tmp_path: Path) -> Non
         again.as_retriever().retrieve("money")
     with pytest.raises(ContextMismatchError):
         again.insert(Document(text="money"))
+
+
+def test_the_line_in_a_users_summary_tells(fitted: Fitted) -> None:
+    index = VectorStoreIndex.from_documents(corpus(), embed_model=fitted(0))
+    index.summary = f"Banks and rivers. {index.summary}."
+    index.vector_store.clear()  # as a store that keeps no note
+    with pytest.raises(ContextMismatchError):
+        index.as_retriever(embed_model=fitted(1)).retrieve("money")
+
+
+class TextStore(SimpleVectorStore):
+    """Keeps texts too; the index keeps its nodes nevertheless if told to."""
+
+    stores_text: bool = True
+
+
+def test_nodes_beside_a_store_of_texts_tell_nothing(fitted: Fitted) -> None:
+    index = VectorStoreIndex.from_vector_store(TextStore(), embed_model=fitted(0), store_nodes_override=True)
+    index.insert(Document(text="money"))
+    index.vector_store.clear()
+    index.insert(Document(text="river"))
 
 
 def test_an_index_that_began_empty_is_marked(fitted: Fitted) -> None:

@@ -64,20 +64,19 @@ def mark(caller: Caller, fingerprint: str) -> None:
         return
     for store in caller.stores:
         _write(store, fingerprint)
-    if caller.struct is not None and caller.struct.summary is None and (caller.builds or _awaits_nodes(caller)):
+    if caller.struct is not None and caller.struct.summary is None and (caller.builds or _nodes(caller) == 0):
         caller.struct.summary = SUMMARY.format(fingerprint)
 
 
 def _unmarked(caller: Caller) -> bool:
-    nodes = isinstance(caller.struct, IndexDict) and bool(caller.struct.nodes_dict)
-    return (nodes or any(holds_vectors(store) for store in caller.stores)) and not marks_of(caller)
+    return bool(_nodes(caller) or any(holds_vectors(store) for store in caller.stores)) and not marks_of(caller)
 
 
-def _awaits_nodes(caller: Caller) -> bool:
-    """Whether an index was built of nothing, over a store whose vectors it would have to know."""
-    store = None if caller.index is None else caller.index.storage_context.vector_store
-    empty = isinstance(caller.struct, IndexDict) and not caller.struct.nodes_dict
-    return empty and store is not None and not store.stores_text
+def _nodes(caller: Caller) -> int | None:
+    """How many nodes an index has vectors of; None where that is for its store to know."""
+    if caller.index is None or not isinstance(caller.struct, IndexDict):
+        return None
+    return None if caller.index.storage_context.vector_store.stores_text else len(caller.struct.nodes_dict)
 
 
 def _read(store: object) -> str | None:

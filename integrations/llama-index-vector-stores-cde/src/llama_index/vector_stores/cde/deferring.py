@@ -47,7 +47,7 @@ class CollectionEmbedding(BaseEmbedding):
 
     @override
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """The fields, with the fingerprint, and a number that keeps caches of transformations from handing on nothing."""
+        """The fields, with the fingerprint, and a number that keeps caches of pipelines from handing on nothing."""
         space = self._collection.embedder.fingerprint
         return {**super().to_dict(**kwargs), "fingerprint": space, "deferred": uuid4().hex}
 
