@@ -38,7 +38,7 @@ lint: $(READY) ## style, types, layers, oldest Python
 	@echo "layers: import-linter"
 	@$(BIN)/lint-imports --no-logo
 	@echo "oldest Python: vermin"
-	@$(BIN)/vermin --quiet --no-tips --violations --target=3.10- cde_rag training
+	@$(BIN)/vermin --quiet --no-tips --violations --target=3.10- cde_rag integrations training
 
 clean: ## remove .venv and everything that tools left behind
 	rm -rf $(VENV) dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
