@@ -70,8 +70,8 @@ MUTATIONS = (
     ),
     Mutation(
         "callers.py",
-        "    if any(_holds_vectors(",
-        "    if False and any(_holds_vectors(",
+        "    if any(holds_vectors(",
+        "    if False and any(holds_vectors(",
         "building.py::test_a_store_with_vectors_gets_no_second_context",
     ),
     Mutation(
@@ -102,26 +102,44 @@ MUTATIONS = (
     ),
     Mutation(
         "fitting.py",
-        " and caller.index not in self._builds",
+        " caller.index not in self._builds and",
         "",
         "building.py::test_the_first_slice_warns_of_both_remedies",
     ),
     Mutation(
         "fitting.py",
-        " and not self._awaits_build",
-        "",
+        "    if 2 * shared",
+        "    if False and 2 * shared",
         "building.py::test_both_remedies_of_the_first_slice_see_all",
     ),
     Mutation(
         "fitting.py",
-        "= caller.index is None",
-        "= False",
-        "building.py::test_a_property_graph_embeds_in_the_context_of_its_transformation",
+        "    if 2 * shared",
+        "    if True or 2 * shared",
+        "building.py::test_what_comes_after_the_context_was_made_is_compared_with_it",
+    ),
+    Mutation(
+        "fitting.py",
+        " * min(len(unique), seen):",
+        " * seen:",
+        "building.py::test_a_part_of_a_large_corpus_is_known",
+    ),
+    Mutation(
+        "callers.py",
+        "    if caller.pipeline is None:\n        return caller.builds",
+        "    if True:\n        return caller.builds",
+        "building.py::test_what_comes_after_the_context_was_made_is_compared_with_it",
+    ),
+    Mutation(
+        "callers.py",
+        "if isinstance(made, type) and issubclass(made, BaseIndex):",
+        "if False:",
+        "building.py::test_a_part_of_the_framework_may_build_an_index",
     ),
     Mutation(
         "fitting.py",
         "                _warn_reused(",
-        "                str(",
+        "                id(self) or _warn_reused(",
         "building.py::test_a_second_build_warns_that_the_context_is_reused",
     ),
     Mutation(
@@ -133,8 +151,8 @@ MUTATIONS = (
     # Spaces are kept apart
     Mutation(
         "spaces.py",
-        "if found and fingerprint is not None and",
-        "if False and",
+        "        for mark in marks_of(caller) - {fingerprint}:",
+        "        for mark in ():",
         "mixing.py::test_a_reloaded_index_with_another_context_is_refused",
     ),
     Mutation(
@@ -157,14 +175,14 @@ MUTATIONS = (
     ),
     Mutation(
         "fitting.py",
-        "                mark(caller.struct, self.fingerprint)",
+        "                mark(caller, self.fingerprint)",
         "                pass",
         "mixing.py::test_the_mark_is_there_by_every_way_to_build",
     ),
     Mutation(
-        "spaces.py",
-        "struct is not None and struct.summary is None",
-        "struct is not None",
+        "marks.py",
+        "caller.struct.summary is None and (",
+        "(",
         "mixing.py::test_a_users_summary_stays",
     ),
     Mutation(
@@ -185,7 +203,116 @@ MUTATIONS = (
         "False",
         "qdrant.py::test_a_collection_that_forgets_the_name_is_refused",
     ),
+    Mutation(
+        "base.py",
+        "        await check_async_client(caller)\n        return await asyncio.to_thread(self._batch",
+        "        return await asyncio.to_thread(self._batch",
+        "qdrant.py::test_a_collection_that_forgets_the_name_is_refused_async",
+    ),
+    Mutation(
+        "base.py",
+        "        await check_async_client(caller)\n        return await asyncio.to_thread(self._transform",
+        "        return await asyncio.to_thread(self._transform",
+        "qdrant.py::test_a_collection_that_forgets_the_name_is_refused_async",
+    ),
+    Mutation(
+        "callers.py",
+        "if isinstance(self.component, BaseRetriever):",
+        "if False:",
+        "routes.py::test_a_reloaded_property_graph_with_another_context_is_refused",
+    ),
+    Mutation(
+        "marks.py",
+        "        _graphs[store] = fingerprint",
+        "        pass",
+        "routes.py::test_a_graph_store_of_another_context_is_refused",
+    ),
+    Mutation(
+        "marks.py",
+        '        store.data.metadata_dict[KEY] = {"fingerprint": fingerprint}',
+        "        pass",
+        "routes.py::test_one_store_takes_vectors_of_one_context",
+    ),
+    Mutation(
+        "marks.py",
+        "    if any(holds_vectors(store) for store in caller.stores):",
+        "    if True:",
+        "routes.py::test_one_store_takes_vectors_of_one_context",
+    ),
+    Mutation(
+        "marks.py",
+        "    if _unmarked(caller):\n        warnings",
+        "    if False:\n        warnings",
+        "routes.py::test_vectors_without_a_mark_are_warned_of",
+    ),
+    Mutation(
+        "marks.py",
+        "    if _unmarked(caller):\n        return\n",
+        "",
+        "routes.py::test_vectors_without_a_mark_are_warned_of",
+    ),
+    Mutation(
+        "marks.py",
+        "bool(_nodes(caller) or any(",
+        "(any(",
+        "routes.py::test_vectors_without_a_mark_are_warned_of",
+    ),
+    Mutation(
+        "marks.py",
+        " or _nodes(caller) == 0",
+        "",
+        "routes.py::test_an_index_that_began_empty_is_marked",
+    ),
+    Mutation(
+        "marks.py",
+        'vars(node)["embedding"] = vector',
+        "node.embedding = vector",
+        "routes.py::test_nodes_with_vectors_of_another_context_are_refused",
+    ),
+    Mutation(
+        "fitting.py",
+        "            check_brought(caller, self.fingerprint)\n",
+        "",
+        "routes.py::test_nodes_with_vectors_of_another_context_are_refused",
+    ),
+    Mutation(
+        "base.py",
+        "            check_alike(",
+        "            print(",
+        "routes.py::test_a_build_has_one_embedding",
+    ),
+    Mutation(
+        "base.py",
+        "of_index.space()",
+        "of_index.fingerprint",
+        "routes.py::test_equal_embeddings_are_one",
+    ),
+    Mutation(
+        "binding.py",
+        "            check(caller, self.fingerprint)\n",
+        "",
+        "routes.py::test_what_a_pipelines_cache_gives_is_of_the_stores_context",
+    ),
+    Mutation(
+        "binding.py",
+        "            mark(caller, self.fingerprint)\n",
+        "",
+        "routes.py::test_what_a_pipelines_cache_gives_is_of_the_stores_context",
+    ),
+    Mutation(
+        "marks.py",
+        "None if caller.index.storage_context.vector_store.stores_text else",
+        "",
+        "routes.py::test_nodes_beside_a_store_of_texts_tell_nothing",
+    ),
     # A context goes with its embedding
+    Mutation(
+        "fitting.py",
+        "            write(embedder.context, self.context_path)",
+        "            self._bind(embedder.context, embedder)\n            write(embedder.context, self.context_path)",
+        "keeping.py::test_a_context_that_cannot_be_written_is_not_used",
+    ),
+    Mutation("binding.py", 'extra="forbid"', 'extra="ignore"', "keeping.py::test_an_unknown_field_is_refused"),
     Mutation(
         "binding.py",
         "if self.fingerprint not in (None, context.fingerprint):",
@@ -226,7 +353,7 @@ MUTATIONS = (
     # Caches and events
     Mutation(
         "binding.py",
-        'data["unfitted"] = uuid4().hex',
+        "data[UNFITTED] = uuid4().hex",
         "pass",
         "keeping.py::test_a_pipelines_cache_gives_no_vectors_to_an_embedding_without_context",
     ),
@@ -324,6 +451,20 @@ MUTATIONS = (
         'raise ContextError("The embedding of a collection stays',
         'return super().__getstate__()\n        raise ContextError("The embedding of a collection stays',
         "vector_store.py::test_the_embedding_of_a_collection_goes_to_no_other_store",
+        STORE,
+    ),
+    Mutation(
+        "deferring.py",
+        '"deferred": uuid4().hex',
+        '"deferred": "the same"',
+        "vector_store.py::test_no_cache_keeps_what_the_embedding_of_a_collection_gives",
+        STORE,
+    ),
+    Mutation(
+        "nodes.py",
+        "except (TypeError, ValueError) as error:",
+        "except KeyError as error:",
+        "vector_store.py::test_what_json_cannot_hold_is_refused",
         STORE,
     ),
     Mutation(
