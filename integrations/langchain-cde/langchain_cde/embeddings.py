@@ -155,7 +155,7 @@ class CDEEmbeddings(Embeddings):
         return cache_namespace(self.fingerprint, role)
 
     def record_namespace(self, name: str) -> str:
-        """A record manager's namespace for the index `name`: in a new context `index` then skips nothing."""
+        """A record manager's namespace for the index `name`, or for that of another context's namespace."""
         return record_namespace(self.fingerprint, name)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cde_rag import ContextError
-from langchain_cde.space import Role, cache_namespace, record_namespace
+from langchain_cde.space import Role, cache_namespace, record_name, record_namespace
 
 
 def require_named_space(fingerprint: str) -> None:
@@ -62,7 +62,8 @@ def _check_records(variables: Mapping[str, Any], fingerprint: str) -> None:
     if expected not in namespace:
         raise ContextError(
             f"A record manager needs a namespace with {expected!r}, or it skips all documents when the context "
-            f"changes; found {namespace!r:.200}. Make it with namespace=embeddings.record_namespace({namespace!r:.80})."
+            f"changes; found {namespace!r:.200}. "
+            f"Make it with namespace=embeddings.record_namespace({record_name(namespace)!r})."
         )
 
 

@@ -1,11 +1,13 @@
 """The names of a vector space at LangChain's borders: in keys, namespaces and on vectors themselves."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from cde_rag import ContextMismatchError
 
 Role: TypeAlias = Literal["document", "query"]
+_RECORDS = re.compile("cde/[0-9a-f]{64}/")
 
 
 class SpaceVector(list[float]):
@@ -40,5 +42,11 @@ def cache_namespace(fingerprint: str, role: Role) -> str:
 
 
 def record_namespace(fingerprint: str, name: str) -> str:
-    """The namespace of a record manager."""
-    return f"cde/{fingerprint}/{name}"
+    """The namespace of a record manager; `name` may be one that was made for another space."""
+    return f"cde/{fingerprint}/{record_name(name)}"
+
+
+def record_name(namespace: str) -> str:
+    """What `record_namespace` was given."""
+    found = _RECORDS.match(namespace)
+    return namespace[found.end() :] if found else namespace

@@ -5,6 +5,7 @@
 # LangChain's signatures end in **kwargs; here an argument that is not known is an error and not passed over.
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from cde_rag import Collection
+from cde_rag import Collection, StoreError
 from cde_rag.diversity import marginal_relevance
 from cde_rag.stores.base import Store
 from cde_rag.texts import check_positive, reject_str
@@ -33,9 +34,18 @@ class CDEVectorStore(VectorStore):
 
     Args:
         collection: From `Collection.create` or `Collection.open`; `from_documents` makes one.
+
+    Raises:
+        TypeError: A path, a store or embeddings in place of the collection.
     """
 
     def __init__(self, collection: Collection) -> None:
+        if isinstance(collection, str | PathLike | Store | Embeddings):
+            raise TypeError(
+                f"CDEVectorStore expects a cde_rag.Collection, found {type(collection).__name__}. Open one with "
+                'CDEVectorStore(Collection.open(FaissStore("papers.faiss"))), or make one with '
+                "CDEVectorStore.from_documents(documents, embeddings, store=…)."
+            )
         self.collection = collection
 
     @classmethod
@@ -62,15 +72,24 @@ class CDEVectorStore(VectorStore):
 
         Raises:
             ContextMissingError: The embedding has no context.
-            StoreError: There is a collection in the store already; open that with `Collection.open(store)`.
-            TypeError: Another kind of embedding.
+            StoreError: There is a collection in the store already: `CDEVectorStore(Collection.open(store))`.
+            TypeError: Another kind of embedding, or no store.
         """
         if not isinstance(embedding, CDEEmbeddings):
             raise TypeError(
                 f"CDEVectorStore embeds with the CDEEmbeddings of its context, found {type(embedding).__name__}. Give "
                 "CDEEmbeddings.from_documents(documents); it needs no cache, as what is stored is not embedded again."
             )
-        created = cls(Collection.create(store, embedding.embedder, parent_key=parent_key))
+        if not isinstance(store, Store):
+            raise TypeError(
+                f"CDEVectorStore keeps its documents in a store of cde_rag, found {type(store).__name__}. Give "
+                'store=FaissStore("papers.faiss"), from cde_rag.stores.faiss, or another of cde_rag.stores.'
+            )
+        try:
+            created = cls(Collection.create(store, embedding.embedder, parent_key=parent_key))
+        except StoreError as error:
+            error.args = (str(error).replace("Collection.open(…)", "CDEVectorStore(Collection.open(store))"),)
+            raise
         created.add_texts(texts, metadatas, ids=ids)
         return created
 

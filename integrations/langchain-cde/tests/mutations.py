@@ -77,9 +77,21 @@ MUTATIONS = (
     ),
     Mutation(
         "space.py",
-        'f"cde/{fingerprint}/{name}"',
-        'f"cde/{name}"',
+        'f"cde/{fingerprint}/{record_name(name)}"',
+        'f"cde/{record_name(name)}"',
         f"{KEEPERS}::test_in_a_new_context_nothing_is_skipped",
+    ),
+    Mutation(
+        "space.py",
+        "/{record_name(name)}",
+        "/{name}",
+        f"{EMBEDDINGS}::test_a_record_managers_namespace_moves_to_a_new_context",
+    ),
+    Mutation(
+        "keepers.py",
+        "{record_name(namespace)!r}",
+        "{namespace!r:.80}",
+        f"{KEEPERS}::test_the_namespace_that_the_refusal_advises_is_the_right_one",
     ),
     # Caches
     Mutation(
@@ -175,6 +187,24 @@ MUTATIONS = (
         f"{QDRANT}::test_of_several_contexts_one_has_to_be_named",
     ),
     # The vector store
+    Mutation(
+        "vector_store.py",
+        "if isinstance(collection, str | PathLike | Store | Embeddings):",
+        "if False:",
+        f"{STORE}::test_a_path_or_a_store_is_not_taken_for_a_collection",
+    ),
+    Mutation(
+        "vector_store.py",
+        "if not isinstance(store, Store):",
+        "if False:",
+        f"{STORE}::test_a_path_is_not_taken_for_a_store",
+    ),
+    Mutation(
+        "vector_store.py",
+        '.replace("Collection.open(…)", "CDEVectorStore(Collection.open(store))")',
+        "",
+        f"{STORE}::test_a_store_in_use_is_not_filled_from_another_context",
+    ),
     Mutation(
         "vector_store.py",
         "if not isinstance(embedding, CDEEmbeddings):",

@@ -23,6 +23,10 @@ def test_the_examples_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"(game 7 Paragraph \d: rule \d+ of game 7\.\n){5}", done.stdout)
+    later = subprocess.run(
+        [sys.executable, "-W", "error", "-c", blocks[1]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert later.returncode == 0, later.stderr
 
 
 def test_links_lead_somewhere() -> None:

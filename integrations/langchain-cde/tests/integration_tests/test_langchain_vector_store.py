@@ -17,10 +17,13 @@ from cde_rag import (
     ContextError,
     ContextMismatchError,
     ContextMissingError,
+    ContextualEmbedder,
     CorpusError,
     FilterError,
     Record,
+    SmallContextWarning,
     StoreError,
+    recontextualize,
 )
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDERetriever, CDEVectorStore
@@ -339,6 +342,26 @@ async def test_index_skips_nothing_for_what_another_context_has_seen(
     assert index(documents, right, elsewhere, **settings)["num_added"] == elsewhere.collection.count() == 30
 
 
+def test_index_goes_on_after_a_new_context_in_the_order_that_the_readme_tells(
+    empty: CDEVectorStore, documents: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"cleanup": "full", "key_encoder": "sha256"}
+    old = empty.embeddings.record_namespace("papers")
+    records = InMemoryRecordManager(old)
+    index(documents, records, empty, **settings)
+    index(documents[1:], records, empty, **settings)
+    with pytest.warns(SmallContextWarning):
+        recontextualize(empty.collection, seed=1)
+    records = InMemoryRecordManager(empty.embeddings.record_namespace(old))
+    before = {record.id for record in empty.collection.scroll()}
+    with monkeypatch.context() as without:
+        without.setattr(ContextualEmbedder, "embed_passages", None)
+        index(documents[1:], records, empty, **settings)
+    assert {record.id for record in empty.collection.scroll()} == before
+    assert index(documents[2:], records, empty, **settings)["num_deleted"] == 1
+    assert empty.collection.count() == 28
+
+
 # Contexts that must not meet
 
 
@@ -350,10 +373,23 @@ def test_a_store_is_made_with_a_context_or_not_at_all(documents: list[Document],
     assert not FaissStore(tmp_path / "c").exists()
 
 
+def test_a_path_or_a_store_is_not_taken_for_a_collection(embeddings: CDEEmbeddings, tmp_path: Path) -> None:
+    for wrong in (str(tmp_path / "c"), tmp_path / "c", FaissStore(tmp_path / "c"), embeddings):
+        with pytest.raises(TypeError, match=rf"found {type(wrong).__name__}\. .*Collection\.open\(FaissStore\("):
+            CDEVectorStore(wrong)  # type: ignore[arg-type]
+
+
+def test_a_path_is_not_taken_for_a_store(documents: list[Document], embeddings: CDEEmbeddings, tmp_path: Path) -> None:
+    for wrong in (str(tmp_path / "c"), tmp_path / "c"):
+        with pytest.raises(TypeError, match=rf"found {type(wrong).__name__}\. .*store=FaissStore\("):
+            CDEVectorStore.from_documents(documents, embeddings, store=wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_store_in_use_is_not_filled_from_another_context(
     store: CDEVectorStore, documents: list[Document], others: CDEEmbeddings, tmp_path: Path
 ) -> None:
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=r"Open it with CDEVectorStore\(Collection\.open\(store\)\)"):
         CDEVectorStore.from_documents(documents, others, store=FaissStore(tmp_path / "store"))
     with pytest.raises(ContextMismatchError, match=r"Collection\.open"):
         CDEVectorStore(Collection(FaissStore(tmp_path / "store"), others.embedder))

@@ -159,3 +159,11 @@ def test_names_tell_context_and_role(embeddings: CDEEmbeddings, others: CDEEmbed
     ]
     assert len(set(names)) == 6
     assert all(embeddings.fingerprint in name for name in names[:3])
+
+
+def test_a_record_managers_namespace_moves_to_a_new_context(embeddings: CDEEmbeddings, others: CDEEmbeddings) -> None:
+    for name in ("papers", "", "cde/papers", "shelf/cde/papers"):
+        right = embeddings.record_namespace(name)
+        assert right == f"cde/{embeddings.fingerprint}/{name}"
+        assert embeddings.record_namespace(right) == right
+        assert embeddings.record_namespace(others.record_namespace(name)) == right

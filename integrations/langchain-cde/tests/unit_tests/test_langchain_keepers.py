@@ -1,6 +1,7 @@
 """Caches and record managers whose names do not tell the context are refused before they keep anything."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,15 @@ def test_a_record_manager_of_no_context_is_refused_before_anything_is_stored(
             index(DOCUMENTS, records, store, key_encoder="sha256")
         assert records.list_keys() == []
         assert store.store == {}
+
+
+def test_the_namespace_that_the_refusal_advises_is_the_right_one(
+    embeddings: CDEEmbeddings, others: CDEEmbeddings
+) -> None:
+    name = "the papers of a long shelf"
+    for namespace in (name, others.record_namespace(name)):
+        with pytest.raises(ContextError, match=re.escape(f"embeddings.record_namespace({name!r})")):
+            index(DOCUMENTS, InMemoryRecordManager(namespace), InMemoryVectorStore(embeddings), key_encoder="sha256")
 
 
 def test_in_a_new_context_nothing_is_skipped(embeddings: CDEEmbeddings, others: CDEEmbeddings) -> None:
