@@ -371,9 +371,9 @@ MUTATIONS = (
     ),
     Mutation(
         "base.py",
-        "        if given:\n            return embedder.embed_documents(",
-        "        if given:\n            return self._cached('document', texts, lambda part: embedder.embed_documents("
-        "part).tolist())\n            embedder.embed_documents(",
+        "        if given:\n            return embed_documents(",
+        "        if given:\n            return self._cached('document', texts, lambda part: embed_documents("
+        "embedder, part, None, progress=False))\n            embed_documents(",
         "keeping.py::test_what_depends_on_siblings_is_not_cached",
     ),
     Mutation(

@@ -86,5 +86,12 @@ def test_the_payload_has_no_more_than_names(embedding: CDEEmbedding) -> None:
 
 
 def test_long_texts_are_warned_of(embedding: CDEEmbedding) -> None:
-    with pytest.warns(TruncationWarning):
+    with pytest.warns(TruncationWarning, match=r"1 of 1 texts .*SentenceSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"):
         embedding.get_text_embedding("money " * 100)
+
+
+@pytest.mark.parametrize("wrong", [["a"], "a", [TextNode(text="a"), None]])
+def test_what_is_no_node_is_refused(wrong: list[TextNode]) -> None:
+    for make in (CDEEmbedding.from_documents, CDEEmbedding.from_nodes):
+        with pytest.raises(TypeError, match=rf"{make.__name__} expects .* found (str|NoneType) .*Document\(text="):
+            make(wrong)

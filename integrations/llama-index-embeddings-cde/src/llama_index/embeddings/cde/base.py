@@ -7,7 +7,7 @@ from typing import Any
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import Embedding
 from llama_index.core.ingestion import run_transformations
-from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from llama_index.core.schema import BaseNode, TransformComponent
 from llama_index.embeddings.cde.binding import DEFAULT_MODEL
 from llama_index.embeddings.cde.caching import through_cache
 from llama_index.embeddings.cde.callers import Caller, caller_of
@@ -15,6 +15,7 @@ from llama_index.embeddings.cde.events import announced
 from llama_index.embeddings.cde.fitting import FittedEmbedding
 from llama_index.embeddings.cde.marks import SpaceVector, give
 from llama_index.embeddings.cde.spaces import check, check_alike, check_async_client
+from llama_index.embeddings.cde.texts import content, embed_documents, nodes_only
 from typing_extensions import override
 
 
@@ -29,7 +30,7 @@ class CDEEmbedding(FittedEmbedding):
 
     Example:
         embedding = CDEEmbedding(context_path="papers.context.safetensors")
-        transformations = [SentenceSplitter(chunk_size=200), embedding]
+        transformations = [SentenceSplitter(chunk_size=170, chunk_overlap=20), embedding]
         index = VectorStoreIndex.from_documents(documents, transformations=transformations, embed_model=embedding)
     """
 
@@ -60,7 +61,9 @@ class CDEEmbedding(FittedEmbedding):
 
         Raises:
             CorpusError: No text.
+            TypeError: Something else than Documents or nodes.
         """
+        documents = nodes_only(documents, call="from_documents")
         steps = Settings.transformations if transformations is None else transformations
         nodes = run_transformations(documents, steps, in_place=False)
         return cls.from_nodes(nodes, model_name=model_name, context_size=context_size, seed=seed)
@@ -70,8 +73,9 @@ class CDEEmbedding(FittedEmbedding):
         cls, nodes: Sequence[BaseNode], *, model_name: str = DEFAULT_MODEL, context_size: int = 512, seed: int = 0
     ) -> "CDEEmbedding":
         """Make the context of nodes, as they will be embedded; arguments and errors as in `from_documents`."""
+        texts = [content(node) for node in nodes_only(nodes, call="from_nodes")]
         embedding = cls(model_name=model_name, context_size=context_size, seed=seed)
-        embedding.fit([_content(node) for node in nodes])
+        embedding.fit(texts)
         return embedding
 
     @override
@@ -134,7 +138,7 @@ class CDEEmbedding(FittedEmbedding):
             return self._documents(texts, None, progress=progress)
 
     def _transform(self, nodes: Sequence[BaseNode], caller: Caller, options: Mapping[str, Any]) -> Sequence[BaseNode]:
-        full = [(node, text) for node in nodes if (text := _content(node)).strip()]  # an index skips the others, too
+        full = [(node, text) for node in nodes if (text := content(node)).strip()]  # an index skips the others, too
         texts = [text for _, text in full]
         self._admit(texts, caller, {node.ref_doc_id or node.node_id for node in nodes})
         if isinstance(of_index := options.get("embed_model"), CDEEmbedding):
@@ -156,8 +160,8 @@ class CDEEmbedding(FittedEmbedding):
         self._with_parent += given
         self._without_parent += len(texts) - given
         if given:
-            return embedder.embed_documents(texts, parents=parents, progress=progress).tolist()
-        return self._cached("document", texts, lambda part: embedder.embed_documents(part, progress=progress).tolist())
+            return embed_documents(embedder, texts, parents, progress=progress)
+        return self._cached("document", texts, lambda part: embed_documents(embedder, part, None, progress=progress))
 
     def _cached(
         self, role: str, texts: Sequence[str], embed: Callable[[Sequence[str]], list[Embedding]]
@@ -182,7 +186,3 @@ class CDEEmbedding(FittedEmbedding):
     @override
     def _get_text_embeddings(self, texts: list[str]) -> list[Embedding]:
         return self._documents(texts, None)
-
-
-def _content(node: BaseNode) -> str:
-    return node.get_content(metadata_mode=MetadataMode.EMBED)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
 DEFAULT_MODEL = "cde-mini"
+OFF = "This embedding makes none by itself (auto_fit=False)"
+IN_WORKER = (
+    "A worker process (num_workers) sees a part of the corpus, and makes none. Make the context before the pipeline "
+    "runs, or run it without num_workers"
+)
 UNFITTED = "unfitted"  # among the fields in a dictionary, without being one
 CONTEXT_FILE = "cde.context.safetensors"  # in LlamaIndex's folder, beside docstore.json
 
@@ -61,6 +66,7 @@ class BoundEmbedding(BaseEmbedding):
 
     _context: Context | None = PrivateAttr(default=None)
     _embedder: ContextualEmbedder | None = PrivateAttr(default=None)
+    _makes_none: str = PrivateAttr(default=OFF)  # why, where auto_fit is off
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
     _with_parent: int = PrivateAttr(default=0)
     _without_parent: int = PrivateAttr(default=0)
@@ -214,6 +220,7 @@ class BoundEmbedding(BaseEmbedding):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy in a worker process sees a part of the corpus: it never makes a context."""
         self.__init__(**{**state["fields"], "auto_fit": False})
+        self._makes_none = IN_WORKER
         if self._context is None and state["context"] is not None:
             self._bind(Context.from_bytes(state["context"], where="The context from the main process"))
 

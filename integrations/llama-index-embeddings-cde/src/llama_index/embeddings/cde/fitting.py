@@ -85,7 +85,7 @@ class FittedEmbedding(BoundEmbedding):
                 mark(caller, self.fingerprint)
 
     def _fit_for(self, texts: Sequence[str], caller: Caller, documents: Collection[str]) -> None:
-        reason = refusal(caller, documents) if self.auto_fit else "This embedding makes none by itself (auto_fit=False)"
+        reason = refusal(caller, documents) if self.auto_fit else self._makes_none
         if reason is not None:
             raise ContextMissingError(f"There is no context. {reason}. {REMEDY}")
         partial = len(texts) == getattr(caller.index, "_insert_batch_size", None)

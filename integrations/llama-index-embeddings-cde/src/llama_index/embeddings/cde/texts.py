@@ -1,0 +1,69 @@
+"""What goes into the embedder: the texts of nodes, and a warning where they are longer than the model reads."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+
+from llama_index.core.base.embeddings.base import Embedding
+from llama_index.core.schema import BaseNode, MetadataMode
+
+from cde_rag import ContextualEmbedder, TruncationWarning
+from cde_rag.siblings import sibling_positions
+
+
+def content(node: BaseNode) -> str:
+    """What of a node is embedded."""
+    return node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def nodes_only(nodes: Iterable[object], *, call: str) -> list[BaseNode]:
+    """The nodes, if they are such.
+
+    Args:
+        nodes: What the caller was given.
+        call: Name of the called function, for the message.
+
+    Raises:
+        TypeError: One is no Document or node.
+    """
+    taken: list[BaseNode] = []
+    for node in nodes:
+        if not isinstance(node, BaseNode):
+            raise TypeError(
+                f"{call} expects a list of Documents or nodes of LlamaIndex, found {type(node).__name__} in it. Give "
+                "[Document(text=…)], or make the context of bare texts: embedding = CDEEmbedding(); "
+                "embedding.fit(texts)."
+            )
+        taken.append(node)
+    return taken
+
+
+def embed_documents(
+    embedder: ContextualEmbedder, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool
+) -> list[Embedding]:
+    """As `embedder.embed_documents`, with a warning that says which setting of LlamaIndex helps.
+
+    The core's own warning is not caught and changed, since filters of warnings are shared by all threads.
+
+    Warns:
+        TruncationWarning: Texts are longer than the model reads.
+    """
+    config = embedder.model.config
+    if parents is None:
+        siblings = None
+    elif not config.max_siblings:
+        return embedder.embed_documents(texts, parents=parents).tolist()  # refuses
+    else:
+        positions = sibling_positions(parents, config.max_siblings)
+        siblings = [[texts[position] for position in row] for row in positions]
+    embedded = embedder.embed_passages(texts, siblings, progress=progress)
+    if count := int(embedded.truncated.sum()):
+        size = config.max_length * 2 // 3  # a splitter counts other tokens, and fewer of them
+        warnings.warn(
+            f"{count} of {len(texts)} texts are longer than the {config.max_length} tokens that {config.name} reads; "
+            "what comes after was not embedded. LlamaIndex's default splitter makes chunks of 1024 tokens: set "
+            f"Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
+            f"SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8}).",
+            TruncationWarning,
+            stacklevel=3,
+        )
+    return embedded.vectors.tolist()
