@@ -315,3 +315,17 @@ def test_mmr_chooses_unlike_nodes(vector_store: CDEVectorStore) -> None:
 def test_other_modes_are_refused(vector_store: CDEVectorStore) -> None:
     with pytest.raises(ValueError, match="hybrid"):
         vector_store.query(VectorStoreQuery(query_str="money", mode=VectorStoreQueryMode.HYBRID))
+
+
+def test_what_is_no_collection_store_or_node_is_refused(documents: list[Document], tmp_path: Path) -> None:
+    store = FaissStore(tmp_path / "new.faiss")
+    for wrong in ("new.faiss", store):
+        with pytest.raises(TypeError, match=rf"found {type(wrong).__name__}\. .*CDEVectorStore\.open\(FaissStore\("):
+            CDEVectorStore(wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"found str\. Give FaissStore\("):
+        CDEVectorStore.open("new.faiss")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"found str\. Give FaissStore\("):
+        CDEVectorStore.from_documents(documents, "new.faiss")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"found str in it\. Give \[Document\("):
+        CDEVectorStore.from_documents(["a"], store)  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "new.faiss").exists()

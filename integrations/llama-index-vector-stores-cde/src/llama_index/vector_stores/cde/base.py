@@ -18,7 +18,7 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.vector_stores.cde.conditions import where_of
 from llama_index.vector_stores.cde.deferring import CollectionEmbedding, EmbeddingStore
-from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, record_of
+from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
 
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit
@@ -34,6 +34,9 @@ class CDEVectorStore(EmbeddingStore):
     Args:
         collection: A collection, best with `parent_key="ref_doc_id"`, as `create` and `from_documents` make it.
 
+    Raises:
+        TypeError: A path or a store in place of the collection.
+
     Example:
         vector_store = CDEVectorStore.from_documents(documents, FaissStore("papers.faiss"))
         index = VectorStoreIndex.from_vector_store(vector_store, embed_model=vector_store.embed_model)
@@ -45,6 +48,12 @@ class CDEVectorStore(EmbeddingStore):
     _collection: Collection = PrivateAttr()
 
     def __init__(self, collection: Collection) -> None:
+        if not isinstance(collection, Collection):
+            raise TypeError(
+                f"CDEVectorStore expects a cde_rag.Collection, found {type(collection).__name__}. Open one with "
+                'CDEVectorStore.open(FaissStore("papers.faiss")), or make one with '
+                'CDEVectorStore.from_documents(documents, FaissStore("papers.faiss")).'
+            )
         super().__init__(stores_text=True, is_embedding_query=False)
         self._collection = collection
 
@@ -57,12 +66,12 @@ class CDEVectorStore(EmbeddingStore):
     @classmethod
     def create(cls, store: Store, embedder: ContextualEmbedder) -> Self:
         """Make an empty collection in an empty store; raises as `Collection.create`."""
-        return cls(Collection.create(store, embedder, parent_key=SOURCE))
+        return cls(Collection.create(_store(store), embedder, parent_key=SOURCE))
 
     @classmethod
     def open(cls, store: Store) -> Self:
         """Open what is there, with its context and model; raises as `Collection.open`."""
-        return cls(Collection.open(store))
+        return cls(Collection.open(_store(store)))
 
     @classmethod
     def from_documents(
@@ -88,7 +97,9 @@ class CDEVectorStore(EmbeddingStore):
         Raises:
             CorpusError: No text.
             StoreError: There is a collection already, or the place is not writable.
+            TypeError: Something else than Documents or nodes, or no store.
         """
+        store, documents = _store(store), nodes_only(documents)
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
         texts = [content(node) for node in nodes]
@@ -235,6 +246,15 @@ class CDEVectorStore(EmbeddingStore):
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """As `query`, in a thread."""
         return await asyncio.to_thread(self.query, query, **kwargs)
+
+
+def _store(store: Store) -> Store:
+    if not isinstance(store, Store):
+        raise TypeError(
+            f"A collection lives in a store of cde_rag, found {type(store).__name__}. Give "
+            'FaissStore("papers.faiss"), from cde_rag.stores.faiss, or another of cde_rag.stores.'
+        )
+    return store
 
 
 def _result(hits: Sequence[Hit]) -> VectorStoreQueryResult:

@@ -1,5 +1,7 @@
 """Nodes of LlamaIndex as records of a collection, and back."""
 
+from collections.abc import Iterable
+
 from llama_index.core.schema import BaseNode, MetadataMode, TextNode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
@@ -13,6 +15,23 @@ NODE = "_node_content"
 def content(node: BaseNode) -> str:
     """What of a node is embedded."""
     return node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
+def nodes_only(nodes: Iterable[object]) -> list[BaseNode]:
+    """The nodes, if they are such.
+
+    Raises:
+        TypeError: One is no Document or node.
+    """
+    taken: list[BaseNode] = []
+    for node in nodes:
+        if not isinstance(node, BaseNode):
+            raise TypeError(
+                f"from_documents expects a list of Documents or nodes of LlamaIndex, found {type(node).__name__} in it."
+                " Give [Document(text=…)]."
+            )
+        taken.append(node)
+    return taken
 
 
 def record_of(node: BaseNode) -> Record:
