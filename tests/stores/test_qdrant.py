@@ -465,11 +465,12 @@ def test_a_folder_is_for_few_records(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_lease_is_one_runs(client: QdrantClient, store: Store) -> None:
+    others = threading.active_count()
     with leased(client, "papers"), pytest.raises(StoreError, match="another"), leased(client, "papers"):
         pass
     with leased(client, "papers"):
         pass
-    assert threading.active_count() == 1
+    assert threading.active_count() == others  # what prolongs it has ended
     assert read_context(client, "papers") == store.context()
 
 
