@@ -171,7 +171,7 @@ MUTATIONS = (
         "callers.py",
         "if isinstance(owner, BaseRetriever) and",
         "if False and",
-        "mixing.py::test_a_reloaded_index_with_another_context_is_refused",
+        "routes.py::test_a_retriever_asks_its_index_where_the_store_tells_nothing",
     ),
     Mutation(
         "fitting.py",

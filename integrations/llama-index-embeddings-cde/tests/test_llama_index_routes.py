@@ -196,8 +196,18 @@ class TextStore(SimpleVectorStore):
 def test_nodes_beside_a_store_of_texts_tell_nothing(fitted: Fitted) -> None:
     index = VectorStoreIndex.from_vector_store(TextStore(), embed_model=fitted(0), store_nodes_override=True)
     index.insert(Document(text="money"))
+    assert index.index_struct.summary is None  # the store may have held vectors before
     index.vector_store.clear()
     index.insert(Document(text="river"))
+
+
+def test_a_retriever_asks_its_index_where_the_store_tells_nothing(fitted: Fitted) -> None:
+    index = VectorStoreIndex.from_documents(corpus(seed=0), embed_model=fitted(0))
+    store = index.vector_store
+    assert isinstance(store, SimpleVectorStore)
+    store.data.metadata_dict.clear()
+    with pytest.raises(ContextMismatchError):
+        index.as_retriever(embed_model=fitted(1)).retrieve("money")
 
 
 def test_an_index_that_began_empty_is_marked(fitted: Fitted) -> None:
