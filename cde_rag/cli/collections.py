@@ -55,14 +55,13 @@ def search(
         raise typer.BadParameter("it is blank", param_hint="QUERY")
     with open_collection(existing(collection), model) as opened:
         hits = opened.search(query, k, where=where)
-        matching = opened.count(where)
-        documents = opened.count()
+        counts = None if hits else (opened.count(where), opened.count())
     if as_json:
         print_json(hits_json(hits))
-    elif hits:
+    elif counts is None:
         print_hits(hits)
     else:
-        typer.echo(f"No hits: {matching:,} of {documents:,} documents match the filter.", err=True)
+        typer.echo(f"No hits: {counts[0]:,} of {counts[1]:,} documents match the filter.", err=True)
 
 
 def inspect(collection: CollectionArgument, as_json: JsonOption = False) -> None:

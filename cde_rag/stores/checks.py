@@ -1,15 +1,28 @@
-"""What a record and a vector must be to be stored, and the checksum of what is."""
+"""What stores are asked for and given, checked alike by all of them, and the checksum of what they keep."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, StoreError
 from cde_rag.stores.base import Record
 from cde_rag.texts import utf8
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """What a store keeps of a generation."""
+
+    @property
+    def number(self) -> int:
+        """Of the generation."""
+        ...
+
+
+State = TypeVar("State", bound=Numbered)
 
 _MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata
 _UNIT: Final = 1e-3  # how far a norm may be from 1
@@ -80,6 +93,36 @@ def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
     wrong = np.flatnonzero(~(np.abs(norms - 1) <= _UNIT))
     if len(wrong):
         raise ValueError(f"Expected vectors of norm 1, found norm {norms[wrong[0]]} in row {wrong[0]}. Normalise them.")
+
+
+def numbered(states: Sequence[State], number: int, *, active: int | None = None) -> State:
+    """The generation of that number.
+
+    Args:
+        states: All generations of a store.
+        number: Of one of them.
+        active: The one that is not meant; None where any may be.
+
+    Raises:
+        StoreError: There is none of that number, or it is the active one.
+    """
+    if number == active:
+        raise StoreError(f"Expected an inactive generation, found {number}, which is active. Activate another first.")
+    for state in states:
+        if state.number == number:
+            return state
+    there = ", ".join(str(state.number) for state in states)
+    raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
+
+
+def check_limit(limit: int) -> None:
+    """Refuse to give out less than one row.
+
+    Raises:
+        ValueError: `limit` is below 1.
+    """
+    if limit <= 0:
+        raise ValueError(f"limit: expected a positive number, found {limit}.")
 
 
 def seal(*parts: str | bytes | int) -> bytes:

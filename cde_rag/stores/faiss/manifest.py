@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cde_rag.errors import ContextMismatchError, StoreError
+from cde_rag.errors import ContextMismatchError
 from cde_rag.stores.base import Generation, StoreManifest
+from cde_rag.stores.checks import numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,7 @@ class Manifest:
         Raises:
             StoreError: There is none.
         """
-        for state in self.generations:
-            if state.number == number:
-                return state
-        there = ", ".join(str(state.number) for state in self.generations)
-        raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
+        return numbered(self.generations, number)
 
     def inactive(self, number: int) -> GenerationState:
         """The generation of that number, which is not the active one.
@@ -103,11 +100,7 @@ class Manifest:
         Raises:
             StoreError: There is none, or it is the active one.
         """
-        if number == self.active:
-            raise StoreError(
-                f"Expected an inactive generation, found {number}, which is active. Activate another first."
-            )
-        return self.generation(number)
+        return numbered(self.generations, number, active=self.active)
 
     def put(self, state: GenerationState) -> "Manifest":
         """The manifest with that generation added, or replaced where its number is there."""

@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Row
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import check_limit, seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest
@@ -134,13 +134,13 @@ class View:
 
     def page(self, where: Filter | None, after: str | None, limit: int) -> list[Row]:
         """Up to `limit` rows that match, in order of insertion, those after the id `after`."""
-        _check_limit(limit)
+        check_limit(limit)
         (position,) = (0,) if after is None else self.records.positions_of([after])
         return [stored.row for stored in self.at(self.records.positions(where, after=position, limit=limit))]
 
     def lacking(self, generation: int, limit: int) -> list[Row]:
         """Up to `limit` rows that have no vector in an inactive generation, in order of insertion."""
-        _check_limit(limit)
+        check_limit(limit)
         self.manifest.inactive(generation)
         return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit))]
 
@@ -183,8 +183,3 @@ class View:
 
     def _damaged(self, what: str) -> StoreFormatError:
         return StoreFormatError(f"{self.vectors.path}: expected {what}. Restore a copy.")
-
-
-def _check_limit(limit: int) -> None:
-    if limit <= 0:
-        raise ValueError(f"limit: expected a positive number, found {limit}.")

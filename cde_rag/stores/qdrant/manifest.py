@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
+from cde_rag.errors import ContextMismatchError, StoreFormatError
 from cde_rag.stores.base import StoreManifest
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import numbered, seal
 from cde_rag.stores.qdrant.contexts import vector_name
 
 FORMAT: Final = 1
@@ -74,11 +74,7 @@ class Manifest:
         Raises:
             StoreError: There is none.
         """
-        for state in self.generations:
-            if state.number == number:
-                return state
-        there = ", ".join(str(state.number) for state in self.generations)
-        raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
+        return numbered(self.generations, number)
 
     def inactive(self, number: int) -> GenerationState:
         """The generation of that number, which is not the active one.
@@ -86,11 +82,7 @@ class Manifest:
         Raises:
             StoreError: There is none, or it is the active one.
         """
-        if number == self.active:
-            raise StoreError(
-                f"Expected an inactive generation, found {number}, which is active. Activate another first."
-            )
-        return self.generation(number)
+        return numbered(self.generations, number, active=self.active)
 
     def public(self) -> StoreManifest:
         """What the Store protocol tells."""

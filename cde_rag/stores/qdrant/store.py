@@ -13,7 +13,7 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import CDEWarning, CorpusError, StoreError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
-from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.stores.checks import check_limit, check_records, check_unit, encode
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.qdrant import generations, writing
@@ -125,7 +125,7 @@ class QdrantStore:
     ) -> list[Row]:
         """See `Store.scroll`."""
         condition = None if where is None else parse(where)
-        _check_limit(limit)
+        check_limit(limit)
         with self._turns.reading():
             manifest = generations.load(self._points)
             place = (0, "")
@@ -189,7 +189,7 @@ class QdrantStore:
 
     def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
         """See `Store.lacking`."""
-        _check_limit(limit)
+        check_limit(limit)
         with self._turns.reading():
             manifest = generations.load(self._points)
             lacks = _noted(manifest.inactive(generation), there=False)
@@ -267,8 +267,3 @@ def _noted(state: GenerationState, *, there: bool) -> models.Condition:
 
 def _point_ids(ids: Sequence[str]) -> list[str]:
     return sorted({point for id_ in ids if (point := point_id(id_)) is not None})
-
-
-def _check_limit(limit: int) -> None:
-    if limit <= 0:
-        raise ValueError(f"limit: expected a positive number, found {limit}.")
