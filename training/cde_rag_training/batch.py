@@ -1,0 +1,46 @@
+"""What one update sees, and what training asks for it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag_training.transformations import Transformation
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Pairs of one source, and how they are shown. Texts are rows of `Prepared.texts`.
+
+    Queries are shown as they are (`prepared.texts[row]`); documents, context, siblings and hard negatives through
+    `DocumentTokens` under the batch's transformation. Of several processes, process `rank` takes the contiguous rows
+    from `rank * size // processes` on, so that rows gathered in order of rank are in the batch's order.
+
+    Attributes:
+        pairs: Positions of the pairs, none twice.
+        queries: What asks; not always the pair's own query.
+        documents: What answers; not always whole.
+        hard_negatives: As many of each pair as the one with the fewest has: no columns where a pair has none.
+        context: Documents, each once; empty under the null context.
+        siblings: Of each document, never itself.
+        transformation: Of all documents.
+        corpus: What the batch was drawn as ("cluster 17 of docs"), for logs and `inspect`.
+    """
+
+    pairs: Int64[np.ndarray, " batch"]
+    queries: Int64[np.ndarray, " batch"]
+    documents: Int64[np.ndarray, " batch"]
+    hard_negatives: Int64[np.ndarray, "batch negatives"]
+    context: Int64[np.ndarray, " context"]
+    siblings: list[list[int]]
+    transformation: Transformation
+    corpus: str
+
+
+class Batches(Protocol):
+    """Batches by number. A pure function: the same in every process, and after a resume."""
+
+    def batch(self, update: int) -> Batch:
+        """What one update sees."""
+        ...
