@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from cde_rag.context import Context
 from cde_rag.context_documents import repeated
-from cde_rag.errors import CorpusError, ModelError, SmallContextWarning, TruncationWarning
+from cde_rag.errors import ContextError, CorpusError, ModelError, SmallContextWarning, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
 from cde_rag.model.cde_model import DTYPES
@@ -100,10 +100,10 @@ class ContextualEmbedder:
             mini_batch_size: As in the class.
 
         Raises:
+            ContextError: The model expects another number of context documents.
             CorpusError: No text that is not blank, or one with a lone surrogate.
             TypeError: `texts` is a single str.
-            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1
-                or not what the model expects.
+            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
 
         Warns:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
@@ -279,12 +279,12 @@ def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "tex
 
 
 def context_size_for(model: CDEModel, asked: int | None) -> int:
-    """How many context documents a model is given; ValueError where it takes another number than the one asked for."""
+    """How many context documents a model is given; ContextError where it takes another number than was asked for."""
     expected = model.context_size
     if expected is None:
         return ANY_CONTEXT_SIZE if asked is None else asked
     if asked not in (None, expected):
-        raise ValueError(
+        raise ContextError(
             f"{model.config.name} expects {expected} context documents, found context_size={asked}. Give "
             f"context_size={expected}; for fewer load the model with CDEModel.from_pretrained(name, context_size=…)."
         )

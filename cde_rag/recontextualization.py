@@ -64,6 +64,7 @@ def recontextualize(
         on_progress: Called after each write.
 
     Raises:
+        ContextError: The model expects another number of context documents.
         CorpusError: The collection is empty.
         StoreError: Another run is at work, the store cannot be written, or `model` makes vectors of another length.
     """

@@ -17,7 +17,7 @@ def recontextualize(
     collection: CollectionArgument,
     seed: Annotated[int, typer.Option(help="Of the new context's sample.")] = 0,
     context_size: Annotated[
-        int | None, typer.Option(min=1, help="Documents of the new context. [default: 512]")
+        int | None, typer.Option(min=1, help="Documents of the new context. [default: 512, or the model's]")
     ] = None,
     strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each of so many centroids.")] = (
         "random"

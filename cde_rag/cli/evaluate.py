@@ -16,7 +16,9 @@ SYSTEM_NAMES = (
 def evaluate(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Retrieval sets in the layout of BEIR.")],
     model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
-    context_size: Annotated[int, typer.Option(min=1, help="Documents of a context.")] = 512,
+    context_size: Annotated[
+        int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
+    ] = None,
     seed: Annotated[
         list[int] | None, typer.Option(help="Of the context; give several for a mean over contexts. [default: 0]")
     ] = None,

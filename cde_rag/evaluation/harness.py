@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedder import ContextualEmbedder, context_size_for
 from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, MiniLM, PlainEmbedder, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
@@ -42,7 +42,7 @@ def evaluate(
     folders: Sequence[str | Path | RetrievalSet],
     *,
     model: str | Path | CDEModel = "cde-mini",
-    context_size: int = 512,
+    context_size: int | None = None,
     seeds: Sequence[int] = (0,),
     systems: Sequence[str] = tuple(SYSTEMS),
     foreign: str | Path | None = None,
@@ -59,9 +59,10 @@ def evaluate(
         folders: In the layout of BEIR, or sets that `read_beir` has read (each with its own split and parents). Give
             development and test sets in two calls: their means mean different things.
         model: As for `ContextualEmbedder`.
-        context_size: Documents of a context.
+        context_size: Documents of a context; as many as the model expects, or 512, by default.
         seeds: A context is sampled for each; a query's figures are averaged over them.
-        systems: Of `SYSTEMS`; what a set gives no ground for (siblings where there are no parents) is left out.
+        systems: Of `SYSTEMS`; what a set gives no ground for (siblings where there are no parents) is left out,
+            and what the model does not know (a null context, siblings).
         foreign: Folder with the `corpus.jsonl` of the foreign context. By default each set has the corpus of the next,
             and a single set the docstrings of Python's standard library.
         split: Name of the judgments' file.
@@ -72,6 +73,7 @@ def evaluate(
         on_progress: Called after each system of each set.
 
     Raises:
+        ContextError: The model expects another number of context documents.
         CorpusError: A folder that is not as it should be, no folder, or two of one name.
         MissingExtraError: What a baseline needs is not installed.
         ModelError: The model cannot be loaded.
@@ -80,10 +82,11 @@ def evaluate(
     if not seeds or max_queries < 1:
         raise ValueError(f"Expected at least one seed and one query; found seeds={seeds}, max_queries={max_queries}.")
     sets = [one.sample_queries(max_queries) for one in _read(folders, split, parent_key, max_characters)]
-    asked = [_applicable(data, systems, context_size) for data in sets]
+    loaded = model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device)
+    context_size = context_size_for(loaded, context_size)
+    asked = [_applicable(data, systems, loaded, context_size) for data in sets]
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
     embed = MiniLM(device) if DENSE.intersection(systems) else None
-    loaded = model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device)
     bind = _binder(loaded, context_size)
     done, total = 0, sum(map(len, asked))
     results: list[SetResult] = []
@@ -129,13 +132,17 @@ def _read(
     return sets
 
 
-def _applicable(data: RetrievalSet, systems: Sequence[str], context_size: int) -> list[str]:
-    """Those of the systems that the set gives ground for."""
+def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, context_size: int) -> list[str]:
+    """Those of the systems that the set gives ground for, and the model."""
     if unknown := sorted(set(systems) - set(SYSTEMS)):
         raise ValueError(f"Expected systems among {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
     absent = set[str]()
     if data.corpus.parents is None:
         absent |= {"parents"} | FOR_PARENTS
+    if not model.config.max_siblings:
+        absent.add("parents")
+    if not model.config.null_embedding:
+        absent.add("null")
     if len(data.corpus.texts) > 2 * context_size or without_relevant(data) is None:
         absent.add("own_without_relevant")
     return [system for system in systems if system not in absent]

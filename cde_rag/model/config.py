@@ -51,6 +51,11 @@ class ModelConfig:
         """Context documents that a context has to have: any number will do."""
         return None
 
+    @property
+    def null_embedding(self) -> bool:
+        """Whether the model learned to do without a corpus."""
+        return True
+
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
         """What of the model determines the vector space."""
         return ModelIdentity(

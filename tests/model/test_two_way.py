@@ -11,6 +11,7 @@ from tiny import WORDS
 
 from cde_rag import CDEModel, Context, ContextError, ContextMismatchError, ContextualEmbedder, ModelError
 from cde_rag import embedder as embedder_module
+from cde_rag.evaluation import Corpus, RetrievalSet, evaluate
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
@@ -76,7 +77,7 @@ def test_a_small_corpus_is_repeated_and_counted(folder, size):
 @pytest.mark.parametrize("size", [5, 9])
 def test_no_other_number_of_context_documents(folder, size):
     model = load(folder)
-    with pytest.raises(ValueError, match=rf"expects 8 context documents, found context_size={size}"):
+    with pytest.raises(ContextError, match=rf"expects 8 context documents, found context_size={size}"):
         ContextualEmbedder.from_corpus(CORPUS, model=model, context_size=size)
     vectors = model.first_stage(CORPUS[:size])
     context = Context.create(model.identity, CORPUS[:size], vectors, sampling="random", seed=0, documents_seen=20)
@@ -202,3 +203,16 @@ def test_generic_context_of_a_bundled_kind(tiny_model):
     generic = Context.generic(tiny_model)
     assert generic.size == 512
     assert np.isfinite(ContextualEmbedder(tiny_model, generic).embed_queries(["river"])).all()
+
+
+def test_evaluate_gives_as_many_as_the_model_expects(folder, folders):
+    """Also: what a two-way model does not know (siblings, a null context) is no system of it."""
+    parents = tuple(text[:8] for text in CORPUS)
+    corpus = Corpus("set", tuple(f"d{number}" for number in range(len(CORPUS))), tuple(CORPUS), parents)
+    data = RetrievalSet(corpus, ("q",), ("bank",), ({"d3": 1},))
+    asked = {"systems": ["own", "null", "parents"], "model": load(folder)}
+    found = evaluate([data], **asked)
+    systems = ("own", "null") if folder == folders[V1] else ("own",)  # v2 has no null embedding
+    assert (found.context_size, found.sets[0].context_documents, found.systems) == (8, 8, systems)
+    with pytest.raises(ContextError, match="expects 8 context documents, found context_size=512"):
+        evaluate([data], context_size=512, **asked)

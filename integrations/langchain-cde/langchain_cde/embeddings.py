@@ -35,7 +35,7 @@ class CDEEmbeddings(Embeddings):
         documents: Iterable[Document],
         *,
         model: str | Path | CDEModel = "cde-mini",
-        context_size: int = 512,
+        context_size: int | None = None,
         seed: int = 0,
     ) -> "CDEEmbeddings":
         """Sample the context from all documents that are to be embedded, as the splitter made them, in any order.
@@ -43,7 +43,7 @@ class CDEEmbeddings(Embeddings):
         Args:
             documents: Such as `splitter.split_documents(loader.load())`; read once, their texts only.
             model: A CDEModel chooses device and dtype.
-            context_size: Documents in the context; a smaller corpus is used whole.
+            context_size: Documents in the context; as many as the model expects, or 512, by default.
             seed: Of the sample.
 
         Raises:
@@ -62,7 +62,7 @@ class CDEEmbeddings(Embeddings):
         texts: Iterable[str],
         *,
         model: str | Path | CDEModel = "cde-mini",
-        context_size: int = 512,
+        context_size: int | None = None,
         seed: int = 0,
     ) -> "CDEEmbeddings":
         """As `from_documents`, for texts."""

@@ -27,6 +27,8 @@ from llama_index.embeddings.cde import CDEEmbedding
 from llama_index_corpora import corpus, sentences
 
 from cde_rag import (
+    CDEModel,
+    ContextError,
     ContextMissingError,
     ContextReusedWarning,
     ContextualEmbedder,
@@ -43,6 +45,20 @@ def semantic(embedding: CDEEmbedding) -> SemanticSplitterNodeParser:
 
 def expected_fingerprint(tiny_folder: str, texts: list[str]) -> str:
     return ContextualEmbedder.from_corpus(texts, model=tiny_folder).fingerprint
+
+
+def test_the_context_has_as_many_documents_as_the_model_expects(
+    tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CDEModel, "context_size", 70)
+    nodes = [TextNode(text=text) for text in sentences(100)]
+    for embedding in (
+        CDEEmbedding.from_nodes(nodes, model_name=tiny_folder),
+        CDEEmbedding.from_documents(nodes, transformations=[], model_name=tiny_folder),
+    ):
+        assert embedding.inspect().context_size == 70
+    with pytest.raises(ContextError, match="expects 70 context documents, found context_size=512"):
+        CDEEmbedding.from_nodes(nodes, model_name=tiny_folder, context_size=512)
 
 
 @pytest.mark.usefixtures("own_loop")

@@ -55,6 +55,15 @@ def test_every_node_is_embedded_given_its_siblings(vector_store: CDEVectorStore,
     assert np.abs(found - core.embed_documents(texts)).max() > 1e-2
 
 
+def test_the_context_has_as_many_documents_as_the_model_expects(
+    documents: list[Document], model: CDEModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(CDEModel, "context_size", 70)
+    store = CDEVectorStore.from_documents(documents, FaissStore(tmp_path / "essays.faiss"), model=model)
+    with store.collection as collection:
+        assert collection.inspect().context_size == 70
+
+
 def test_a_retriever_answers_as_the_collection(vector_store: CDEVectorStore) -> None:
     retriever = index_of(vector_store).as_retriever(similarity_top_k=10)
     hits = vector_store.collection.search("interest of the loan", 10)

@@ -14,6 +14,7 @@ from tiny import tiny_cde_model
 
 from cde_rag import (
     CDEModel,
+    ContextError,
     ContextFormatError,
     ContextMismatchError,
     ContextMissingError,
@@ -64,6 +65,20 @@ def test_documents_in_any_order_make_one_context(texts: list[str], tiny_model: C
     assert there.fingerprint == back.fingerprint == by_text.fingerprint != other_seed.fingerprint
     assert there.embedder.context.manifest.documents_seen == 100
     assert there.embedder.context.manifest.source == "all"
+
+
+def test_the_context_has_as_many_documents_as_the_model_expects(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_cde_model()
+    monkeypatch.setattr(CDEModel, "context_size", 70)
+    for embeddings in (
+        CDEEmbeddings.from_texts(texts, model=model),
+        CDEEmbeddings.from_documents([Document(page_content=text) for text in texts], model=model),
+    ):
+        assert embeddings.embedder.context.counts.sum() == 70
+    with pytest.raises(ContextError, match="expects 70 context documents, found context_size=512"):
+        CDEEmbeddings.from_texts(texts, model=model, context_size=512)
 
 
 def test_few_documents_work_with_a_warning(tiny_model: CDEModel) -> None:

@@ -47,7 +47,7 @@ class CDEEmbedding(FittedEmbedding):
         *,
         transformations: Sequence[TransformComponent] | None = None,
         model_name: str = DEFAULT_MODEL,
-        context_size: int = 512,
+        context_size: int | None = None,
         seed: int = 0,
     ) -> "CDEEmbedding":
         """Make the context of documents, split as `VectorStoreIndex.from_documents` splits them.
@@ -70,7 +70,12 @@ class CDEEmbedding(FittedEmbedding):
 
     @classmethod
     def from_nodes(
-        cls, nodes: Sequence[BaseNode], *, model_name: str = DEFAULT_MODEL, context_size: int = 512, seed: int = 0
+        cls,
+        nodes: Sequence[BaseNode],
+        *,
+        model_name: str = DEFAULT_MODEL,
+        context_size: int | None = None,
+        seed: int = 0,
     ) -> "CDEEmbedding":
         """Make the context of nodes, as they will be embedded; arguments and errors as in `from_documents`."""
         texts = [content(node) for node in nodes_only(nodes, call="from_nodes")]

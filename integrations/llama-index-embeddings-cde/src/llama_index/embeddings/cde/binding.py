@@ -57,7 +57,9 @@ class BoundEmbedding(BaseEmbedding):
         default=None, description="The context's file: loaded where it exists, else written when the context is made."
     )
     fingerprint: str | None = Field(default=None, description="Of the vector space; None until there is a context.")
-    context_size: int = Field(default=512, ge=1, description="Documents in a context that is made here.")
+    context_size: int | None = Field(
+        default=None, ge=1, description="Documents in a context that is made here; what the model expects, or 512."
+    )
     seed: int = Field(default=0, description="Of the sample that a context is made of.")
     auto_fit: bool = Field(default=True, description="Whether the first build makes the context.")
     device: str | None = Field(default=None, description="Where the model computes; see cde_rag.CDEModel.")

@@ -81,7 +81,7 @@ class CDEVectorStore(EmbeddingStore):
         *,
         transformations: Sequence[TransformComponent] | None = None,
         model: str | Path | CDEModel = "cde-mini",
-        context_size: int = 512,
+        context_size: int | None = None,
         seed: int = 0,
     ) -> Self:
         """Split documents, make their context, and store the nodes.
