@@ -1,0 +1,80 @@
+"""A recipe says what it says: every key exists, every value fits, and what it leaves out keeps its default."""
+
+from dataclasses import replace
+
+import pytest
+
+from cde_rag_training.config import PhaseConfig, RatesConfig, ScheduleConfig, StartConfig, TrainingConfig
+from cde_rag_training.recipe import RecipeError
+
+RECIPE = """
+seed = 3
+[start]
+name = "mine"
+[[phases]]
+name = "weak"
+context_dropout = 0
+[phases.schedule]
+updates = 7
+[phases.corpora.parents]
+passages = [2, 4]
+[phases.corpora.context]
+documents = "batch"
+[[phases]]
+[phases.loss]
+dims = [384, 128]
+[phases.rates]
+embeddings = 1e-5
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def written(text):
+        path = tmp_path / "recipe.toml"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def test_what_is_left_out_keeps_its_default(recipe):
+    config = TrainingConfig.from_toml(recipe(RECIPE))
+    weak, strong = config.phases
+    assert config == replace(TrainingConfig(), seed=3, start=StartConfig(name="mine"), phases=config.phases)
+    assert weak == replace(
+        PhaseConfig(), name="weak", context_dropout=0.0, schedule=ScheduleConfig(updates=7), corpora=weak.corpora
+    )
+    assert weak.corpora.parents.passages == (2, 4)
+    assert weak.corpora.context.documents == "batch"
+    assert strong.loss.dims == (384, 128)
+    assert strong.rates == RatesConfig(embeddings=1e-5)
+    assert TrainingConfig.from_toml(recipe("")) == TrainingConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sed = 1", r"recipe\.toml: unknown key 'sed'; the nearest one is 'seed'"),
+        ("[[phases]]\n[phases.rates]\nencodr = 1", "unknown key 'phases.*rates.encodr'; the nearest one is .*encoder"),
+        ("seed = 1.5", "seed is of type int, found 1.5"),
+        ("seed = true", "seed is of type int, found True"),
+        ("seed", "Expected a recipe"),
+        ("phases = 3", "phases is a list, found 3"),
+        ("start = 3", r"expected a table \[start\], found 3"),
+        ('[[phases]]\nbatches = "paper"', "is one of 'corpora', 'packed', found 'paper'"),
+        ("[[phases]]\n[phases.corpora.parents]\npassages = [1]", "passages has 2 entries, found 1"),
+        ("[[phases]]\n[phases.schedule]\nupdates = 0", "updates or minutes above 0"),
+        ("phases = []", "one phase or more"),
+        ("share = 2", "a share in 0"),
+        ("[machine]\nmini_batch_size = 0", "at least 1"),
+    ],
+)
+def test_what_cannot_be_is_named(recipe, text, message):
+    with pytest.raises(RecipeError, match=message):
+        TrainingConfig.from_toml(recipe(text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(RecipeError, match=r"none\.toml"):
+        TrainingConfig.from_toml(tmp_path / "none.toml")

@@ -1,0 +1,203 @@
+"""How a model is trained: all settings of a run. A field is ours where it names no source.
+
+A run goes through one or more phases (such as many weak pairs first, then fewer with hard negatives); what the paper
+calls stages of training is called phases here, since the model has stages.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from cde_rag_training.corpora import CorporaConfig
+from cde_rag_training.filtering import FilterConfig
+from cde_rag_training.packing import PackingConfig
+from cde_rag_training.recipe import read_recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """How long, and how learning rates move: up over the warm-up, then linearly to zero at the end.
+
+    Where both a number of updates and a time are given, what ends first ends the phase. A schedule with a time depends
+    on the clock, so that only one without can be repeated bit by bit.
+    """
+
+    updates: int = 1000  # 0: as many as the time allows
+    minutes: float = 0.0  # of wall clock, resumed parts included; 0: as many as the updates need
+    warmup: float = 0.05  # share of the phase; paper §5: 1000 updates
+
+    def __post_init__(self) -> None:
+        if min(self.updates, self.minutes) < 0 or self.updates + self.minutes == 0:
+            raise ValueError(
+                f"Expected updates or minutes above 0, found {self.updates} updates and {self.minutes} minutes. Give "
+                "at least one of them."
+            )
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"Expected a warmup in 0 … 1, a share of the phase, found {self.warmup}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatesConfig:
+    """Learning rates of AdamW at their highest; a part whose rate is 0 is frozen."""
+
+    encoder: float = 2e-5  # topmost layer of the second stage, paper §5
+    layer_decay: float = 0.9  # each lower layer learns by so much less
+    embeddings: float = 0.0  # word and position embeddings
+    first_stage: float = 0.0  # frozen: its vectors of all documents are computed once and looked up
+    context: float = 3e-4  # path of context and siblings between the stages
+    gates: float = 1e-2  # gates and output map
+    weight_decay: float = 0.01  # of weights of linear layers and embeddings; norms, biases, gates, latents have none
+    clip: float = 1.0  # largest norm of all gradients together; transformers' default, as in the paper's code
+
+    def __post_init__(self) -> None:
+        rates = (self.encoder, self.embeddings, self.first_stage, self.context, self.gates)
+        if min(*rates, self.weight_decay) < 0 or max(rates) == 0 or not 0 < self.layer_decay <= 1 or self.clip <= 0:
+            raise ValueError(
+                "Expected rates and weight_decay of at least 0, one rate above it, a layer_decay in 0 … 1 and a clip "
+                f"above 0, found {self}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """What is minimised."""
+
+    kind: Literal["contrastive", "improved"] = "contrastive"  # paper eq. 4, or GTE eq. 5–6
+    temperature: float = 0.02  # τ, divides scores; paper §5
+    dims: tuple[int, ...] = ()  # of Matryoshka embeddings, the whole included; empty: the whole only
+    teacher: Literal["none", "start", "surrogate"] = "none"  # whose scores are kept to: start model under null context
+    teacher_weight: float = 0.5  # share of the distillation in the loss
+    teacher_temperature: float = 0.05  # divides the teacher's scores
+    lexical_share: float = 0.0  # of BM25 in the teacher's scores
+
+    def __post_init__(self) -> None:
+        if min(self.temperature, self.teacher_temperature) <= 0:
+            raise ValueError(f"Expected temperatures above 0, found {self}.")
+        if not (0 <= self.teacher_weight <= 1 and 0 <= self.lexical_share <= 1):
+            raise ValueError(f"Expected teacher_weight and lexical_share in 0 … 1, found {self}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseConfig:
+    """One phase of training, with data, batches, losses and rates of its own."""
+
+    name: str = "contrastive"  # for logs and the model card
+    data: str = ""  # a prepared folder; empty: the one that `train` was given
+    batches: Literal["corpora", "packed"] = "corpora"  # design §9, or the paper's
+    corpora: CorporaConfig = field(default_factory=CorporaConfig)  # packed batches use its context and hard_negatives
+    packing: PackingConfig = field(default_factory=PackingConfig)
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    rates: RatesConfig = field(default_factory=RatesConfig)
+    context_dropout: float = 0.005  # probability that a context embedding is left out, paper §5
+    average: float = (
+        0.0  # decay of the weights' moving average, which the phase ends with; 0: it ends with the last ones
+    )
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.context_dropout < 1 and 0 <= self.average < 1):
+            raise ValueError(
+                f"Expected context_dropout and average in 0 … 1, found {self.context_dropout} and {self.average}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationConfig:
+    """How the new first stage of a model made from a plain embedder is taught that embedder's vectors."""
+
+    updates: int = 2000
+    batch_size: int = 64  # texts of like length
+    rate: float = 1e-3  # of AdamW at the start, linear decay to 0
+    max_length: int = 96  # tokens of a text
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartConfig:
+    """What training starts from."""
+
+    model: str = "minilm"  # a bundled model, a model's folder, "minilm", or a folder of a BERT, NomicBERT or ModernBERT
+    name: str = "trained"  # of the model that is made
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)  # where the first stage is new
+    context_size: int = 512  # documents that a new two-way model is for, paper §5
+    max_length: int = 256  # tokens of a text that a new model reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptersConfig:
+    """Low-rank adapters of the second stage's encoder, which is frozen itself; they are merged at the end.
+
+    Source: Hu et al. 2021 (LoRA), through peft.
+    """
+
+    rank: int = 0  # 0: none, the encoder itself is trained
+    alpha: float = 16.0  # the adapter's output is scaled by alpha / rank
+    dropout: float = 0.0  # of the adapter's input
+    rate: float = 1e-4  # learning rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """NDCG@10 on held-out pairs during training: each query has its own document to find among its set's."""
+
+    every: int = 100  # updates; 0: never
+    documents: int = 300  # of each source, at most
+    queries: int = 100  # of each source, at most
+    probe_every: int = 10  # updates between looks at the same batch under null and foreign context; 0: never
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """What happens when the context is being ignored: the loss under it is not clearly below that without it."""
+
+    action: Literal["none", "warn", "stop"] = "warn"
+    after: int = 200  # updates of a phase before the first look
+    window: int = 20  # probes that are looked at
+    errors: float = 2.0  # standard errors by which the mean gain has to exceed zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineConfig:
+    """How the work is done, not what is learned: another value may be given to a run that is resumed."""
+
+    device: str = "cpu"  # or "cuda"
+    precision: Literal["auto", "float32", "bfloat16"] = (
+        "auto"  # of the layers; weights stay float32. auto: bf16 if native
+    )
+    mini_batch_size: int = 64  # texts per forward pass; lower when memory runs out
+    gradient_caching: bool = True  # memory of one mini-batch; without it, that of the batch, and a quarter less time
+    save_every: int = 50  # updates between checkpoints
+    tensorboard: bool = False  # logs for TensorBoard too; needs the extra `tensorboard`
+
+    def __post_init__(self) -> None:
+        if min(self.mini_batch_size, self.save_every) < 1:
+            raise ValueError(f"Expected mini_batch_size and save_every of at least 1, found {self}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """A run: what it starts from, its phases, and what is kept of them."""
+
+    seed: int = 0  # of every draw
+    start: StartConfig = field(default_factory=StartConfig)
+    phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
+    adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
+    share: float = 1.0  # of the way from the start to the trained encoder, at the end   Wortsman et al. 2022 (WiSE-FT)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    machine: MachineConfig = field(default_factory=MachineConfig)
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise ValueError("Expected one phase or more, found none. Leave phases out for the default one.")
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"Expected a share in 0 … 1, found {self.share}.")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> "TrainingConfig":
+        """Read a recipe; what it does not name keeps its default.
+
+        Raises:
+            RecipeError: A file that cannot be read, an unknown key, or a value that cannot be.
+        """
+        return read_recipe(path, cls)
