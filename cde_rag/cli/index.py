@@ -45,7 +45,8 @@ def index(
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
     max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 1000,
     context_size: Annotated[
-        int | None, typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512, or the model's]")
+        int | None,
+        typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512, or the model's]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
     model: Annotated[
