@@ -21,6 +21,7 @@ class Pair:
         source: The data set that it comes from; batches never mix sources.
         domain: The finer subject inside the source.
         parent: Name of the longer document that `document` was cut from, empty where there is none.
+        hard_negatives: Documents that look like an answer and are none.
     """
 
     query: str
@@ -28,6 +29,7 @@ class Pair:
     source: str
     domain: str
     parent: str = ""
+    hard_negatives: tuple[str, ...] = ()
 
 
 def _open(path: Path) -> IO[str]:
