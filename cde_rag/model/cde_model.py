@@ -47,6 +47,9 @@ class CDEModel:
         device: Where it computes, such as "cpu" or "cuda"; CUDA where there is one by default.
         dtype: "float32", "bfloat16" or "float16" for the second stage's layers; the device's native one by default.
 
+    Attributes:
+        folder: Where its files are; None where it was not read from files.
+
     Raises:
         ModelError: Another dtype.
     """
@@ -64,6 +67,7 @@ class CDEModel:
         self.dtype = dtype or native_dtype(self.device)
         if self.dtype not in DTYPES:
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {self.dtype!r}.")
+        self.folder: Path | None = None
         self.config = network.config
         self.network = network.to(self.device)
         self.network.set_dtype(DTYPES[self.dtype])
@@ -117,8 +121,10 @@ class CDEModel:
             context_size=context_size,
             prefixes=prefixes,
         )
-        network, tokenizer, digest = loading.load(asked, token=token)
-        return cls(network, tokenizer, digest, device=device, dtype=dtype)
+        network, tokenizer, digest, folder = loading.load(asked, token=token)
+        model = cls(network, tokenizer, digest, device=device, dtype=dtype)
+        model.folder = folder
+        return model
 
     @property
     def dim(self) -> int:

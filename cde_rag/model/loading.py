@@ -1,5 +1,6 @@
 """From a model's name to its network: bundled models, folders and the hub."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cde_rag.model.two_way.network import TwoWay
 from cde_rag.model.weights import read_json
 
 
-def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, TextTokenizer, str]:
+def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, TextTokenizer, str, Path]:
     """Read a model.
 
     Args:
@@ -21,7 +22,7 @@ def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, Text
         token: For the hub.
 
     Returns:
-        The network in float32 and evaluation mode, the tokenizer, and the digest of config and weights.
+        The network in float32 and evaluation mode, the tokenizer, the digest of config and weights, and the folder.
 
     Raises:
         MissingExtraError: A two-way model needs `transformers`, one from the hub `huggingface_hub`.
@@ -29,12 +30,12 @@ def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, Text
     """
     folder, exact = resolve(name, token=token)
     if published.is_published(read_json(folder / checkpoints.CONFIG)):
-        return checkpoint.read(folder, exact)
+        return *checkpoint.read(folder, exact), folder
     if name.has_options:
         raise ModelError(
             f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."
         )
-    return checkpoints.read(folder)
+    return *checkpoints.read(folder), folder
 
 
 def convert(name: ModelName, target: Path, *, token: str | None) -> None:
@@ -48,6 +49,29 @@ def convert(name: ModelName, target: Path, *, token: str | None) -> None:
     if not published.is_published(read_json(folder / checkpoints.CONFIG)):
         raise ModelError(f"{name.base} works without network as it is; give its name or folder where it is used.")
     checkpoint.convert(folder, exact, target)
+
+
+def copy(folder: Path, name: ModelName, target: Path) -> None:
+    """Copy a model that was read from a folder to another one, from which it is read without network.
+
+    Args:
+        folder: As `load` gave it.
+        name: As in the model's identity.
+        target: A folder that does not exist.
+
+    Raises:
+        ModelError: The files are gone, or the target is there already or cannot be written.
+    """
+    if published.is_published(read_json(folder / checkpoints.CONFIG)):
+        return checkpoint.convert(folder, name, target)
+    if target.exists():
+        raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
+    try:
+        target.mkdir(parents=True)
+        for file in (checkpoints.CONFIG, checkpoints.WEIGHTS, checkpoints.TOKENIZER):
+            shutil.copyfile(folder / file, target / file)
+    except OSError as error:
+        raise ModelError(f"{target}: not written ({error}). Choose a writable folder with space.") from error
 
 
 def resolve(name: ModelName, *, token: str | None) -> tuple[Path, ModelName]:
