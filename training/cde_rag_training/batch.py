@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Int64
 
+from cde_rag_training.prepared import Prepared
 from cde_rag_training.transformations import Transformation
 
 
@@ -21,7 +22,8 @@ class Batch:
         pairs: Positions of the pairs, none twice.
         queries: What asks; not always the pair's own query.
         documents: What answers; not always whole.
-        hard_negatives: As many of each pair as the one with the fewest has: no columns where a pair has none.
+        hard_negatives: As many of each pair as the one with the fewest has: no columns where a pair has none, nor where
+            documents are shown with siblings or titles, which hard negatives have not and would be known by.
         context: Documents, each once; empty under the null context.
         siblings: Of each document, never itself.
         transformation: Of all documents.
@@ -44,3 +46,20 @@ class Batches(Protocol):
     def batch(self, update: int) -> Batch:
         """What one update sees."""
         ...
+
+
+def hard_negatives_of(
+    prepared: Prepared, pairs: Int64[np.ndarray, " batch"], most: int, random: np.random.Generator
+) -> Int64[np.ndarray, "batch negatives"]:
+    """Text rows of hard negatives, drawn among those of each pair.
+
+    Args:
+        prepared: The data.
+        pairs: Of the batch.
+        most: Of each pair, at most.
+        random: Draws.
+    """
+    rows = prepared.hard_negatives[pairs]
+    columns = min(most, int((rows >= 0).sum(axis=1).min()))
+    order = np.argsort(np.where(rows >= 0, random.random(rows.shape), 2), axis=1)
+    return np.take_along_axis(rows, order[:, :columns], axis=1)

@@ -1,76 +1,30 @@
-"""Batches of corpora of varying granularity: negatives, context and siblings from the same small or large corpus."""
+"""Batches from corpora of varying granularity: negatives, context and siblings from the same small or large corpus."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from cde_rag_training.batch import Batch
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag.errors import CorpusError
+from cde_rag_training.batch import Batch, hard_negatives_of
+from cde_rag_training.contexts import ContextConfig, Contexts
+from cde_rag_training.granularity import Corpus, CorpusGenerator, GranularityConfig
+from cde_rag_training.groups import Groups
+from cde_rag_training.parents import ParentConfig, Parents
 from cde_rag_training.prepared import Prepared
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewConfig:
-    """Which of a pair's views is shown, where it has it. All ours, design §9."""
-
-    nameless_share: float = 0.5  # of queries, that lose their parent's name
-    sentence_share: float = 0.1  # of queries, that are a sentence of the document, which loses it
-    keyword_share: float = 0.1  # of queries, that are a few words of the document
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextConfig:
-    """What the context of a batch is made of."""
-
-    documents: Literal["corpus", "batch"] = (
-        "corpus"  # apart from the batch and its near-duplicates (ours), or its own (paper §4.2)
-    )
-    smallest: int = 32  # documents; their number is drawn log-uniformly, design §9
-    largest: int = 512  # documents, paper §5
-    null_share: float = 0.2  # of batches, under the null context, design §9
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParentConfig:
-    """Batches that are made of several passages of each of some parents. All ours, design §9."""
-
-    share: float = 0.5  # of batches
-    passages: tuple[int, int] = (3, 7)  # of a parent in a batch, least and most
-    no_siblings_share: float = 0.2  # of these batches, without siblings
-    lone_share: float = 0.1  # of documents of a batch with siblings, that are given none
-    wrong_share: float = 0.05  # of documents of a batch with siblings, that are given another parent's
-    siblings: int = 16  # of a document, at most
-
-
-@dataclass(frozen=True, kw_only=True)
-class GranularityConfig:
-    """Shares of batches whose corpus is of each kind; they sum to one. All ours, design §9."""
-
-    cluster: float = 0.3  # about 512 pairs
-    wide_cluster: float = 0.2  # about 4 096 pairs
-    domain: float = 0.2
-    domains: float = 0.15  # some of a source's
-    source: float = 0.15
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformationConfig:
-    """How often all documents of a corpus are changed alike. Ours; not measured, so off."""
-
-    titled_share: float = 0.0  # of batches, documents with their titles
-    cut_share: float = 0.0  # of batches, documents cut short
-    shortest_cut: int = 32  # tokens; drawn log-uniformly up to max_length
-    header_share: float = 0.0  # of batches, documents under a shared header, the start of a text of their source
-    header_tokens: tuple[int, int] = (4, 24)  # least and most
+from cde_rag_training.transformations import TransformationConfig, draw_transformation
+from cde_rag_training.views import ViewConfig, Views
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorporaConfig:
-    """What corpora and the batches from them are made of."""
+    """What corpora, and the batches from them, are made of."""
 
-    batch_size: int = 512  # pairs                                                              paper table 1
-    source_exponent: float = 0.5  # α: a source is drawn with probability ∝ pairs^α             GTE §3.4
-    clustered_share: float = 0.7  # of a batch, from a few clusters of about 512; the rest is from all of its corpus
-    anchors: int = 4  # clusters of about 512 that this share comes from, where the corpus is wider
-    hard_negatives: int = 1  # of each pair, at most                                            the paper's code
+    batch_size: int = 512  # pairs                                                         paper table 1
+    source_exponent: float = 0.5  # α: a source is drawn with probability ∝ pairs^α        GTE §3.4
+    clustered_share: float = 0.7  # of a batch whose corpus is wider than a cluster, from `anchors` clusters    ours
+    anchors: int = 4  # clusters that this share comes from in equal parts                 ours
+    hard_negatives: int = 1  # of each pair, at most                                       the paper's code
     granularity: GranularityConfig = field(default_factory=GranularityConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
@@ -81,19 +35,98 @@ class CorporaConfig:
 class Corpora:
     """Draws batches. A batch is a pure function of the data, the config, the seed and the update's number.
 
+    A batch has a corpus: the cluster, wide cluster, domain, domains or source around a pair that is drawn. Either it is
+    made of several passages of each of some parents in that corpus, or of pairs of a few of its clusters and, for the
+    rest, of all of it. Where the corpus is smaller than what is asked of it, what lies around it fills up.
+
     Args:
         prepared: The data.
         config: What batches are made of.
         seed: Of every draw.
 
     Raises:
-        CorpusError: A source has fewer pairs than a batch and the smallest context.
-        ValueError: The shares of granularity do not sum to one.
+        CorpusError: A source has fewer pairs than a batch and its smallest context.
+
+    Source: ours, design §9.
     """
 
     def __init__(self, prepared: Prepared, config: CorporaConfig, *, seed: int) -> None:
-        raise NotImplementedError
+        self._prepared, self._config, self._seed = prepared, config, seed
+        self._generator = CorpusGenerator(prepared, config.granularity)
+        self._views = Views(prepared, config.views)
+        self._contexts = Contexts(prepared, config.context)
+        self._parents = Parents(prepared, config.parents)
+        sources = np.asarray(prepared.sources)
+        self._sources = Groups(sources)
+        self._families = Groups(np.where(self._parents.families, sources, -1))
+        self._refuse_small_sources()
 
     def batch(self, update: int) -> Batch:
         """What one update sees."""
-        raise NotImplementedError
+        random = np.random.default_rng([self._seed, update])
+        config = self._config
+        of_parents, without_siblings = random.random(2) < (config.parents.share, config.parents.no_siblings_share)
+        of_parents &= self._families.sizes.any()
+        corpus = self._generator.around(self._anchor(self._families if of_parents else self._sources, random), random)
+        pairs = self._passages(corpus, random) if of_parents else self._clustered(corpus, random)
+        queries, documents = self._views.draw(pairs, random)
+        header = int(self._prepared.documents[random.choice(self._sources.of(corpus.source))])
+        transformation = draw_transformation(
+            config.transformations, header, max_length=self._prepared.max_length, random=random
+        )
+        context = self._contexts.draw(pairs, documents, corpus.rings, random)
+        siblings: list[list[int]] = [[] for _ in pairs]
+        if of_parents and not without_siblings:
+            siblings = self._parents.siblings(pairs, documents, random)
+        given = any(siblings) or transformation.titled
+        return Batch(
+            pairs=pairs,
+            queries=queries,
+            documents=documents,
+            hard_negatives=hard_negatives_of(self._prepared, pairs, 0 if given else config.hard_negatives, random),
+            context=context,
+            siblings=siblings,
+            transformation=transformation,
+            corpus=f"parents in {corpus.name}" if of_parents else corpus.name,
+        )
+
+    def _anchor(self, sources: Groups, random: np.random.Generator) -> int:
+        """A pair: its source with probability ∝ pairs^α, itself evenly."""
+        weights = np.where(sources.sizes > 0, sources.sizes.astype(np.float64) ** self._config.source_exponent, 0.0)
+        return int(random.choice(sources.of(int(random.choice(len(weights), p=weights / weights.sum())))))
+
+    def _clustered(self, corpus: Corpus, random: np.random.Generator) -> Int64[np.ndarray, " batch"]:
+        config = self._config
+        each = -(-round(config.clustered_share * config.batch_size) // config.anchors)
+        parts: list[np.ndarray] = []
+        for anchor in random.choice(corpus.rings[0], size=config.anchors).tolist():
+            cluster = self._generator.cluster_of(anchor)
+            parts.append(random.permutation(cluster[corpus.holds(cluster)])[:each])
+        pairs, first = np.unique(np.concatenate(parts), return_index=True)
+        return self._filled(pairs[np.argsort(first)][: config.batch_size], corpus, random)
+
+    def _passages(self, corpus: Corpus, random: np.random.Generator) -> Int64[np.ndarray, " batch"]:
+        return self._filled(self._parents.draw(corpus.rings, self._config.batch_size, random), corpus, random)
+
+    def _filled(
+        self, pairs: Int64[np.ndarray, " some"], corpus: Corpus, random: np.random.Generator
+    ) -> Int64[np.ndarray, " batch"]:
+        """The pairs, and others of the corpus up to a batch."""
+        size = self._config.batch_size
+        for ring in corpus.rings:
+            if len(pairs) == size:
+                break
+            more = random.choice(ring, size=min(2 * size, len(ring)), replace=False)
+            pairs = np.concatenate([pairs, more[~np.isin(more, pairs)][: size - len(pairs)]])
+        return pairs
+
+    def _refuse_small_sources(self) -> None:
+        config = self._config
+        context = config.context.smallest if config.context.documents == "corpus" else 0
+        for name, size in zip(self._prepared.source_names, self._sources.sizes.tolist(), strict=True):
+            if size < config.batch_size + context:
+                raise CorpusError(
+                    f"Expected {config.batch_size + context} pairs or more of each source (a batch of "
+                    f"{config.batch_size}, and {context} documents of a context apart from it), found {size} of "
+                    f"{name!r}. Leave that source out, join it to another, or choose smaller batches."
+                )

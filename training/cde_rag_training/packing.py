@@ -9,7 +9,7 @@ from itertools import count
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float, Float32, Int64
 
 from cde_rag.errors import CorpusError
 
@@ -90,64 +90,40 @@ def pack(
     return random.permutation(batches)
 
 
-def pack_source(
-    clusters: Int64[np.ndarray, " pairs"],
-    documents: Float32[np.ndarray, "pairs dim"],
-    config: PackingConfig,
-    *,
-    source: str,
-    epoch: int,
-) -> Int64[np.ndarray, "batches {config.batch_size}"]:
-    """`pack` in the configured order, a pure function of what it is given.
-
-    Args:
-        clusters: The cluster of each pair of the source, from 0 and without gaps.
-        documents: Surrogate embeddings, for the tour.
-        config: How to pack.
-        source: Its name.
-        epoch: Another epoch is another packing.
-
-    Raises:
-        CorpusError: The source has fewer pairs than a batch.
-    """
-    if len(clusters) < config.batch_size:
-        raise CorpusError(
-            f"Expected {config.batch_size} pairs or more (a batch) of each source, found {len(clusters)} of "
-            f"{source!r}. Leave that source out, join it to another, or choose smaller batches."
-        )
-    random = np.random.default_rng([config.seed, epoch, *source.encode()])
-    number = int(clusters.max()) + 1
-    if config.order == "random":
-        order = random.permutation(number)
-    else:
-        order = greedy_tour(centroids_of(documents, clusters), start=int(random.integers(number)))
-    return pack(clusters, order, batch_size=config.batch_size, random=random)
-
-
 class Packing:
-    """The batches of a data set.
+    """The batches of a data set, a pure function of what it is given.
 
     Args:
         clusters: The cluster of each pair; a cluster lies in one source.
         sources: The source of each pair.
-        documents: Surrogate embeddings, for the tour.
+        documents: Surrogate embeddings, for the tour; read once, source by source.
         config: How to pack.
 
     Raises:
-        CorpusError: A source has fewer pairs than a batch; raised when batches are asked for.
+        CorpusError: A source has fewer pairs than a batch.
     """
 
     def __init__(
         self,
         clusters: Int64[np.ndarray, " pairs"],
         sources: Sequence[str],
-        documents: Float32[np.ndarray, "pairs dim"],
+        documents: Float[np.ndarray, "pairs dim"],
         config: PackingConfig,
     ) -> None:
-        self._config, self._documents = config, documents
+        self._config = config
         self._names, source_of = np.unique(np.asarray(sources), return_inverse=True)
         self._rows = [np.flatnonzero(source_of == number) for number in range(len(self._names))]
+        for name, rows in zip(self._names.tolist(), self._rows, strict=True):
+            if len(rows) < config.batch_size:
+                raise CorpusError(
+                    f"Expected {config.batch_size} pairs or more (a batch) of each source, found {len(rows)} of "
+                    f"{name!r}. Leave that source out, join it to another, or choose smaller batches."
+                )
         self._clusters = [np.unique(clusters[rows], return_inverse=True)[1].astype(np.int64) for rows in self._rows]
+        self._centroids = [
+            centroids_of(documents[rows].astype(np.float32), held) if config.order == "tour" else None
+            for rows, held in zip(self._rows, self._clusters, strict=True)
+        ]
 
     def epoch(self, number: int) -> Int64[np.ndarray, "batches batch_size"]:
         """Positions of all pairs in batches, sources mixed; of each source, less than a batch is left out."""
@@ -170,7 +146,7 @@ class Packing:
         packed: dict[int, tuple[int, np.ndarray]] = {}
         for update in count():
             source = int(random.choice(len(weights), p=weights / weights.sum()))
-            epoch, place = divmod(visits[source], max(1, len(self._rows[source]) // self._config.batch_size))
+            epoch, place = divmod(visits[source], len(self._rows[source]) // self._config.batch_size)
             visits[source] += 1
             if update < start:
                 continue
@@ -178,9 +154,27 @@ class Packing:
                 packed[source] = epoch, self._source(source, epoch)
             yield packed[source][1][place]
 
-    def _source(self, source: int, epoch: int) -> np.ndarray:
-        rows, name = self._rows[source], str(self._names[source])
-        return rows[pack_source(self._clusters[source], self._documents[rows], self._config, source=name, epoch=epoch)]
+    def batches(self, start: int = 0) -> Iterator[Int64[np.ndarray, " batch_size"]]:
+        """Batches without end: `sampled`, but for α = 1 whole epochs, one after the other.
+
+        Args:
+            start: The first update wanted.
+        """
+        if self._config.source_exponent != 1:
+            yield from self.sampled(start)
+        first, place = divmod(start, sum(len(rows) // self._config.batch_size for rows in self._rows))
+        for number in count(first):
+            yield from self.epoch(number)[place if number == first else 0 :]
+
+    def _source(self, source: int, epoch: int) -> Int64[np.ndarray, "batches batch_size"]:
+        clusters, centroids = self._clusters[source], self._centroids[source]
+        random = np.random.default_rng([self._config.seed, epoch, *str(self._names[source]).encode()])
+        number = int(clusters.max()) + 1
+        if centroids is None:
+            order = random.permutation(number)
+        else:
+            order = greedy_tour(centroids, start=int(random.integers(number)))
+        return self._rows[source][pack(clusters, order, batch_size=self._config.batch_size, random=random)]
 
 
 def difficulty(

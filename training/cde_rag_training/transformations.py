@@ -1,7 +1,7 @@
 """One way to show all documents of a corpus: with their titles, cut short, under a header that all of them share.
 
-Case is no such way: an uncased tokenizer has none left, and a cased one divides a word in lower case otherwise, so that
-it cannot be changed on token ids. Data in another case is data of its own, made before `prepare`.
+Case is no such way. An uncased tokenizer has none left, and a cased one divides a word in lower case otherwise, so that
+it cannot be changed on token ids: texts in another case are other data, made before `prepare`.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,17 @@ from jaxtyping import Int64
 from cde_rag_training.prepared import Prepared
 
 NONE = -1  # no text row
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformationConfig:
+    """How often all documents of a corpus are changed alike. Ours; no gain is measured yet, so that all are off."""
+
+    titled_share: float = 0.0  # of batches, documents with their titles; such batches have no hard negatives
+    cut_share: float = 0.0  # of batches, documents cut short
+    shortest_cut: int = 32  # tokens; drawn log-uniformly up to `max_length`
+    header_share: float = 0.0  # of batches, documents under the start of a text of their source
+    header_tokens: tuple[int, int] = (4, 24)  # least and most
 
 
 @dataclass(frozen=True)
@@ -35,23 +46,62 @@ class Transformation:
 PLAIN = Transformation()
 
 
-class DocumentTokens:
-    """Documents as token ids, transformed.
+def draw_transformation(
+    config: TransformationConfig, header: int, *, max_length: int, random: np.random.Generator
+) -> Transformation:
+    """The transformation of one batch.
 
     Args:
-        prepared: The data. A text that stands under several titles is shown without one.
+        config: How often there is which.
+        header: Text row whose start is the header, where there is one.
+        max_length: Tokens; the longest cut.
+        random: Draws.
+    """
+    titled, short, headed = random.random(3) < (config.titled_share, config.cut_share, config.header_share)
+    shortest = min(config.shortest_cut, max_length)
+    cut = round(float(np.exp(random.uniform(np.log(shortest), np.log(max_length)))))
+    least, most = config.header_tokens
+    header_tokens = int(random.integers(least, most + 1))
+    return Transformation(
+        titled=bool(titled),
+        cut=cut if short else None,
+        header=header if headed else NONE,
+        header_tokens=header_tokens if headed else 0,
+    )
+
+
+class DocumentTokens:
+    """Documents as token ids, transformed: they depend on the text row and the transformation only.
+
+    Args:
+        prepared: The data. A text that stands under several titles, or once under none, is shown without.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
+        pairs, documents = prepared.views[:, 0], prepared.views[:, 3]
+        titles = np.asarray(prepared.titles)[pairs]
+        self._titles = np.full(len(prepared.texts), NONE, dtype=np.int64)
+        self._titles[documents] = titles
+        self._titles[documents[self._titles[documents] != titles]] = NONE
 
     def __call__(self, rows: Sequence[int] | Int64[np.ndarray, " documents"], how: Transformation) -> list[list[int]]:
-        """Token ids of each document: [CLS] header title text [SEP], no longer than `prepared.max_length`.
+        """Token ids of each document, at most `prepared.max_length`: [CLS] header title text [SEP].
 
-        The text's end is what gives way; a text without special tokens around it does not exist in prepared data.
+        What is too long loses its end. The first and the last token of every text are its special ones.
 
         Args:
-            rows: Text rows of documents, or of hard negatives.
-            how: A batch's transformation.
+            rows: Text rows of documents, or of hard negatives, which have no titles.
+            how: The batch's transformation.
         """
-        raise NotImplementedError
+        texts = self._prepared.texts
+        if how == PLAIN:
+            return [texts[int(row)] for row in rows]
+        header = [] if how.header == NONE else texts[how.header][1:-1][: how.header_tokens]
+        shown: list[list[int]] = []
+        for row in rows:
+            first, *text, last = texts[int(row)]
+            title = int(self._titles[row]) if how.titled else NONE
+            named = [] if title == NONE else texts[title][1:-1]
+            shown.append([first, *(header + named + text[: how.cut])[: self._prepared.max_length - 2], last])
+        return shown
