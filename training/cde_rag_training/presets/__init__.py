@@ -1,0 +1,27 @@
+"""Recipes that come with the package."""
+
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from cde_rag_training.config import TrainingConfig
+
+PRESETS = ("paper-small", "cde-mini", "laptop")
+
+
+def preset_text(name: str) -> str:
+    """A preset as it stands in its file, comments and all.
+
+    Args:
+        name: Of `PRESETS`.
+    """
+    return (files("cde_rag_training.presets") / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def preset(name: str) -> TrainingConfig:
+    """A preset, read.
+
+    Args:
+        name: Of `PRESETS`.
+    """
+    with as_file(files("cde_rag_training.presets") / f"{name}.toml") as path:
+        return TrainingConfig.from_toml(Path(path))
