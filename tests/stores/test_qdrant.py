@@ -22,10 +22,11 @@ from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedR
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import parse
+from cde_rag.stores.points.rows import point_id
+from cde_rag.stores.points.translation import translate
 from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name
 from cde_rag.stores.qdrant import store as store_module
-from cde_rag.stores.qdrant.rows import point_id
-from cde_rag.stores.qdrant.translation import translate
+from cde_rag.stores.qdrant.points import ClientPoints, selection_filter
 from cde_rag.stores.qdrant.turns import leased
 
 URL = os.environ.get("QDRANT_URL")
@@ -337,7 +338,7 @@ def test_a_translation_keeps_what_the_filter_keeps(client: QdrantClient, store: 
     inexact = 0
     for where, kept in CASES:
         found = translate(parse(where))
-        count = client.count("papers", found.filter).count
+        count = client.count("papers", selection_filter(found.where)).count
         assert count == kept if found.exact else count >= kept, where
         inexact += not found.exact
     assert inexact < len(CASES) / 3
@@ -367,13 +368,13 @@ def test_many_equal_scores_come_in_order_of_insertion(store: Store) -> None:
 def test_two_processes_may_give_the_same_place(client: QdrantClient) -> None:
     """They read the same last place, then both write."""
     store = created(lambda: QdrantStore(client, "papers"))
-    real = store_module.writing.Points.last_order
+    real = ClientPoints.last_order
     try:
-        store_module.writing.Points.last_order = lambda self: 0
+        ClientPoints.last_order = lambda self: 0
         for number in range(40):
             store.add([row(str(number))], EXACT[:1], fingerprint=SPACE)
     finally:
-        store_module.writing.Points.last_order = real
+        ClientPoints.last_order = real
     seen: list[str] = []
     while page := store.scroll(after=seen[-1] if seen else None, limit=3):
         seen += [row.record.id for row in page]

@@ -1,6 +1,6 @@
 """A collection of Qdrant, on a server (1.18 or newer) or in the client's local mode.
 
-    papers                    a point for each record; rows.py says what is in its payload
+    papers                    a point for each record; points/rows.py says what is in its payload
         cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
         metadata              {"cde": …}: settings, generations and which is active, with a checksum
     papers__cde_contexts      the bytes of each generation's Context, in chunks; the lease of a run
@@ -36,7 +36,8 @@ from cde_rag.errors import require
 
 require("qdrant_client", "qdrant")
 
-from cde_rag.stores.qdrant.contexts import read_context, vector_name, write_context  # noqa: E402
+from cde_rag.stores.points.manifest import vector_name  # noqa: E402
+from cde_rag.stores.qdrant.contexts import read_context, write_context  # noqa: E402
 from cde_rag.stores.qdrant.store import QdrantStore  # noqa: E402
 
 __all__ = ["QdrantStore", "read_context", "vector_name", "write_context"]

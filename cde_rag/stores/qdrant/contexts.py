@@ -28,18 +28,6 @@ _NAMES: Final = uuid.UUID("5c0a1f3e-6a52-4d0f-9a5b-2b8c1f0c7d11")  # namespace o
 _MOST: Final = 10_000  # contexts listed
 
 
-def vector_name(fingerprint: str) -> str:
-    """Name of the vector that holds the embeddings of one space.
-
-    Args:
-        fingerprint: Of the Context, 64 hex digits.
-
-    Returns:
-        `"cde_"` and the fingerprint.
-    """
-    return f"cde_{fingerprint}"
-
-
 def concrete(client: QdrantClient, collection: str) -> str:
     """Name of the collection that `collection` is an alias of; itself where it is no alias."""
     for alias in call(client.get_aliases).aliases:

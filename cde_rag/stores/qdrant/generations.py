@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from cde_rag.errors import StoreError
+from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
 from cde_rag.stores.qdrant import space
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.contexts import METADATA, delete_context, metadata_of, vector_name, write_context
-from cde_rag.stores.qdrant.manifest import GenerationState, Manifest
-from cde_rag.stores.qdrant.points import Points
+from cde_rag.stores.qdrant.contexts import METADATA, delete_context, metadata_of, write_context
+from cde_rag.stores.qdrant.points import ClientPoints
 
 
 def is_store(metadata: Mapping[str, Any] | None) -> bool:
@@ -22,7 +22,7 @@ def is_store(metadata: Mapping[str, Any] | None) -> bool:
     return isinstance(_ours(metadata), Mapping) and "format" in _ours(metadata)
 
 
-def load(points: Points) -> Manifest:
+def load(points: ClientPoints) -> Manifest:
     """The manifest of a store.
 
     Raises:
@@ -36,13 +36,13 @@ def load(points: Points) -> Manifest:
     return Manifest.from_metadata(_ours(metadata), points.collection)
 
 
-def save(points: Points, manifest: Manifest) -> None:
+def save(points: ClientPoints, manifest: Manifest) -> None:
     """Replace the manifest; other keys of the collection's metadata stay."""
     metadata = {METADATA: manifest.to_metadata()}
     call(lambda: points.client.update_collection(points.collection, metadata=metadata))
 
 
-def first(points: Points, dim: int, fingerprint: str, context: bytes, settings: str) -> None:
+def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str) -> None:
     """Make a store with generation 1 active, in a new collection or beside what is in one.
 
     Raises:
@@ -61,7 +61,7 @@ def first(points: Points, dim: int, fingerprint: str, context: bytes, settings: 
     save(points, Manifest(dim, settings, active=1, last=1, generations=(_state(1, fingerprint, context),)))
 
 
-def begin(points: Points, fingerprint: str, context: bytes) -> int:
+def begin(points: ClientPoints, fingerprint: str, context: bytes) -> int:
     """Make another generation; returns its number.
 
     Raises:
@@ -81,7 +81,7 @@ def begin(points: Points, fingerprint: str, context: bytes) -> int:
     return new.number
 
 
-def remove(points: Points, number: int) -> None:
+def remove(points: ClientPoints, number: int) -> None:
     """Drop an inactive generation.
 
     Raises:
@@ -95,7 +95,7 @@ def remove(points: Points, number: int) -> None:
     _sweep(points, manifest)
 
 
-def _sweep(points: Points, manifest: Manifest) -> Manifest:
+def _sweep(points: ClientPoints, manifest: Manifest) -> Manifest:
     """Remove what there is of leftover generations."""
     if not manifest.leftover:
         return manifest

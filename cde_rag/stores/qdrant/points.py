@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+import numpy as np
+from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
+from cde_rag.stores.points.fields import NUMBERS, TOKENS
+from cde_rag.stores.points.points import NewPoint, NewVector
+from cde_rag.stores.points.rows import ORDER, place_of
+from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.qdrant.calls import call, call_if_found
-from cde_rag.stores.qdrant.fields import NUMBERS, TOKENS
-from cde_rag.stores.qdrant.rows import ORDER, damaged
 
 _AT_ONCE: Final = 512  # points read in one request
 _REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
@@ -22,24 +26,8 @@ ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a 
 OURS: Final = models.FieldCondition(key=ORDER, range=models.Range(gte=1))
 
 
-class NewVector(NamedTuple):
-    """A vector for a point that is there.
-
-    Attributes:
-        point: Its id.
-        vector: The vector.
-        noted: Goes into the payload with it.
-        unchanged: What is true of the point as long as the vector fits its record.
-    """
-
-    point: str
-    vector: list[float]
-    noted: dict[str, Any]
-    unchanged: list[models.Condition]
-
-
-class Points:
-    """The points of one collection.
+class ClientPoints:
+    """The points of one collection. Implements `cde_rag.stores.points.points.Points`.
 
     Args:
         client: Of a server, or in local mode.
@@ -52,6 +40,16 @@ class Points:
         self.collection = collection
         self.local = local
 
+    @property
+    def place(self) -> str:
+        """See `Points.place`."""
+        return self.collection
+
+    @property
+    def always_exact(self) -> bool:
+        """See `Points.always_exact`."""
+        return self.local
+
     def create_indexes(self) -> None:
         """Make the indexes that order and filters need, before there are points."""
         for key, schema in () if self.local else _INDEXES.items():
@@ -60,7 +58,7 @@ class Points:
             )
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, models.Record]:
-        """The points of those ids that exist; with all vectors, those of some names, or none."""
+        """See `Points.retrieve`."""
         found: dict[str, models.Record] = {}
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
@@ -70,37 +68,36 @@ class Points:
             found |= {str(record.id): record for record in records}
         return found
 
-    def count(self, *conditions: models.Condition) -> int:
-        """How many of our points match all conditions."""
-        where = models.Filter(must=[OURS, *conditions])
-        return call(lambda: self.client.count(self.collection, where, exact=True)).count
+    def count(self, where: Selection = ALL) -> int:
+        """See `Points.count`."""
+        return call(lambda: self.client.count(self.collection, _ours(where), exact=True)).count
 
     def last_order(self) -> int:
-        """Highest place in the order of insertion; 0 where there are no points of ours."""
+        """See `Points.last_order`."""
         last = models.OrderBy(key=ORDER, direction=models.Direction.DESC)
         found, _ = call(lambda: self.client.scroll(self.collection, limit=1, order_by=last, with_payload=[ORDER]))
         return self._order(found[0]) if found else 0
 
     def in_order(
         self,
-        *conditions: models.Condition,
+        where: Selection = ALL,
+        *,
         after: tuple[int, str] = (0, ""),
         complete: bool = False,
         at_once: int = _AT_ONCE,
     ) -> Iterator[models.Record]:
-        """Our points that match all conditions, in order of insertion, those behind a place and point id.
+        """See `Points.in_order`.
 
-        `complete` brings vectors and what filters look at, too.
         Two processes that add at the same moment can give the same place twice; the point's id decides then.
         """
         size, first = min(at_once, _AT_ONCE), max(1, after[0])
-        where = models.Filter(must=[OURS, *conditions])
+        selected = _ours(where)
         while True:
             order_by = models.OrderBy(key=ORDER, start_from=first)
             found, _ = call(
                 lambda size=size, order_by=order_by: self.client.scroll(
                     self.collection,
-                    where,
+                    selected,
                     limit=size,
                     order_by=order_by,
                     with_payload=complete or ROW,
@@ -110,19 +107,44 @@ class Points:
             full = len(found) == size
             last = self._order(found[-1]) if full else 0
             whole = [record for record in found if not full or self._order(record) < last]
-            yield from sorted((one for one in whole if self.place(one) > after), key=self.place)
+            yield from sorted((one for one in whole if self._place(one) > after), key=self._place)
             if not full:
                 return
             size = size if whole else 2 * size  # more of one place than fit
             first = last
 
-    def upsert(self, points: Sequence[models.PointStruct]) -> None:
-        """Write whole points, in as few requests as their size allows."""
-        for some in _requests(points, [_bytes(point.payload, point.vector) for point in points]):
+    def nearest(
+        self,
+        name: str,
+        queries: Float32[np.ndarray, "queries dim"],
+        limit: int,
+        *,
+        where: Selection,
+        exact: bool,
+    ) -> list[list[models.ScoredPoint]]:
+        """See `Points.nearest`."""
+        requests = [
+            models.QueryRequest(
+                query=query.tolist(),
+                using=name,
+                filter=None if where == ALL else selection_filter(where),
+                params=None if self.local else models.SearchParams(exact=exact),
+                limit=limit,
+                with_payload=ROW,
+                with_vector=[name],
+            )
+            for query in queries
+        ]
+        return [one.points for one in call(lambda: self.client.query_batch_points(self.collection, requests))]
+
+    def upsert(self, points: Sequence[NewPoint]) -> None:
+        """See `Points.upsert`. In as few requests as their size allows."""
+        structs = [models.PointStruct(id=new.id, payload=new.payload, vector=new.vectors) for new in points]
+        for some in _requests(structs, [_bytes(new.payload, new.vectors) for new in points]):
             call(lambda some=some: self.client.upsert(self.collection, some, wait=True))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
-        """Replace keys in the payloads of points, given by their ids."""
+        """See `Points.set_payloads`."""
         operations = [
             models.SetPayloadOperation(set_payload=models.SetPayload(payload=payload, points=[id_]))
             for id_, payload in payloads.items()
@@ -130,8 +152,8 @@ class Points:
         for some in _requests(operations, [_bytes(payload) for payload in payloads.values()]):
             call(lambda some=some: self.client.batch_update_points(self.collection, some, wait=True))
 
-    def set_vectors(self, name: str, vectors: Sequence["NewVector"]) -> None:
-        """Give points their vector of that name and what is noted of it, where they are as they were read.
+    def set_vectors(self, name: str, vectors: Sequence[NewVector]) -> None:
+        """See `Points.set_vectors`.
 
         First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole.
         """
@@ -148,7 +170,7 @@ class Points:
                     models.SetPayloadOperation(
                         set_payload=models.SetPayload(
                             payload=new.noted,
-                            filter=models.Filter(must=[models.HasIdCondition(has_id=[new.point]), *new.unchanged]),
+                            filter=models.Filter(must=[models.HasIdCondition(has_id=[new.point]), _unchanged(new)]),
                         )
                     )
                     for new in some
@@ -165,28 +187,42 @@ class Points:
         call(lambda: self.client.delete_payload(self.collection, [key], which, wait=True))
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove points."""
+        """See `Points.delete`."""
         if ids:
             which = models.PointIdsList(points=[*ids])
             call(lambda: self.client.delete(self.collection, which, wait=True))
 
-    def query(self, requests: Sequence[models.QueryRequest]) -> list[list[models.ScoredPoint]]:
-        """What each request finds."""
-        return [one.points for one in call(lambda: self.client.query_batch_points(self.collection, requests))]
+    def _order(self, record: models.Record) -> int:
+        return self._place(record)[0]
 
-    def _order(self, record: models.Record | models.ScoredPoint) -> int:
-        order = (record.payload or {}).get(ORDER)
-        if not isinstance(order, int):
-            raise damaged(self.collection, f"a whole number as {ORDER} of point {record.id}, found {order!r:.80}")
-        return order
+    def _place(self, record: models.Record) -> tuple[int, str]:
+        return place_of(record, self.collection)
 
-    def place(self, record: models.Record | models.ScoredPoint) -> tuple[int, str]:
-        """Where a point comes in the order of insertion.
 
-        Raises:
-            StoreFormatError: It has no place.
-        """
-        return self._order(record), str(record.id)
+def selection_filter(where: Selection) -> models.Filter:
+    """A selection in Qdrant's classes."""
+    match where:
+        case Tagged(key, tags):  # none has the empty one
+            return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(tags) or [""]))])
+        case Between(key, bounds):
+            return models.Filter(must=[models.FieldCondition(key=key, range=models.Range(**bounds))])
+        case Having(vector):
+            noted = models.PayloadField(key=f"{vector}.checksum")
+            return models.Filter(must_not=[models.IsEmptyCondition(is_empty=noted)])
+        case Every(parts):
+            return models.Filter(must=[selection_filter(part) for part in parts] or None)
+        case Some(parts):
+            return models.Filter(should=[selection_filter(part) for part in parts])
+        case No(part):
+            return models.Filter(must_not=[selection_filter(part)])
+
+
+def _ours(where: Selection) -> models.Filter:
+    return models.Filter(must=[OURS] if where == ALL else [OURS, selection_filter(where)])
+
+
+def _unchanged(new: NewVector) -> models.Condition:
+    return models.FieldCondition(key=f"{new.digest_of}.digest", match=models.MatchValue(value=new.digest))
 
 
 def _requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:

@@ -1,4 +1,4 @@
-"""Who is at work on a collection: turns of this process's threads, and the lease of one run among all processes."""
+"""Who is at work on a collection: turns of those who share a client, and the lease of one run among all processes."""
 
 import contextlib
 import threading
@@ -12,51 +12,12 @@ from typing import Final
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
+from cde_rag.stores.points.turns import Turns, taken
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import contexts_beside
 
 _LEASE_S: Final = 30.0  # after a kill the next run waits so long
 _LEASE_ID: Final = "0d5c3b1a-95cf-4d52-a1b9-1f4d9f0c2e77"
-_HINT: Final = "Wait until that has ended."
-
-
-class Turns:
-    """Many readers, or one writer; writers that wait keep new readers waiting."""
-
-    def __init__(self) -> None:
-        self.lease = threading.Lock()
-        self._changed = threading.Condition()
-        self._readers = 0
-        self._writers = 0  # at work or waiting
-        self._writing = False
-
-    @contextmanager
-    def reading(self) -> Generator[None, None, None]:
-        """Others may read meanwhile."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._writers)
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def writing(self) -> Generator[None, None, None]:
-        """Nobody else is at work meanwhile."""
-        with self._changed:
-            self._writers += 1
-            self._changed.wait_for(lambda: not self._writing and not self._readers)
-            self._writing = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._writing = False
-                self._writers -= 1
-                self._changed.notify_all()
 
 
 _all: weakref.WeakKeyDictionary[QdrantClient, dict[str, Turns]] = weakref.WeakKeyDictionary()
@@ -67,21 +28,6 @@ def turns_of(client: QdrantClient, collection: str) -> Turns:
     """The turns of all who use this client object and collection."""
     with _all_lock:
         return _all.setdefault(client, {}).setdefault(collection, Turns())
-
-
-@contextmanager
-def held(lease: threading.Lock, collection: str) -> Generator[None, None, None]:
-    """Hold the lease among the threads of this process.
-
-    Raises:
-        StoreError: Another run holds it.
-    """
-    if not lease.acquire(blocking=False):
-        raise _taken(collection, _HINT)
-    try:
-        yield
-    finally:
-        lease.release()
 
 
 @contextmanager
@@ -102,7 +48,7 @@ def leased(client: QdrantClient, collection: str) -> Generator[None, None, None]
     holder = (found[0].payload if found else None) or {}
     if holder.get("lease") != me:
         rest = max(0, round(float(holder.get("until", 0)) - time.time()))
-        raise _taken(collection, f"{_HINT} If it was killed: in {rest} seconds.")
+        raise taken(collection, f" If it was killed: in {rest} seconds.")
     done = threading.Event()
 
     def renew() -> None:
@@ -118,8 +64,3 @@ def leased(client: QdrantClient, collection: str) -> Generator[None, None, None]
         done.set()
         thread.join()
         call(lambda: client.delete(name, models.FilterSelector(filter=mine), wait=True))
-
-
-def _taken(collection: str, hint: str) -> StoreError:
-    found = "found another at work"
-    return StoreError(f"{collection}: expected to be the only run that moves it to another context, {found}. {hint}")

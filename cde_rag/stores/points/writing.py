@@ -6,12 +6,11 @@ from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float32
-from qdrant_client import models
 
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.qdrant.manifest import GenerationState, Manifest
-from cde_rag.stores.qdrant.points import NewVector, Points
-from cde_rag.stores.qdrant.rows import (
+from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.points import NewPoint, NewVector, Point, Points
+from cde_rag.stores.points.rows import (
     OURS,
     metadata_payload,
     note,
@@ -37,15 +36,15 @@ def put_rows(
     ids = [str(point_id(record.id)) for record, _ in records]
     old = points.retrieve(ids, vectors=True)
     new = itertools.count(points.last_order() + 1)
-    made: list[models.PointStruct] = []
+    made: list[NewPoint] = []
     for (record, metadata), id_, digest, vector in zip(records, ids, digests, vectors, strict=True):
         was = old.get(id_)
-        order = next(new) if was is None else read(was, manifest.serving.vector, points.collection).order
+        order = next(new) if was is None else read(was, manifest.serving.vector, points.place).order
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
         name = manifest.serving.vector
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
         payload |= vector_payload(record.id, name, digest, vector)
-        made.append(models.PointStruct(id=id_, payload=payload, vector={**kept, name: vector.tolist()}))
+        made.append(NewPoint(id_, payload, {**kept, name: vector.tolist()}))
     points.upsert(made)
 
 
@@ -75,9 +74,8 @@ def put_vectors(
     for row, id_, digest, vector in zip(rows, ids, digests, vectors, strict=True):
         noted = note(found[id_].payload or {}, active) if id_ in found else None
         if noted is not None and noted[0] == row.digest:
-            same = models.FieldCondition(key=f"{active}.digest", match=models.MatchValue(value=row.digest))
             payload = vector_payload(row.record.id, state.vector, digest, vector)
-            made.append(NewVector(id_, vector.tolist(), payload, [same]))
+            made.append(NewVector(id_, vector.tolist(), payload, active, row.digest))
     points.set_vectors(state.vector, made)
     there = points.retrieve([new.point for new in made])
     return sum(
@@ -87,7 +85,7 @@ def put_vectors(
     )
 
 
-def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[models.Record]:
+def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[Point]:
     """The points of records, in the order asked.
 
     Raises:
@@ -101,12 +99,13 @@ def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | boo
     return [found[str(point)] for point in wanted]
 
 
-def _kept(was: models.Record, manifest: Manifest, digest: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _kept(was: Point, manifest: Manifest, digest: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What of a point still holds when its record is replaced: parts of its payload, and vectors."""
     payload = was.payload or {}
-    vectors = cast(dict[str, Any], was.vector) if isinstance(was.vector, dict) else {}
-    if isinstance(was.vector, list):
-        vectors = {"": was.vector}
+    found = was.vector
+    vectors = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    if isinstance(found, list):
+        vectors = {"": cast(list[float], found)}
     names = {state.vector for state in manifest.generations}
     gone = {name for name in names if (note(payload, name) or ("",))[0] != digest} | {manifest.serving.vector}
     return (

@@ -18,12 +18,12 @@ from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Float32
-from qdrant_client import models
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Record, Row
 from cde_rag.stores.checks import seal
-from cde_rag.stores.qdrant.fields import NUMBERS, TOKENS, fields
+from cde_rag.stores.points.fields import NUMBERS, TOKENS, fields
+from cde_rag.stores.points.points import Point
 
 ID: Final = "cde_id"
 ORDER: Final = "cde_order"
@@ -89,7 +89,7 @@ def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray
     return _seal(id_, name, digest, vector.astype("<f4").tobytes())
 
 
-def read(point: models.Record | models.ScoredPoint, name: str, where: str) -> Stored:
+def read(point: Point, name: str, where: str) -> Stored:
     """The row in a point, with what is noted of its vector of that name, each compared with its checksums.
 
     Raises:
@@ -119,16 +119,26 @@ def note(payload: Mapping[str, Any], name: str) -> tuple[str, str] | None:
     return (digest, checksum) if isinstance(digest, str) and isinstance(checksum, str) else None
 
 
-def vector_of(point: models.Record | models.ScoredPoint, name: str) -> Float32[np.ndarray, "dim"] | None:
+def place_of(point: Point, where: str) -> tuple[int, str]:
+    """Where a point comes in the order of insertion; its id decides between two that were given the same place.
+
+    Raises:
+        StoreFormatError: It has no place; `where` is for the message.
+    """
+    order = (point.payload or {}).get(ORDER)
+    if not isinstance(order, int):
+        raise damaged(where, f"a whole number as {ORDER} of point {point.id}, found {order!r:.80}")
+    return order, str(point.id)
+
+
+def vector_of(point: Point, name: str) -> Float32[np.ndarray, "dim"] | None:
     """A point's vector of that name; None where it has none."""
     vectors = point.vector
-    found = vectors.get(name) if isinstance(vectors, dict) else None
+    found = cast(dict[str, Any], vectors).get(name) if isinstance(vectors, dict) else None
     return None if found is None else np.array(found, np.float32)
 
 
-def checked_vector(
-    point: models.Record | models.ScoredPoint, stored: Stored, name: str, where: str
-) -> Float32[np.ndarray, "dim"]:
+def checked_vector(point: Point, stored: Stored, name: str, where: str) -> Float32[np.ndarray, "dim"]:
     """A point's vector of that name, compared with its checksum.
 
     Raises:

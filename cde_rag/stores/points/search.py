@@ -10,13 +10,12 @@ from typing import Final
 
 import numpy as np
 from jaxtyping import Float32
-from qdrant_client import models
 
 from cde_rag.stores.base import Hit
 from cde_rag.stores.conditions import And, Filter, holds
-from cde_rag.stores.qdrant.points import ROW, Points
-from cde_rag.stores.qdrant.rows import ORDER, checked_vector, read, vector_of
-from cde_rag.stores.qdrant.translation import translate
+from cde_rag.stores.points.points import Found, Points
+from cde_rag.stores.points.rows import ORDER, checked_vector, place_of, read, vector_of
+from cde_rag.stores.points.translation import translate
 
 _MORE: Final = 16  # points asked for beyond k
 _POINTS: Final = 4096  # asked for in one request, unless one query needs more
@@ -48,7 +47,7 @@ def search(
     hits: list[list[Hit]] = []
     at_once = max(1, _POINTS // (k + _MORE))
     for start in range(0, len(queries), at_once):
-        hits += asked.best(queries[start : start + at_once], exact=exact or points.local)
+        hits += asked.best(queries[start : start + at_once], exact=exact or points.always_exact)
     return hits
 
 
@@ -60,15 +59,14 @@ class _Asked:
         self.name = name
         self.where = where
         self.k = k
-        filter_, self.translated = translate(where)
-        self.filter = filter_ if where != And(()) else None
+        self.selection, self.translated = translate(where)
 
     def best(self, queries: Float32[np.ndarray, "queries dim"], *, exact: bool) -> list[list[Hit]]:
         """The hits of each query."""
         hits: dict[int, list[Hit]] = {}
         open_, limit = list(range(len(queries))), self.k + _MORE
         while open_:
-            found = self.points.query([self._request(queries[number], limit, exact=exact) for number in open_])
+            found = self.points.nearest(self.name, queries[open_], limit, where=self.selection, exact=exact)
             for number, points in zip(list(open_), found, strict=True):
                 enough = self._enough(queries[number], points, limit)
                 if enough is not None and (exact or len(enough) == self.k):
@@ -80,24 +78,11 @@ class _Asked:
             limit *= 2
         return [hits[number] for number in range(len(queries))]
 
-    def _request(self, query: Float32[np.ndarray, "dim"], limit: int, *, exact: bool) -> models.QueryRequest:
-        return models.QueryRequest(
-            query=query.tolist(),
-            using=self.name,
-            filter=self.filter,
-            params=None if self.points.local else models.SearchParams(exact=exact),
-            limit=limit,
-            with_payload=ROW,
-            with_vector=[self.name],
-        )
-
-    def _enough(
-        self, query: Float32[np.ndarray, "dim"], points: Sequence[models.ScoredPoint], limit: int
-    ) -> list[Hit] | None:
+    def _enough(self, query: Float32[np.ndarray, "dim"], points: Sequence[Found], limit: int) -> list[Hit] | None:
         """The hits; None where what was not found could be among them."""
         passing = [point for point in points if self._passes(point)]
         scores = self._scores(query, passing)
-        places = [(-score, *self.points.place(point)) for score, point in zip(scores, passing, strict=True)]
+        places = [(-score, *place_of(point, self.points.place)) for score, point in zip(scores, passing, strict=True)]
         best = sorted(range(len(passing)), key=places.__getitem__)[: self.k]
         if len(points) == limit:
             slack = 4 * len(query) * float(np.finfo(np.float32).eps)
@@ -105,18 +90,18 @@ class _Asked:
                 return None
         return [self._hit(scores[number], passing[number]) for number in best]
 
-    def _passes(self, point: models.ScoredPoint) -> bool:
+    def _passes(self, point: Found) -> bool:
         if ORDER not in (point.payload or {}):  # someone else's, with a vector of the same name
             return False
-        return self.translated or holds(self.where, read(point, self.name, self.points.collection).row.record.metadata)
+        return self.translated or holds(self.where, read(point, self.name, self.points.place).row.record.metadata)
 
-    def _scores(self, query: Float32[np.ndarray, "dim"], points: Sequence[models.ScoredPoint]) -> list[float]:
+    def _scores(self, query: Float32[np.ndarray, "dim"], points: Sequence[Found]) -> list[float]:
         matrix = np.empty((len(points), len(query)), np.float32)
         for number, point in enumerate(points):
             matrix[number] = vector_of(point, self.name)
         return (matrix * query.astype(np.float64)).sum(axis=1).tolist()
 
-    def _hit(self, score: float, point: models.ScoredPoint) -> Hit:
-        stored = read(point, self.name, self.points.collection)
-        checked_vector(point, stored, self.name, self.points.collection)
+    def _hit(self, score: float, point: Found) -> Hit:
+        stored = read(point, self.name, self.points.place)
+        checked_vector(point, stored, self.name, self.points.place)
         return stored.hit(score)

@@ -1,30 +1,28 @@
-"""Filters of the grammar as filters of Qdrant."""
+"""Filters of the grammar as conditions on the two fields of fields.py."""
 
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from qdrant_client import models
-
 from cde_rag.stores.conditions import And, Comparison, Field, Filter, Not, Or
-from cde_rag.stores.qdrant.fields import NUMBERS, TOKENS, numbers_key, place, token
+from cde_rag.stores.points.fields import NUMBERS, TOKENS, numbers_key, place, token
+from cde_rag.stores.points.selection import Between, Every, No, Selection, Some, Tagged
 
 _RANGES: Final = ("gt", "gte", "lt", "lte")
 
 
 class Translation(NamedTuple):
-    """A filter of Qdrant.
+    """A filter for Qdrant.
 
     Attributes:
-        filter: Keeps every record that the filter of the grammar keeps.
+        where: Keeps every record that the filter of the grammar keeps.
         exact: Keeps no other.
     """
 
-    filter: models.Filter
+    where: Selection
     exact: bool
 
 
 def translate(where: Filter) -> Translation:
-    """The narrowest filter over the fields of fields.py that keeps all that `where` keeps."""
+    """The narrowest selection by these fields that keeps all that `where` keeps."""
     match where:
         case And(parts):
             return _all([translate(part) for part in parts])
@@ -32,10 +30,10 @@ def translate(where: Filter) -> Translation:
             some = [translate(part) for part in parts]
             if not some:
                 return Translation(_has(), exact=True)
-            return Translation(_filter(should=[part.filter for part in some]), all(part.exact for part in some))
+            return Translation(Some(tuple(part.where for part in some)), all(part.exact for part in some))
         case Not(part):
             inner = translate(part)
-            return Translation(_filter(must_not=[inner.filter] if inner.exact else []), inner.exact)
+            return Translation(No(inner.where) if inner.exact else Every(), inner.exact)
         case Field(path, comparisons, exists):
             wanted = [] if exists is None else [Translation(_exists(path, there=exists), exact=True)]
             return _all([*wanted, *_comparisons(path, comparisons)])
@@ -49,7 +47,7 @@ def _comparisons(path: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> 
         return [_range(path, comparisons)]
     parts = [_range(path, (one,)) if one in ranges else _comparison(path, one) for one in comparisons]
     together = len(comparisons) < 2  # otherwise one element could pass one of them, and another element another
-    return [Translation(part.filter, part.exact and together) for part in parts]
+    return [Translation(part.where, part.exact and together) for part in parts]
 
 
 def _comparison(path: tuple[str, ...], comparison: Comparison) -> Translation:
@@ -74,29 +72,17 @@ def _range(path: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> Transl
         tighter = max if bound.startswith("g") else min
         bounds[bound] = tighter(at.number, bounds.get(bound, at.number))
     key = f"{NUMBERS}.{numbers_key(path, kind)}"
-    return Translation(_filter(must=[models.FieldCondition(key=key, range=models.Range(**bounds))]), exact)
+    return Translation(Between(key, bounds), exact)
 
 
-def _exists(path: tuple[str, ...], *, there: bool) -> models.Filter:
-    condition = _has(token(path))
-    return condition if there else _filter(must_not=[condition])
+def _exists(path: tuple[str, ...], *, there: bool) -> Selection:
+    return _has(token(path)) if there else No(_has(token(path)))
 
 
 def _all(parts: list[Translation]) -> Translation:
-    return Translation(_filter(must=[part.filter for part in parts]), all(part.exact for part in parts))
+    return Translation(Every(tuple(part.where for part in parts)), all(part.exact for part in parts))
 
 
-def _has(*tokens: str) -> models.Filter:
-    """Records with one of the tokens; none has the empty one."""
-    match = models.MatchAny(any=list(tokens) or [""])
-    return _filter(must=[models.FieldCondition(key=TOKENS, match=match)])
-
-
-def _filter(
-    *,
-    must: Sequence[models.Condition] = (),
-    must_not: Sequence[models.Condition] = (),
-    should: Sequence[models.Condition] = (),
-) -> models.Filter:
-    """A filter; where it has no conditions, it keeps all."""
-    return models.Filter(must=[*must] or None, must_not=[*must_not] or None, should=[*should] or None)
+def _has(*tokens: str) -> Selection:
+    """Records with one of the tokens."""
+    return Tagged(TOKENS, tokens)

@@ -1,4 +1,4 @@
-"""What a Qdrant store knows of itself: one JSON object in the collection's metadata, replaced in one write."""
+"""What a store of points knows of itself: one JSON object, replaced in one write."""
 
 import dataclasses
 import json
@@ -9,9 +9,20 @@ from typing import Any, Final
 from cde_rag.errors import ContextMismatchError, StoreFormatError
 from cde_rag.stores.base import StoreManifest
 from cde_rag.stores.checks import numbered, seal
-from cde_rag.stores.qdrant.contexts import vector_name
 
 FORMAT: Final = 1
+
+
+def vector_name(fingerprint: str) -> str:
+    """Name of the vector that holds the embeddings of one space.
+
+    Args:
+        fingerprint: Of the Context, 64 hex digits.
+
+    Returns:
+        `"cde_"` and the fingerprint.
+    """
+    return f"cde_{fingerprint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +41,7 @@ class GenerationState:
 
     @property
     def vector(self) -> str:
-        """Name of its vectors in the collection, and of what is noted of them in a point's payload."""
+        """Name of its vectors, and of what is noted of them in a point's payload."""
         return vector_name(self.fingerprint)
 
     def check_space(self, fingerprint: str) -> None:

@@ -1,0 +1,140 @@
+"""What has to be done with points. Whatever is called `name` is the name of a vector."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.stores.points.selection import ALL, Selection
+
+
+@runtime_checkable
+class Point(Protocol):
+    """A point as it was read."""
+
+    @property
+    def id(self) -> object:
+        """UUID of a point of ours."""
+        ...
+
+    @property
+    def payload(self) -> Mapping[str, Any] | None:
+        """JSON object; None where it was not asked for."""
+        ...
+
+    @property
+    def vector(self) -> object:
+        """By name, those that were asked for; something else where a point has but an unnamed one."""
+        ...
+
+
+@runtime_checkable
+class Found(Point, Protocol):
+    """A point that a search found."""
+
+    @property
+    def score(self) -> float:
+        """Dot product with the query, in float32."""
+        ...
+
+
+class NewPoint(NamedTuple):
+    """A point to be written as a whole.
+
+    Attributes:
+        id: UUID.
+        payload: JSON object.
+        vectors: By name.
+    """
+
+    id: str
+    payload: dict[str, Any]
+    vectors: dict[str, Any]
+
+
+class NewVector(NamedTuple):
+    """A vector for a point that is there.
+
+    Attributes:
+        point: Its id.
+        vector: The vector.
+        noted: Goes into the payload with it.
+        digest_of: Name of the active generation's vectors.
+        digest: What is noted of the point's vector there as long as the new one fits its record.
+    """
+
+    point: str
+    vector: list[float]
+    noted: dict[str, Any]
+    digest_of: str
+    digest: str
+
+
+@runtime_checkable
+class Points(Protocol):
+    """The points of one store, and perhaps of others beside them."""
+
+    @property
+    def place(self) -> str:
+        """Where they are, for messages."""
+        ...
+
+    @property
+    def always_exact(self) -> bool:
+        """Whether every search is exact."""
+        ...
+
+    def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> Mapping[str, Point]:
+        """The points of those ids that exist; with all vectors, those of some names, or none."""
+        ...
+
+    def count(self, where: Selection = ALL) -> int:
+        """How many points of ours are selected."""
+        ...
+
+    def last_order(self) -> int:
+        """Highest place in the order of insertion; 0 where there are no points of ours."""
+        ...
+
+    def in_order(
+        self,
+        where: Selection = ALL,
+        *,
+        after: tuple[int, str] = (0, ""),
+        complete: bool = False,
+        at_once: int = 512,
+    ) -> Iterator[Point]:
+        """Points of ours that are selected, in order of insertion, those behind a place and point id.
+
+        `complete` brings vectors and what filters look at, too. `at_once` is how many are likely to be wanted.
+        """
+        ...
+
+    def nearest(
+        self,
+        name: str,
+        queries: Float32[np.ndarray, "queries dim"],
+        limit: int,
+        *,
+        where: Selection,
+        exact: bool,
+    ) -> Sequence[Sequence[Found]]:
+        """For each query up to `limit` points with their vector of that name, best first."""
+        ...
+
+    def upsert(self, points: Sequence[NewPoint]) -> None:
+        """Write whole points."""
+        ...
+
+    def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
+        """Replace keys in the payloads of points, given by their ids."""
+        ...
+
+    def set_vectors(self, name: str, vectors: Sequence[NewVector]) -> None:
+        """Give points their vector of that name and what is noted of it, where they are as they were read."""
+        ...
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove points."""
+        ...

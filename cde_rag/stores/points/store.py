@@ -1,0 +1,231 @@
+"""What every store of points does alike."""
+
+import dataclasses
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.errors import CorpusError, StoreError
+from cde_rag.stores.base import Generation, Hit, Row, StoreManifest
+from cde_rag.stores.checks import check_limit, check_records, check_unit, encode
+from cde_rag.stores.conditions import And, Filter, holds
+from cde_rag.stores.filters import parse
+from cde_rag.stores.points import writing
+from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
+from cde_rag.stores.points.points import Point, Points
+from cde_rag.stores.points.rows import Stored, checked_vector, point_id, read
+from cde_rag.stores.points.search import search
+from cde_rag.stores.points.selection import Having, No
+from cde_rag.stores.points.translation import translate
+from cde_rag.stores.points.turns import Turns
+from cde_rag.texts import reject_str
+
+
+class PointStore(ABC):
+    """Records, vectors and contexts as points. Half of `cde_rag.stores.base.Store`.
+
+    Args:
+        turns: Of all objects of this process that use the place.
+        exact: Search exactly, not by HNSW.
+    """
+
+    def __init__(self, turns: Turns, *, exact: bool) -> None:
+        self._turns = turns
+        self._exact = exact
+
+    @property
+    @abstractmethod
+    def _points(self) -> Points:
+        """The points."""
+
+    @abstractmethod
+    def _load(self) -> Manifest:
+        """The manifest.
+
+        Raises:
+            StoreError: There is no store.
+            StoreFormatError: Damaged, or of a newer format.
+        """
+
+    @abstractmethod
+    def _save(self, manifest: Manifest) -> None:
+        """Replace the manifest in one write."""
+
+    @abstractmethod
+    def _context(self, state: GenerationState) -> bytes:
+        """The bytes of a generation's Context."""
+
+    def manifest(self) -> StoreManifest:
+        """See `Store.manifest`."""
+        return self._load().public()
+
+    def context(self, generation: int | None = None) -> bytes:
+        """See `Store.context`."""
+        with self._turns.reading():
+            manifest = self._load()
+            return self._context(manifest.serving if generation is None else manifest.generation(generation))
+
+    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
+        """See `Store.add`."""
+        records = list(check_records(row.record for row in rows))
+        with self._turns.writing():
+            manifest = self._load()
+            manifest.serving.check_space(fingerprint)
+            check_unit(vectors, len(rows), manifest.dim)
+            writing.put_rows(self._points, manifest, records, [row.digest for row in rows], vectors)
+
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
+        """See `Store.update_metadata`."""
+        encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
+        with self._turns.writing():
+            self._load()  # there has to be a store
+            writing.put_metadata(self._points, encoded)
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """See `Store.delete`."""
+        reject_str(ids, call="delete", what="ids")
+        with self._turns.writing():
+            self._load()  # there has to be a store
+            found = self._points.retrieve(_point_ids(ids))
+            self._points.delete(list(found))
+        return len(found)
+
+    def get(self, ids: Sequence[str]) -> list[Row]:
+        """See `Store.get`."""
+        reject_str(ids, call="get", what="ids")
+        with self._turns.reading():
+            name = self._load().serving.vector
+            found = self._points.retrieve(_point_ids(ids))
+            points = [found.get(str(point_id(id_))) for id_ in ids]
+            return [self._read(point, name).row for point in points if point is not None]
+
+    def count(self, where: Mapping[str, Any] | None = None) -> int:
+        """See `Store.count`."""
+        condition = None if where is None else parse(where)
+        with self._turns.reading():
+            manifest = self._load()
+            if condition is None:
+                return self._points.count()
+            translated = translate(condition)
+            if translated.exact:
+                return self._points.count(translated.where)
+            return sum(1 for _ in self._matching(manifest, condition))
+
+    def scroll(
+        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
+    ) -> list[Row]:
+        """See `Store.scroll`."""
+        condition = None if where is None else parse(where)
+        check_limit(limit)
+        with self._turns.reading():
+            manifest = self._load()
+            place = (0, "")
+            if after is not None:
+                (point,) = writing.found_points(self._points, [after])
+                last = self._read(point, manifest.serving.vector)
+                place = (last.order, last.point)
+            found = self._matching(manifest, condition, after=place, at_once=limit + 1)
+            return [stored.row for stored in itertools.islice(found, limit)]
+
+    def search(
+        self,
+        queries: Float32[np.ndarray, "queries dim"],
+        k: int,
+        *,
+        fingerprint: str,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]:
+        """See `Store.search`."""
+        condition = None if where is None else parse(where)
+        if k <= 0:
+            raise ValueError(f"k: expected a positive number of hits, found {k}.")
+        with self._turns.reading(), self._in(fingerprint) as manifest:
+            check_unit(queries, len(queries), manifest.dim)
+            return search(self._points, vector_name(fingerprint), queries, k, where=condition, exact=self._exact)
+
+    def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
+        """See `Store.vectors`."""
+        reject_str(ids, call="vectors", what="ids")
+        with self._turns.reading(), self._in(fingerprint) as manifest:
+            name = manifest.serving.vector
+            found = writing.found_points(self._points, ids, vectors=[name])
+            matrix = np.empty((len(found), manifest.dim), np.float32)
+            for number, point in enumerate(found):
+                matrix[number] = checked_vector(point, self._read(point, name), name, self._points.place)
+            return matrix
+
+    def generations(self) -> list[Generation]:
+        """See `Store.generations`."""
+        with self._turns.reading():
+            manifest = self._load()
+            return [
+                Generation(state.number, state.fingerprint, state.number == manifest.active, self._vectors(state))
+                for state in manifest.generations
+            ]
+
+    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+        """See `Store.lacking`."""
+        check_limit(limit)
+        with self._turns.reading():
+            manifest = self._load()
+            lacks = No(Having(manifest.inactive(generation).vector))
+            found = itertools.islice(self._points.in_order(lacks, at_once=limit + 1), limit)
+            return [self._read(point, manifest.serving.vector).row for point in found]
+
+    def add_to_generation(
+        self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> int:
+        """See `Store.add_to_generation`."""
+        if len({row.record.id for row in rows}) != len(rows):
+            raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
+        with self._turns.writing():
+            manifest = self._load()
+            state = manifest.inactive(generation)
+            check_unit(vectors, len(rows), manifest.dim)
+            return writing.put_vectors(self._points, manifest, state, rows, digests, vectors)
+
+    def activate(self, generation: int) -> None:
+        """See `Store.activate`. One write of the manifest."""
+        with self._turns.writing():
+            manifest = self._load()
+            count, vectors = self._points.count(), self._vectors(manifest.inactive(generation))
+            if vectors != count:
+                hint = "Add the others with add_to_generation."
+                raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
+            self._save(dataclasses.replace(manifest, active=generation))
+
+    def _read(self, point: Point, name: str) -> Stored:
+        return read(point, name, self._points.place)
+
+    def _matching(
+        self, manifest: Manifest, where: Filter | None, *, after: tuple[int, str] = (0, ""), at_once: int = 512
+    ) -> Iterator[Stored]:
+        """Rows that match, in order of insertion, those behind a place and point id."""
+        translated = translate(where or And(()))
+        for point in self._points.in_order(translated.where, after=after, at_once=at_once):
+            stored = self._read(point, manifest.serving.vector)
+            if where is None or translated.exact or holds(where, stored.row.record.metadata):
+                yield stored
+
+    def _vectors(self, state: GenerationState) -> int:
+        return self._points.count(Having(state.vector))
+
+    @contextmanager
+    def _in(self, fingerprint: str) -> Generator[Manifest, None, None]:
+        """The manifest, where that space is the active one; also where it was so when the block began."""
+        manifest = self._load()
+        manifest.serving.check_space(fingerprint)
+        try:
+            yield manifest
+        except StoreError:
+            self._load().serving.check_space(fingerprint)
+            raise
+
+
+def _point_ids(ids: Sequence[str]) -> list[str]:
+    return sorted({point for id_ in ids if (point := point_id(id_)) is not None})

@@ -1,0 +1,45 @@
+"""Comparing every point of a store with its checksums."""
+
+from collections.abc import Iterator
+
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.base import Damage
+from cde_rag.stores.points.fields import fields
+from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.points import Point, Points
+from cde_rag.stores.points.rows import ID, note, read, vector_checksum, vector_of
+
+
+def damaged_points(points: Points, manifest: Manifest) -> Iterator[Damage]:
+    """What of the points of ours is not as it was written."""
+    try:
+        for point in points.in_order(complete=True):
+            yield from _point(point, points.place, manifest)
+    except StoreFormatError as error:
+        yield Damage(points.place, str(error))
+
+
+def _point(point: Point, place: str, manifest: Manifest) -> Iterator[Damage]:
+    payload = point.payload or {}
+    id_ = str(payload.get(ID))
+    where = f"{place}, record {id_!r:.80}"
+    try:
+        stored = read(point, manifest.serving.vector, place)
+    except StoreError as error:
+        yield Damage(where, str(error))
+        return
+    for key, expected in fields(stored.row.record.metadata).items():
+        if payload.get(key) != expected:
+            yield Damage(where, f"Expected {key} as its metadata says, found other.")
+    for state in manifest.generations:
+        yield from _vector(point, id_, state, where)
+
+
+def _vector(point: Point, id_: str, state: GenerationState, where: str) -> Iterator[Damage]:
+    noted, vector = note(point.payload or {}, state.vector), vector_of(point, state.vector)
+    if noted is None:  # what generations still lack is no damage
+        return
+    digest, checksum = noted
+    if vector is None or vector_checksum(id_, state.vector, digest, vector) != checksum:
+        found = "none" if vector is None else "another"
+        yield Damage(f"{where}, generation {state.number}", f"Expected a vector with its checksum, found {found}.")
