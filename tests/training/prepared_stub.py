@@ -14,7 +14,7 @@ DIM = 16
 
 
 def stub_pairs(count: int = 96) -> list[Pair]:
-    """Two thirds are passages of pages (source "docs", three domains), the others questions without a parent ("faq")."""
+    """Two thirds are passages of pages (source "docs", three domains), the others questions (source "faq")."""
     random, pairs = np.random.default_rng(0), list[Pair]()
     for number in range(count):
         words = [WORDS[word] for word in random.integers(0, 20, size=24)]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cde_rag_training.batches import BatchConfig, Batches
-from cde_rag_training.pairs import Pair, parents_of, per_source, read_pairs, without_duplicates
+from cde_rag_training.pairs import Pair, parents_of, per_source, without_duplicates
 
 
 def made(count=600):
@@ -103,10 +103,3 @@ def test_duplicates_go_and_parents_stay_whole(pairs):
     }.items()
     assert 60 <= sum(pair.source == "docs" for pair in kept) < 68
     assert sum(pair.source == "faq" for pair in kept) == 20
-
-
-def test_a_bad_line_is_named(tmp_path):
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"query": "a", "document": "b", "domain": "c"}\n{"query": "a"}\n')
-    with pytest.raises(ValueError, match=r"pairs.jsonl, line 2: .*document"):
-        list(read_pairs(path, source="s"))

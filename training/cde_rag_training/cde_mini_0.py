@@ -21,7 +21,8 @@ from cde_rag_training.batches import BatchConfig, Batches
 from cde_rag_training.clusters import paired_kmeans
 from cde_rag_training.development import development_sets, parent_sets
 from cde_rag_training.distillation import distil_first_stage
-from cde_rag_training.pairs import Pair, per_source, read_sources, without_duplicates
+from cde_rag_training.pairs import Pair, per_source, without_duplicates
+from cde_rag_training.reading import read_sources
 from cde_rag_training.start import bert_tokenizer, from_bert
 from cde_rag_training.surrogate import cached, minilm, minilm_folder
 from cde_rag_training.trainer import Surroundings, Trainer, TrainingConfig

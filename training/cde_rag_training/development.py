@@ -5,7 +5,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
-from cde_rag_training.pairs import Pair, read_pairs
+from cde_rag_training.pairs import Pair
+from cde_rag_training.reading import PairReader
 
 DEVELOPMENT = {"cisi": "test", "cosqa": "dev", "nfcorpus_processed": "test", "financebench_evidence": "test"}
 WITH_PARENTS = ("parents_redis", "parents_helm", "parents_govuk", "parents_prometheus", "squadshifts_newwiki")
@@ -62,7 +63,7 @@ def development_sets(data: Path, *, documents: int = 300, queries: int = 60) -> 
     """The development sets without parents, cut to `documents` and `queries`."""
     sets = [read_beir(data / "eval" / name, split=split) for name, split in DEVELOPMENT.items()]
     for source, domains in HELD_OUT.items():
-        pairs = read_pairs(data / "train" / source / "pairs.jsonl.gz", source=source)
+        pairs = PairReader(data / "train" / source / "pairs.jsonl.gz", source=source)
         sets.append(_one_to_one(source, [pair for pair in pairs if not domains or pair.domain in domains]))
     return [part(one, documents=documents, queries=queries) for one in sets]
 

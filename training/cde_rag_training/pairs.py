@@ -1,14 +1,8 @@
 """Training pairs: a query, the document that answers it, and where both come from."""
 
-import gzip
 import hashlib
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, cast
-
-from cde_rag.errors import CorpusError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,49 +24,6 @@ class Pair:
     domain: str
     parent: str = ""
     hard_negatives: tuple[str, ...] = ()
-
-
-def _open(path: Path) -> IO[str]:
-    return gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-
-
-def read_pairs(path: Path, *, source: str) -> Iterator[Pair]:
-    """Read JSON lines with `query`, `document`, `domain` and, where there is one, `title` (the parent's name).
-
-    Raises:
-        CorpusError: A line is not such an object; the message names file, line and reason.
-    """
-    with _open(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = cast(dict[str, str], json.loads(line))
-                pair = Pair(
-                    query=row["query"].strip(),
-                    document=row["document"].strip(),
-                    source=source,
-                    domain=row["domain"],
-                    parent=row.get("title", ""),
-                )
-            except (json.JSONDecodeError, KeyError, AttributeError) as error:
-                raise CorpusError(
-                    f"{path}, line {number}: a pair has query, document and domain; found {error!r}"
-                ) from error
-            if pair.query and pair.document:
-                yield pair
-
-
-def read_sources(
-    folder: Path, sources: Iterable[str], *, without_domains: Collection[str] = ()
-) -> dict[str, list[Pair]]:
-    """Read `folder/<source>/pairs.jsonl.gz` for each source, leaving the named domains out."""
-    return {
-        source: [
-            pair
-            for pair in read_pairs(folder / source / "pairs.jsonl.gz", source=source)
-            if pair.domain not in without_domains
-        ]
-        for source in sources
-    }
 
 
 def _key(text: str) -> bytes:
