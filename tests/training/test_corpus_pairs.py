@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 from cde_rag_training.corpus_pairs import KINDS, ask, report, to_pairs, without_repeated
-from cde_rag_training.held_out import FEWEST, hold_out, retrieval_set
+from cde_rag_training.parts import FEWEST, hold_out, retrieval_set
 from cde_rag_training.sections import sampled, sections, whole_records
 from cde_rag_training.supplied_queries import UNKNOWN_ID, UNKNOWN_TEXT, UNUSABLE, read_supplied
 
@@ -41,20 +41,24 @@ def test_a_page_is_cut_at_its_headings_and_each_asks_for_what_stands_under_it():
     assert [(one.id, one.heading) for one in found] == [("p#0", "Pump"), ("p#1", "Starting it"), ("p#2", "Notes")]
     assert "## no heading" in found[1].text
     intro, starting, notes = ask(found, seed=0)
-    assert intro and (intro.kind, intro.query, intro.shown) == ("title", "Pump", found[0].text)
-    assert starting and (starting.kind, starting.query) == ("heading", "Pump: Starting it")
+    assert intro
+    assert (intro.kind, intro.query, intro.shown) == ("title", "Pump", found[0].text)
+    assert starting
+    assert (starting.kind, starting.query) == ("heading", "Pump: Starting it")
     assert starting.shown == f"Pump {found[1].text}"
     assert notes is None  # one word
 
 
 def test_a_title_asks_for_its_text_which_loses_it():
     (one,) = asked_of(Record("r", f"Pumps: {LONG}", "Pumps"))
-    assert one and (one.kind, one.query, one.text, one.shown) == ("title", "Pumps", LONG, LONG)
+    assert one
+    assert (one.kind, one.query, one.text, one.shown) == ("title", "Pumps", LONG, LONG)
 
 
 def test_a_title_of_two_texts_asks_for_neither():
     first, second = asked_of(Record("1", LONG, "Pumps"), Record("2", f"Every spring {LONG}", "Pumps"))
-    assert first and second
+    assert first
+    assert second
     assert {first.kind, second.kind} == {"keywords", "sentence"}
     sentence = second if second.kind == "sentence" else first
     assert sentence.query not in sentence.shown
