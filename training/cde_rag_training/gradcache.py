@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 MiniBatch = TypeVar("MiniBatch")
+FirstMiniBatch = TypeVar("FirstMiniBatch")
 Loss = Callable[[Float[Tensor, "texts dim"]], Float[Tensor, ""]]
 
 
@@ -112,7 +113,7 @@ def second_stage_step(
 ) -> Float[Tensor, ""]:
     """Add one update's gradients to the second stage's parameters and to whatever `prepared` was made from.
 
-    By itself for a first stage that is finished, whose vectors are looked up, as in training cde-mini-0.
+    By itself for a first stage that is finished, whose vectors are looked up.
 
     Args:
         second: The second stage.
@@ -134,10 +135,10 @@ def second_stage_step(
 
 
 def two_stage_step(
-    first: CachedStage[MiniBatch],
+    first: CachedStage[FirstMiniBatch],
     prepare: Callable[[Float[Tensor, "context dim"]], Sequence[Tensor]],
     second: CachedStage[MiniBatch],
-    context: Sequence[MiniBatch],
+    context: Sequence[FirstMiniBatch],
     texts: Sequence[MiniBatch],
     loss: Loss,
 ) -> Float[Tensor, ""]:

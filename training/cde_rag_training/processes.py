@@ -4,13 +4,18 @@ A process computes the loss of its own queries. `average_gradients` then makes t
 processes' losses, which is the loss of the whole batch, since all have equally many queries.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+
+PATIENCE = timedelta(hours=6)  # that processes wait for the first one, which prepares and evaluates
 
 
 class _Gather(torch.autograd.Function):
@@ -75,3 +80,62 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
             parameter.grad = torch.zeros_like(parameter)
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
+
+
+def count() -> int:
+    """Number of processes; 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's number; 0 without a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def averages(values: Sequence[float], *, device: torch.device) -> list[float]:
+    """Each figure's mean over all processes."""
+    if not dist.is_initialized():
+        return list(values)
+    figures = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(figures)
+    return (figures / dist.get_world_size()).tolist()
+
+
+def of_first(value: float, *, device: torch.device) -> float:
+    """The first process's figure, such as its clock's."""
+    if not dist.is_initialized():
+        return value
+    figure = torch.tensor(value, dtype=torch.float64, device=device)
+    dist.broadcast(figure, 0)
+    return float(figure)
+
+
+@contextmanager
+def first_one_first() -> Iterator[None]:
+    """The first process does what follows, then the others: what it left on disk is there for them."""
+    if rank() > 0:
+        dist.barrier()
+    yield
+    if dist.is_initialized() and rank() == 0:
+        dist.barrier()
+
+
+@contextmanager
+def joined(device: str) -> Iterator[str]:
+    """Joins the process group that torchrun has laid out, if it has and nobody did, and leaves it at the end.
+
+    Args:
+        device: "cpu" or "cuda".
+
+    Yields:
+        The device of this process.
+    """
+    if dist.is_initialized() or "WORLD_SIZE" not in os.environ:
+        yield device
+        return
+    on_gpu = device.startswith("cuda")
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    try:
+        yield f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else device
+    finally:
+        dist.destroy_process_group()

@@ -1,232 +1,266 @@
-"""Contrastive training of the second stage and of the path of the context, against a clock, resumable."""
+"""One phase of training: updates to its end, a row in the log for each, and now and then a checkpoint or evaluation."""
 
-import csv
-import json
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from jaxtyping import Float, Float32
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
+from tqdm import tqdm
 
-from cde_rag.errors import ResumeError
-from cde_rag.model.batching import length_buckets, pad
-from cde_rag.model.context_path import PreparedContext
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_stage import TwoStage
-from cde_rag_training.batches import Batch, Batches
-from cde_rag_training.filtering import false_negatives
-from cde_rag_training.loss import contrastive_loss
+from cde_rag.errors import CorpusError
+from cde_rag_training.averaging import WeightAverage
+from cde_rag_training.batch import Batch, Batches
+from cde_rag_training.config import PhaseConfig, TrainingConfig
+from cde_rag_training.corpora import Corpora
+from cde_rag_training.first_vectors import FirstStageVectors
+from cde_rag_training.gradients import Figures, Gradients
+from cde_rag_training.guard import ContextGuard, enough_memory, not_finite
+from cde_rag_training.held_out import Retrieval, RetrievalRows, mean_of, retrieval
+from cde_rag_training.logs import Board, Log
+from cde_rag_training.mini_batches import Cutter
+from cde_rag_training.objective import Objective, Teacher
+from cde_rag_training.optimiser import Optimiser, groups_of
+from cde_rag_training.packed_batches import PackedBatches
+from cde_rag_training.prepared import Prepared
+from cde_rag_training.processes import average_gradients, averages, count, of_first, rank
+from cde_rag_training.schedule import Schedule
+from cde_rag_training.stages import Stages
+from cde_rag_training.state import Progress, State, StateFile
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """How the second stage is trained. A field is ours where it names no source."""
-
-    seconds: float = 3600.0  # of training, resumed parts included
-    temperature: float = 0.03  # τ, divides scores; paper §5 has 0.02
-    encoder_rate: float = 2e-5  # of the topmost layer, paper §5
-    layer_decay: float = 0.9  # each lower layer learns by so much less
-    context_rate: float = 3e-4  # of the path of context and siblings
-    gate_rate: float = 1e-2  # of gates and output map
-    warmup: float = 0.05  # share of the time
-    weight_decay: float = 0.01
-    max_length: int = 128  # tokens of a text in training
-    forward_size: int = 32  # texts per forward pass, of like length
-    save_every: int = 50  # updates
+FOREIGN = 8  # batches that are looked through for one of another source
+WEIGHTS, AVERAGE, OPTIMISER = "weights:", "average:", "optimiser:"  # begin the names of a state's tensors
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What training looks up by a pair's position and never changes.
+class Run:
+    """What all phases of a run share.
 
     Attributes:
-        first_stage: First-stage vectors of the documents: contexts and siblings.
-        queries: Surrogate embeddings of the queries.
-        documents: Surrogate embeddings of the documents.
+        config: Of the run.
+        output: Its folder.
+        state_file: Where it stands.
+        log: Its figures; None in all processes but the first.
+        board: The same for TensorBoard, where asked.
+        held_out: Held-out pairs and the sets made of them, where there are any.
+        bar: Whether a progress bar is shown.
     """
 
-    first_stage: Float32[np.ndarray, "pairs dim"]
-    queries: Float32[np.ndarray, "pairs dim"]
-    documents: Float32[np.ndarray, "pairs dim"]
+    config: TrainingConfig
+    output: Path
+    state_file: StateFile
+    log: Log | None
+    board: Board | None
+    held_out: tuple[Prepared, list[RetrievalRows]] | None
+    bar: bool
 
 
 class Trainer:
-    """Trains a network whose first stage is finished.
-
-    The learning rates rise over the warm-up and fall linearly to zero at the end. Every `save_every` updates
-    the state is written to `output`; a new Trainer on the same folder goes on from there with the next batches.
+    """Trains one phase, from its beginning or from where a run stood.
 
     Args:
-        network: Trained in place; word embeddings and first stage stay as they are.
-        tokenizer: Of the network.
-        batches: Draws what each update sees.
-        surroundings: What batches refer to.
-        config: How to train.
-        output: Folder for state and log.
+        run: What all phases share.
+        stages: The network, trained in place.
+        prepared: The phase's data.
+        state: Where the run stands; its weights are the network's already.
+        teacher: The start model, where it teaches.
 
     Raises:
-        ResumeError: The state in `output` belongs to another config.
+        CorpusError: The data does not go with the config.
     """
 
-    def __init__(
-        self,
-        network: TwoStage,
-        tokenizer: TextTokenizer,
-        batches: Batches,
-        surroundings: Surroundings,
-        config: TrainingConfig,
-        output: Path,
-    ) -> None:
-        self.network, self.tokenizer, self.batches, self.surroundings = network, tokenizer, batches, surroundings
-        self.config, self.output = config, output
-        self.update, self.elapsed = 0, 0.0
-        network.requires_grad_(requires_grad=False)
-        groups = _parameter_groups(network, config)
-        for group in groups:
-            for parameter in group["params"]:
-                parameter.requires_grad_()
-        self.optimiser = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
-        self._rates = [group["lr"] for group in self.optimiser.param_groups]
-        output.mkdir(parents=True, exist_ok=True)
-        if (output / "state.json").exists():
-            self._resume()
+    def __init__(self, run: Run, stages: Stages, prepared: Prepared, state: State, *, teacher: Teacher | None) -> None:
+        self._run, self._stages, self._prepared, self._progress = run, stages, prepared, state.progress
+        self._machine, self._evaluation = run.config.machine, run.config.evaluation
+        self.phase: PhaseConfig = run.config.phases[state.progress.phase]
+        self._batches = batches_of(prepared, self.phase, seed=run.config.seed + state.progress.phase)
+        _check_processes(self._batches)
+        self._schedule = Schedule(self.phase.schedule)
+        self._optimiser = Optimiser(
+            groups_of(stages.network, stages.layers, self.phase.rates, run.config.adapters), clip=self.phase.rates.clip
+        )
+        self._average = self._new_average()
+        self._guard = ContextGuard(run.config.guard, state.progress.gains)
+        self._gradients = self._new_gradients(teacher)
+        if state.progress.update:
+            self._optimiser.restore(part_of(state, OPTIMISER))
+            if self._average is not None:
+                self._average.restore(part_of(state, AVERAGE))
+        self.retrieval: dict[str, Retrieval] = {}
 
-    def run(self) -> None:
-        """Train until the time is used up."""
-        self.network.train()
-        while self.elapsed < self.config.seconds:
-            started = time.monotonic()
-            row = self._step(self.batches.draw(self.update))
-            self.update += 1
-            self.elapsed += time.monotonic() - started
-            self._log({"update": self.update, "seconds": round(self.elapsed, 1), **row})
-            if self.update % self.config.save_every == 0 or self.elapsed >= self.config.seconds:
-                self._save()
-        self.network.eval().requires_grad_(requires_grad=False)
+    def _new_average(self) -> WeightAverage | None:
+        named = {name: value for group in self._optimiser.groups for name, value in group.parameters.items()}
+        return WeightAverage(named, decay=self.phase.average) if self.phase.average else None
 
-    def _step(self, batch: Batch) -> dict[str, float | int]:
-        share = self.elapsed / self.config.seconds
-        factor = min(1.0, share / self.config.warmup if self.update else 0.01, (1 - share) / (1 - self.config.warmup))
-        for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
-            group["lr"] = rate * max(factor, 0.0)
-        loss = self.loss(batch)
-        self.optimiser.zero_grad()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_([p for group in self.optimiser.param_groups for p in group["params"]], 1.0)
-        self.optimiser.step()
-        return {
-            "loss": round(float(loss.detach()), 4),
-            "context": len(batch.context),
-            "siblings": sum(map(len, batch.siblings)),
-            "norm": round(float(norm), 3),
-            "gate": round(float(self.network.second_stage.gates.detach().abs().mean()), 4),
-            "exponent": round(float(self.network.output_map.exponent.detach()), 4),
+    def _new_gradients(self, teacher: Teacher | None) -> Gradients:
+        size, stages = self._machine.mini_batch_size, self._stages
+        finished = self.phase.rates.first_stage == 0
+        folder = self._run.output / "first-stage"
+        return Gradients(
+            stages,
+            Cutter(self._prepared, stages, mini_batch_size=size),
+            Objective(self.phase.loss, self.phase.filter, self._prepared, device=stages.device, start=teacher),
+            vectors=FirstStageVectors(stages, self._prepared, folder, mini_batch_size=size) if finished else None,
+            context_dropout=self.phase.context_dropout,
+            caching=self._machine.gradient_caching,
+            mini_batch_size=size,
+            seed=[self._run.config.seed, self._progress.phase],
+        )
+
+    def train(self) -> Progress:
+        """Train to the phase's end.
+
+        Returns:
+            What is done then: the next phase's beginning, which is on disk.
+
+        Raises:
+            TrainingError: A loss or gradient is no number, memory or disk ran out, or the context is being ignored and
+                the config says to stop then.
+        """
+        started = time.monotonic() - self._progress.seconds
+        if self._progress.update == 0:
+            self._evaluate({"phase": self.phase.name, "update": 0})
+        with tqdm(
+            total=self.phase.schedule.updates or None,
+            initial=self._progress.update,
+            desc=self.phase.name,
+            unit="update",
+            disable=not self._run.bar or rank() > 0,
+        ) as bar:
+            while self._share() < 1:
+                self._update(started, bar)
+                if self._progress.update % self._machine.save_every == 0:
+                    self._save()
+        if self._average is not None:
+            self._average.apply()
+        done = self._progress
+        self._progress = Progress(
+            phase=done.phase + 1,
+            earlier_updates=done.earlier_updates + done.update,
+            earlier_seconds=done.earlier_seconds + done.seconds,
+        )
+        self._save(finished=True)
+        return self._progress
+
+    def _share(self) -> float:
+        return self._schedule.share(self._progress.update, seconds=self._progress.seconds)
+
+    def _update(self, started: float, bar: "tqdm[Any]") -> None:
+        """One update and all that comes with it."""
+        before, number = self._progress, self._progress.update + 1
+        batch = self._batches.batch(before.update)
+        factor = self._schedule.factor(before.update, seconds=before.seconds)
+        self._stages.network.train()
+        with enough_memory(self._machine, number):
+            self._optimiser.zero_grad()
+            figures = self._gradients.add(batch, before.update)
+            average_gradients(self._optimiser.parameters)
+            norm = self._optimiser.clip()
+            self._check(batch, number, total=figures.total, norm=norm)
+            row = self._figures(batch, figures) | self._probe(batch, figures, number)
+            self._optimiser.step(factor)
+        if self._average is not None:
+            self._average.update(number)
+        now = of_first(time.monotonic() - started, device=self._stages.device)
+        self._progress = replace(before, update=number, seconds=now)
+        rates = {f"{part}_rate": rate for part, rate in self._optimiser.rates(factor).items()}
+        speed = float(row["tokens"]) / max(now - before.seconds, 1e-9)
+        row |= {"phase": self.phase.name, "update": number, "norm": norm, "seconds": now, "tokens_per_second": speed}
+        self._evaluate(row | rates | self._stages.figures())
+        if isinstance(gain := row.get("null_gain", row.get("foreign_gain")), float):
+            self._guard.look(gain, number)
+        self._show(bar, float(row["loss"]), speed)
+
+    def _check(self, batch: Batch, number: int, *, total: float, norm: float) -> None:
+        for name, value in (("loss", total), ("gradient norm", norm)):
+            if not math.isfinite(value):
+                raise not_finite(batch, self._prepared, self._run.output, number, found=f"a {name} of {value}")
+
+    def _figures(self, batch: Batch, figures: Figures) -> dict[str, float | int | str]:
+        names = ("loss", "distillation", "masked", "tokens", "siblings")
+        own = (figures.contrastive, figures.distillation, figures.masked, figures.tokens, figures.siblings)
+        found = dict(zip(names, averages(own, device=self._stages.device), strict=True))
+        row = {name: value for name, value in found.items() if not math.isnan(value)}
+        tokens, siblings = (round(found[name] * count()) for name in ("tokens", "siblings"))
+        return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus}
+
+    def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
+        """The same batch under the null context and that of another corpus, before the update."""
+        every = self._evaluation.probe_every
+        if every == 0 or number % every or len(batch.context) == 0:
+            return {}
+        contexts: dict[str, Batch | None] = {"null": None} if self._stages.knows_null else {}
+        if (foreign := self._foreign(batch)) is not None:
+            contexts["foreign"] = foreign
+        losses = self._gradients.losses_under(batch, list(contexts.values()))
+        own, *others = averages([figures.contrastive, *losses], device=self._stages.device)
+        return {f"{name}_loss": loss for name, loss in zip(contexts, others, strict=True)} | {
+            f"{name}_gain": loss - own for name, loss in zip(contexts, others, strict=True)
         }
 
-    def loss(self, batch: Batch) -> Float[Tensor, ""]:
-        """The loss of one batch, differentiable."""
-        context = torch.from_numpy(self.surroundings.first_stage[batch.context])
-        prepared = self.network.prepare(context, torch.ones(len(context), dtype=torch.long))
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            queries = self._embed(batch.queries, QUERY, prepared, [[] for _ in batch.queries])
-            documents = self._embed(batch.documents, DOCUMENT, prepared, batch.siblings)
-        mask = false_negatives(
-            torch.from_numpy(self.surroundings.queries[batch.positions]),
-            torch.from_numpy(self.surroundings.documents[batch.positions]),
-            _numbered(batch.queries),
-        )
-        return contrastive_loss(queries, documents, mask, self.config.temperature)
+    def _foreign(self, batch: Batch) -> Batch | None:
+        """A batch with a context of another source; where there is none, one whose context shares no document."""
+        source, shared = self._prepared.sources[batch.pairs[0]], {*batch.context.tolist(), *batch.documents.tolist()}
+        others = (self._batches.batch(self._progress.update + step) for step in range(1, FOREIGN + 1))
+        apart = [other for other in others if len(other.context) and shared.isdisjoint(other.context.tolist())]
+        elsewhere = (other for other in apart if self._prepared.sources[other.pairs[0]] != source)
+        return next(elsewhere, apart[0] if apart else None)
 
-    def _embed(
-        self, texts: Sequence[str], role: int, prepared: PreparedContext, siblings: list[list[int]]
-    ) -> Float[Tensor, "texts dim"]:
-        rows = [tokens.ids for tokens in self.tokenizer(texts, self.config.max_length)]
-        vectors: list[Tensor] = []
-        order: list[int] = []
-        for bucket in length_buckets([len(row) for row in rows], self.config.forward_size):
-            ids, mask = pad([rows[position] for position in bucket])
-            given, given_mask = self._siblings([siblings[position] for position in bucket])
-            vectors.append(
-                self.network.second_stage(self.network.embeddings, ids, mask, role, prepared, given, given_mask)
-            )
-            order += bucket
-        return torch.cat(vectors)[torch.tensor(order).argsort()]
+    def _evaluate(self, row: dict[str, float | int | str]) -> None:
+        """Add the held-out figures where they are due, and write the row."""
+        every, last = self._evaluation.every, self._share() >= 1
+        if self._run.held_out is not None and every and (last or self._progress.update % every == 0):
+            self._stages.network.eval()
+            if rank() == 0:
+                self.retrieval = retrieval(
+                    self._stages, *self._run.held_out, mini_batch_size=self._machine.mini_batch_size
+                )
+                figures = mean_of(self.retrieval)._asdict()
+                row |= {f"{name}_ndcg": value for name, value in figures.items() if not math.isnan(value)}
+        elif self._progress.update == 0:
+            return
+        if self._run.log is not None:
+            self._run.log.write(row)
+        if self._run.board is not None:
+            self._run.board.write(row, self._progress.earlier_updates + self._progress.update)
 
-    def _siblings(self, groups: list[list[int]]) -> tuple[Tensor | None, Tensor | None]:
-        width = max(map(len, groups))
-        if width == 0:
-            return None, None
-        given = np.zeros((len(groups), width, self.surroundings.first_stage.shape[1]), dtype=np.float32)
-        mask = np.zeros((len(groups), width), dtype=np.bool_)
-        for number, group in enumerate(groups):
-            given[number, : len(group)] = self.surroundings.first_stage[group]
-            mask[number, : len(group)] = True
-        return torch.from_numpy(given), torch.from_numpy(mask)
+    def _show(self, bar: "tqdm[Any]", loss: float, speed: float) -> None:
+        left = self._schedule.left(self._progress.update, seconds=self._progress.seconds)
+        bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} tokens/s, {left / 60:.1f} min left", refresh=False)
+        bar.update()
 
-    def _log(self, row: dict[str, float | int]) -> None:
-        path = self.output / "log.csv"
-        new = not path.exists()
-        with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, list(row))
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
-
-    def _state(self) -> dict[str, Tensor]:
-        tensors = {f"network.{key}": value for key, value in self.network.state_dict().items()}
-        for number, state in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{number}.{key}": value for key, value in state.items()}
-        return {key: value.detach().contiguous().clone() for key, value in tensors.items()}
-
-    def _save(self) -> None:
-        progress = {"update": self.update, "elapsed": self.elapsed, "config": asdict(self.config)}
-        save_file(self._state(), self.output / "state.tmp", metadata={"progress": json.dumps(progress)})
-        (self.output / "state.tmp").replace(self.output / "state.safetensors")
-        (self.output / "state.json").write_text(json.dumps(progress))
-
-    def _resume(self) -> None:
-        progress = json.loads((self.output / "state.json").read_text())
-        if progress["config"] != asdict(self.config):
-            raise ResumeError(
-                f"{self.output} holds a run with another config: {progress['config']}. Choose another folder, or "
-                "train with that config."
-            )
-        tensors = load_file(self.output / "state.safetensors")
-        self.network.load_state_dict(
-            {key.removeprefix("network."): value for key, value in tensors.items() if key.startswith("network.")}
-        )
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            if key.startswith("optimiser."):
-                _, number, name = key.split(".")
-                state.setdefault(int(number), {})[name] = value
-        self.optimiser.load_state_dict({"state": state, "param_groups": self.optimiser.state_dict()["param_groups"]})
-        self.update, self.elapsed = progress["update"], progress["elapsed"]
-
-
-def _numbered(texts: Sequence[str]) -> Tensor:
-    numbers: dict[str, int] = {}
-    return torch.tensor([numbers.setdefault(text, len(numbers)) for text in texts])
-
-
-def _parameter_groups(network: TwoStage, config: TrainingConfig) -> list[dict[str, Any]]:
-    second = network.second_stage
-    groups: list[dict[str, Any]] = [
-        {
-            "params": list(layer.parameters()),
-            "lr": config.encoder_rate * config.layer_decay ** (len(second.layers) - 1 - number),
+    def _save(self, *, finished: bool = False) -> None:
+        if self._run.log is None:
+            return
+        tensors: dict[str, Tensor] = {
+            f"{WEIGHTS}{name}": value for name, value in self._stages.network.state_dict().items()
         }
-        for number, layer in enumerate(second.layers)
-    ]
-    path = [*network.set_attention.parameters(), *second.given.parameters(), *second.sibling_norm.parameters()]
-    path += [second.sibling_level, second.sibling_output.weight, second.roles]
-    groups.append({"params": path, "lr": config.context_rate})
-    groups.append({"params": [second.gates, *network.output_map.parameters()], "lr": config.gate_rate})
-    return groups
+        if not finished:
+            tensors |= {f"{OPTIMISER}{name}": value for name, value in self._optimiser.state()}
+            if self._average is not None:
+                tensors |= {f"{AVERAGE}{name}": value for name, value in self._average.weights.items()}
+        self._progress = replace(self._progress, log_bytes=self._run.log.keep(), gains=self._guard.gains)
+        self._run.state_file.write(State(self._progress, tensors))
+
+
+def part_of(state: State, kind: str) -> dict[str, Tensor]:
+    """The tensors of one kind, by their own names."""
+    return {name.removeprefix(kind): value for name, value in state.tensors.items() if name.startswith(kind)}
+
+
+def batches_of(prepared: Prepared, phase: PhaseConfig, *, seed: int) -> Batches:
+    """The configured batches."""
+    if phase.batches == "corpora":
+        return Corpora(prepared, phase.corpora, seed=seed)
+    context, negatives = phase.corpora.context, phase.corpora.hard_negatives
+    return PackedBatches(prepared, phase.packing, context, hard_negatives=negatives)
+
+
+def _check_processes(batches: Batches) -> None:
+    size = len(batches.batch(0).pairs)
+    if size % count():
+        raise CorpusError(
+            f"Expected batches that {count()} processes can share, found {size} pairs. Choose a batch_size that is a "
+            "multiple of the number of processes."
+        )
