@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from tokenizers import Tokenizer
 
-from cde_rag.errors import CorpusError, ModelError
-from cde_rag.texts import utf8
+from cde_rag.errors import ModelError
+from cde_rag.texts import check_texts
 
 
 class Tokens(NamedTuple):
@@ -39,6 +39,7 @@ class TextTokenizer:
             raise ModelError(f"Expected the JSON of a tokenizer, found: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self.serialised = serialised
         self.sha256 = hashlib.sha256(serialised.encode()).hexdigest()
 
     @property
@@ -68,12 +69,7 @@ class TextTokenizer:
             CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
             TypeError: A text is no str.
         """
-        for position, text in enumerate(texts, start=first):
-            if not isinstance(cast(object, text), str):
-                raise TypeError(f"Text {position} has to be a str, found {type(text).__name__}.")
-            if not text.strip():
-                raise CorpusError(f"Text {position} is empty or blank; leave it out or give it content.")
-            utf8(text, where=f"Text {position}")
+        check_texts(texts, first=first)
         cut: list[Tokens] = []
         for encoding in self._tokenizer.encode_batch_fast([prefix + text for text in texts]):
             ids = encoding.ids

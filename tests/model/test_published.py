@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from cde_rag import CDEModel, MissingExtraError, ModelError
 from cde_rag.model import loading
 from cde_rag.model.names import ModelName
-from cde_rag.model.two_way import published
+from cde_rag.model.two_way import checkpoint, published
 from cde_rag.model.two_way.network import TwoWay
 
 FULL = {  # sizes of the published configs; tensors and parameters, from cde_reference.md
@@ -291,3 +292,24 @@ def test_a_bundled_model_needs_no_conversion(tmp_path):
 )
 def test_a_name_finds_itself_again(name):
     assert ModelName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize("name", [V1, V2])
+def test_what_is_written_is_read_again(tmp_path, tiny_backbones, name):
+    model = load(write_folder(tmp_path / "given", name))
+    checkpoint.write(tmp_path / "written", model.network, model.tokenizer.serialised)
+    again, written = load(tmp_path / "written"), load_file(tmp_path / "written" / "model.safetensors")
+    assert written.keys() == golden(name, "model").keys()
+    for key, value in golden(name, "model").items():
+        assert torch.equal(written[key], value), key
+    for key, value in model.network.state_dict().items():
+        assert torch.equal(again.network.state_dict()[key], value), key
+    assert again.tokenizer.sha256 == model.tokenizer.sha256
+    assert again.config.sizes() == model.config.sizes()
+
+
+def test_other_sizes_or_semantics_are_not_written(tmp_path):
+    config = full_config("nomic-ai/nomic-bert-2048")
+    for changed in (replace(config, layers=3), replace(config, semantics="hf_model_py")):
+        with pytest.raises(ModelError, match="cannot be written"):
+            published.published_config(changed)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
 from cde_rag.errors import ModelError
 from cde_rag.model import hub
@@ -22,6 +23,7 @@ from cde_rag.model.weights import (
     CONFIG,
     INDEX,
     TOKENIZER,
+    WEIGHTS,
     check_size,
     read_json,
     read_tensors,
@@ -76,6 +78,22 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
     network.restore_tables()
     digest = hashlib.sha256(json.dumps([files.config.sizes(), files.digests], sort_keys=True).encode()).hexdigest()
     return network.eval().requires_grad_(requires_grad=False), tokenizer, digest
+
+
+def write(folder: Path, network: TwoWay, tokenizer_json: str) -> None:
+    """Write a model in the published layout, float32.
+
+    Raises:
+        ModelError: Its backbone is not one of the published ones.
+    """
+    value = published.published_config(network.config)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = published.published_state(network.state_dict(), network.config)
+    save_file(state, folder / WEIGHTS)
+    (folder / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
+    digests = {each: sha256(folder / each) for each in (WEIGHTS, TOKENIZER)}
+    value[CONVERTED] = {"format": FORMAT, "source": network.config.name, "sha256": digests}
+    (folder / CONFIG).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def convert(folder: Path, name: ModelName, target: Path) -> None:

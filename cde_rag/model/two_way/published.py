@@ -6,6 +6,7 @@ Source: configs of jxm/cde-small-v1 and -v2, and the code that made them (MIT).
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -48,6 +49,7 @@ FIXED = {  # fields that may only say this; where they are missing they do
     "transductive_tokens_per_document": 1,
 }
 UNUSED = ("second_stage_model.input_ln.weight", "second_stage_model.input_ln.bias")  # of old checkpoints; never read
+SEQUENCE_DROPOUT = 0.005  # of context embeddings in training, paper §5; above 0 where there is a null embedding
 LISTED = 6  # names of tensors in a message
 _FIRST, _SECOND = "first_stage_model.", "second_stage_model."
 _PLACES = {  # prefixes of keys: published, ours
@@ -168,6 +170,40 @@ def _own(name: str, tensor: Float[Tensor, "..."], family: str) -> Iterator[tuple
                 yield f"{place}{layer}self_attn.{letter}_proj.weight", part
             return
     yield place + rest, tensor
+
+
+def published_config(config: TwoWayConfig) -> dict[str, Any]:
+    """What `read_config` reads as this config.
+
+    Raises:
+        ModelError: There is no published backbone of its sizes, or it is read otherwise than weights are trained.
+    """
+    found = [
+        name
+        for name, sizes in BACKBONES.items()
+        if all(getattr(config, field) == value for field, value in sizes.items())
+    ]
+    if not found or config.semantics != TRAIN:
+        raise ModelError(
+            f"Expected a {TRAIN!r} model with the backbone {' or '.join(BACKBONES)}, found {config.semantics!r} and "
+            f"{config.layers} layers of {config.dim} dimensions of {config.family}. It cannot be written."
+        )
+    return {
+        "embedder": found[0],
+        "transductive_corpus_size": config.trained_context_size,
+        "transductive_sequence_dropout_prob": SEQUENCE_DROPOUT if config.null_embedding else 0.0,
+        "pool_ignore_contextual_tokens": config.pooling != "sequence",
+        "pool_ignore_instruction_tokens": config.pooling == "text_after_prefix",
+        "max_seq_length": config.max_length,
+    }
+
+
+def published_state(own: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -> dict[str, Tensor]:
+    """The tensors of this library's network under their published names: the inverse of `own_state`."""
+    return {
+        name: torch.cat([own[part] for part, _ in _own(name, torch.empty(3, 0), config.family)])
+        for name in layout(config)
+    }
 
 
 def _two_layers(name: str, dim: int, outputs: int) -> dict[str, tuple[int, ...]]:
