@@ -1,14 +1,30 @@
-"""Where training starts: a one-way model whose vectors are those of a finished plain embedder."""
+"""Where training starts: a model that is finished, or a new one whose encoder is that of a plain embedder."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from cde_rag.errors import ModelError
+from cde_rag.model import checkpoints, loading
 from cde_rag.model.config import ModelConfig
+from cde_rag.model.names import ModelName
+from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way import published
+from cde_rag.model.two_way.checkpoint import PREFIX_END
+from cde_rag.model.two_way.config import MODERN_BERT, TwoWayConfig
+from cde_rag.model.two_way.network import TwoWay
+from cde_rag.model.weights import read_json, read_tensors, weight_files
+from cde_rag_training.config import StartConfig
+from cde_rag_training.surrogate import minilm_folder
+
+MINILM = "minilm"
+WRAPPERS = ("model.", "bert.")  # what a backbone's keys begin with where it was saved inside another model
 
 SIBLINGS_SHARE = 0.3  # of the siblings' mean in the output; gains about 3 points before any training
 BERT_LAYER = {
@@ -18,6 +34,122 @@ BERT_LAYER = {
     "output.dense": "down",
     "output.LayerNorm": "output_norm",
 }
+
+
+class Start(NamedTuple):
+    """What training starts from.
+
+    Attributes:
+        network: Both stages, float32.
+        tokenizer: Of the texts.
+        new_first_stage: Whether the first stage still has to be taught its embedder's vectors.
+    """
+
+    network: TwoStage | TwoWay
+    tokenizer: TextTokenizer
+    new_first_stage: bool
+
+
+def load_start(config: StartConfig, *, seed: int) -> Start:
+    """The model that a run starts from, under its new name.
+
+    Args:
+        config: Names it.
+        seed: Of the parts that start at random.
+
+    Raises:
+        MissingExtraError: "minilm" needs the extra `train`, a two-way model `hub`.
+        ModelError: There is no such model, or one of a kind that cannot be trained.
+    """
+    folder = minilm_folder() if config.model == MINILM else checkpoints.local(config.model)
+    kind = read_json(folder / checkpoints.CONFIG).get("model_type") if folder is not None else None
+    if folder is not None and kind == "bert":
+        tokenizer = TextTokenizer(bert_tokenizer(folder))
+        return Start(from_bert(folder, _bert_config(folder, config), seed=seed), tokenizer, new_first_stage=True)
+    if folder is not None and kind in published.TOKENIZERS:
+        tokenizer = TextTokenizer(bert_tokenizer(folder))
+        return Start(two_way_from_backbone(folder, tokenizer, config, seed=seed), tokenizer, new_first_stage=False)
+    network, tokenizer, *_ = loading.load(ModelName.parse(config.model), token=None)
+    if isinstance(network, TwoStage):
+        network.config = replace(network.config, name=config.name)
+    else:
+        network.config = replace(network.config, name=config.name)
+    return Start(network, tokenizer, new_first_stage=False)
+
+
+def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:
+    sizes = read_json(folder / checkpoints.CONFIG)
+    try:
+        return ModelConfig(
+            name=config.name,
+            vocab_size=sizes["vocab_size"],
+            dim=sizes["hidden_size"],
+            layers=sizes["num_hidden_layers"],
+            heads=sizes["num_attention_heads"],
+            intermediate=sizes["intermediate_size"],
+            max_positions=sizes["max_position_embeddings"],
+            max_length=config.max_length,
+            first_stage_max_length=min(128, config.max_length),
+        )
+    except KeyError as error:
+        raise ModelError(
+            f"{folder}: expected the sizes of a BERT in {checkpoints.CONFIG}, found no {error}."
+        ) from error
+
+
+def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartConfig, *, seed: int) -> TwoWay:
+    """Build a two-way model, both stages of which start as a backbone such as ModernBERT; what joins them is random.
+
+    Args:
+        folder: Holds config.json and the backbone's tensors, under its own names.
+        tokenizer: Of the backbone.
+        config: Name, context_size and max_length.
+        seed: Of the projections.
+
+    Raises:
+        MissingExtraError: `transformers` is not installed, or too old.
+        ModelError: The backbone is not one of those that two-way models are made of.
+    """
+    family = str(read_json(folder / checkpoints.CONFIG)["model_type"])
+    tensors = {_unwrapped(name): value for name, value in read_tensors(folder, weight_files(folder)).items()}
+    errors: list[str] = []
+    for sizes in published.BACKBONES.values():
+        if sizes["family"] != family:
+            continue
+        fields: dict[str, Any] = dict(sizes)
+        model = TwoWayConfig(
+            **fields,
+            name=config.name,
+            pooling="text_after_prefix" if family == MODERN_BERT else "text",
+            trained_context_size=config.context_size,
+            context_size=config.context_size,
+            max_length=config.max_length,
+            null_embedding=True,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = TwoWay(model, prefix_end=tokenizer.first_id(PREFIX_END))
+        state = published.published_state(network.state_dict(), model)
+        places = ("first_stage_model.embedder.", "second_stage_model.backbone.")
+        wanted = {name.removeprefix(place) for place in places for name in state if name.startswith(place)}
+        if missing := sorted(wanted - tensors.keys()):
+            errors.append(f"no {missing[0]}")
+            continue
+        state |= {f"{place}{name}": tensors[name] for place in places for name in wanted}
+        try:
+            network.load_state_dict(published.own_state(state, model))
+        except ModelError as error:
+            errors.append(str(error))
+            continue
+        return network.eval()
+    raise ModelError(
+        f"{folder}: expected one of the backbones {', '.join(published.BACKBONES)}, found another of family {family}: "
+        f"{'; '.join(errors)}."
+    )
+
+
+def _unwrapped(name: str) -> str:
+    return next((name.removeprefix(wrapper) for wrapper in WRAPPERS if name.startswith(wrapper)), name)
 
 
 def _copy(layer: nn.Module, bert: dict[str, Tensor], number: int) -> None:
