@@ -158,11 +158,11 @@ class Evaluation:
     def __str__(self) -> str:
         seeds = ", ".join(map(str, self.seeds))
         lines = [f"NDCG@10 × 100 · {self.model} · {self.context_size} context documents · seeds {seeds}"]
-        lines += _table([["", *(_HEADINGS.get(system, system) for system in self.systems)], *self._rows()])
+        lines += table([["", *(_HEADINGS.get(system, system) for system in self.systems)], *self._rows()])
         if self.differences:
             headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
             pairs = [[" − ".join(pair), *_described(found)] for pair, found in self.differences.items()]
-            lines += ["", *_table([headings, *pairs])]
+            lines += ["", *table([headings, *pairs])]
         if self.foreign_corpus is not None:
             lines += ["", f"foreign context: {self.foreign_corpus}"]
         for one in self.sets:
@@ -206,7 +206,7 @@ def _described(difference: Difference) -> list[str]:
     ]
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of equal columns: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     return [
