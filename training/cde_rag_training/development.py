@@ -28,7 +28,7 @@ def part(data: RetrievalSet, *, documents: int, queries: int) -> RetrievalSet:
     few = data.sample_queries(queries)
     corpus = data.corpus
     groups = corpus.parents or corpus.ids
-    group_of = dict(zip(corpus.ids, (group or "" for group in groups), strict=True))
+    group_of = {document: group or document for document, group in zip(corpus.ids, groups, strict=True)}
     kept = {group_of[document] for judged in few.judgments for document in judged if document in group_of}
     size = sum(group_of[document] in kept for document in corpus.ids)
     sizes: dict[str, int] = {}
