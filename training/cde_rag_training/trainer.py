@@ -148,7 +148,7 @@ class Trainer:
 
     def _update(self, started: float, bar: "tqdm[Any]") -> None:
         """One update and all that comes with it."""
-        before, number = self._progress, self._progress.update + 1
+        before, number, begun = self._progress, self._progress.update + 1, time.monotonic()
         batch = self._batches.batch(before.update)
         factor = self._schedule.factor(before.update, seconds=before.seconds)
         self._stages.network.train()
@@ -165,7 +165,7 @@ class Trainer:
         now = of_first(time.monotonic() - started, device=self._stages.device)
         self._progress = replace(before, update=number, seconds=now)
         rates = {f"{part}_rate": rate for part, rate in self._optimiser.rates(factor).items()}
-        speed = float(row["tokens"]) / max(now - before.seconds, 1e-9)
+        speed = float(row["tokens"]) / max(time.monotonic() - begun, 1e-9)
         row |= {"phase": self.phase.name, "update": number, "norm": norm, "seconds": now, "tokens_per_second": speed}
         self._evaluate(row | rates | self._stages.figures())
         if isinstance(gain := row.get("null_gain", row.get("foreign_gain")), float):
