@@ -1,9 +1,19 @@
 """Between the start and what was trained."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from cde_rag.errors import ModelError
+from cde_rag.model import checkpoints, loading
+from cde_rag.model.names import ModelName
+from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way import checkpoint
+from cde_rag_training.config import StartConfig
+from cde_rag_training.start import load_start
 
 ENCODER = ("second_stage.layers.", "second_stage.backbone.native.")
 
@@ -35,3 +45,36 @@ def interpolate(start: Mapping[str, Tensor], trained: Mapping[str, Tensor], shar
         name: torch.lerp(start[name].float(), value.float(), share) if name.startswith(ENCODER) else value
         for name, value in trained.items()
     }
+
+
+def interpolate_models(start: str, trained: Path, folder: Path, *, share: float) -> Path:
+    """Write the model that lies between two.
+
+    Args:
+        start: What training started from, as in `StartConfig.model`.
+        trained: Folder of the trained model.
+        folder: Of the new one, which has its name; must not exist.
+        share: Of the way from start (0) to trained (1), encoder only.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ModelError: No such models, two of different kinds or sizes, or a folder that exists.
+    """
+    if folder.exists():
+        raise ModelError(f"{folder}: expected a name for a new folder, found one that exists. Choose another.")
+    if not (trained / checkpoints.CONFIG).is_file():
+        raise ModelError(f"{trained}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
+    network, tokenizer, *_ = loading.load(ModelName(base=str(trained)), token=None)
+    before = load_start(StartConfig(model=start, name=network.config.name), seed=0).network
+    try:
+        network.load_state_dict(interpolate(before.state_dict(), network.state_dict(), share))
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"{trained} was not trained from {start}: {error}") from error
+    if isinstance(network, TwoStage):
+        network.config = replace(network.config, name=folder.name)
+        checkpoints.write(folder, network, tokenizer.serialised)
+    else:
+        checkpoint.write(folder, network, tokenizer.serialised)
+    return folder
