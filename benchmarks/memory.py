@@ -10,13 +10,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, Record
-from cde_rag.embedder import Embedded
+from cde_rag.embedding import Embedded
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.writing import Progress
 
@@ -35,7 +34,7 @@ class MadeVectors:
 
     def __init__(self, embedder: ContextualEmbedder) -> None:
         self.context, self.fingerprint, self.dim = embedder.context, embedder.fingerprint, embedder.dim
-        self.model = SimpleNamespace(config=embedder.model.config)
+        self.max_siblings = embedder.max_siblings
         vectors = np.random.default_rng(0).normal(size=(MADE, self.dim)).astype(np.float32)
         self._vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cde_rag.generations import Recontextualization
     from cde_rag.inspection import Inspection
     from cde_rag.model import CDEModel
+    from cde_rag.plain_embedder import PlainEmbedder
     from cde_rag.recontextualization import recontextualize
     from cde_rag.stores.base import Damage, Hit, Record
     from cde_rag.writing import AddReport, Progress
@@ -62,6 +63,7 @@ __all__ = [
     "MissingExtraError",
     "ModelError",
     "PartialContextWarning",
+    "PlainEmbedder",
     "Progress",
     "Recontextualization",
     "Record",
@@ -84,6 +86,7 @@ _HOMES = {
     "Damage": "cde_rag.stores.base",
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.inspection",
+    "PlainEmbedder": "cde_rag.plain_embedder",
     "Progress": "cde_rag.writing",
     "Recontextualization": "cde_rag.generations",
     "Record": "cde_rag.stores.base",

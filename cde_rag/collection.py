@@ -8,10 +8,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag import __version__
-from cde_rag.context import Context
 from cde_rag.diversity import marginal_relevance
-from cde_rag.embedder import ContextualEmbedder
-from cde_rag.following import ActiveEmbedder, loaded
+from cde_rag.embedding import Embedder
+from cde_rag.following import ActiveEmbedder, loaded, stored_context
 from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
 from cde_rag.intake import check_parent_key, from_columns
@@ -38,31 +37,31 @@ class Collection:
         StoreError: There is no collection in the store.
     """
 
-    def __init__(self, store: Store, embedder: ContextualEmbedder) -> None:
+    def __init__(self, store: Store, embedder: Embedder) -> None:
         self._active = ActiveEmbedder(store, embedder)
         self.store = store
         self.parent_key: str | None = store.manifest().settings["parent_key"]
         self._writer = Writer(store, self._active, self.parent_key)
 
     @property
-    def embedder(self) -> ContextualEmbedder:
+    def embedder(self) -> Embedder:
         """Of the vector space that is active now."""
         return self._active.embedder
 
     @classmethod
-    def create(cls, store: Store, embedder: ContextualEmbedder, *, parent_key: str | None = None) -> "Collection":
+    def create(cls, store: Store, embedder: Embedder, *, parent_key: str | None = None) -> "Collection":
         """Make an empty collection in an empty store.
 
         Args:
             store: Where there is no collection yet.
-            embedder: Its context is stored with the vectors.
+            embedder: A ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
             parent_key: The top-level metadata key that names a record's parent.
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
             ValueError: A `parent_key` that filters cannot name, or for a model that reads no siblings.
         """
-        check_parent_key(parent_key, siblings=embedder.model.config.max_siblings)
+        check_parent_key(parent_key, siblings=embedder.max_siblings)
         store.create(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,
@@ -98,10 +97,7 @@ class Collection:
             ModelError: There is no model of the stored name here.
             StoreError: There is no collection in the store, or it is damaged.
         """
-        if model is None:
-            return cls(store, loaded(store, device=device, dtype=dtype))
-        context = Context.from_bytes(store.context(), where="The context in the store")
-        return cls(store, ContextualEmbedder(model, context, device=device, dtype=dtype))
+        return cls(store, loaded(stored_context(store), model=model, device=device, dtype=dtype))
 
     def add(
         self,
@@ -157,7 +153,7 @@ class Collection:
             where: A filter over the metadata; see `cde_rag.stores.filters`.
 
         Raises:
-            ContextMismatchError: The collection was moved to another model since it was opened.
+            ContextMismatchError: The collection was moved to another model, which is not here under its name.
             CorpusError: A query is blank or no valid Unicode.
             FilterError: A filter outside the grammar.
             ValueError: `k` is below 1.
@@ -219,7 +215,7 @@ class Collection:
         check_positive(k, "k")
         check_positive(candidates, "candidates")
 
-        def search(embedder: ContextualEmbedder) -> list[Hit]:
+        def search(embedder: Embedder) -> list[Hit]:
             vector = embedder.embed_queries([query])
             space = embedder.fingerprint
             (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
@@ -278,10 +274,10 @@ class Collection:
         What came since is embedded in it first; `recontextualize` with the same arguments goes forward again.
 
         Raises:
-            ModelError: It was made by another model, which is not here.
+            ContextMismatchError: It was made by another model, which is not here under its name.
             StoreError: There is none, or another run is at work.
         """
-        return roll_back(self.store, self.embedder.model, self.parent_key, on_progress)
+        return roll_back(self.store, self.embedder, self.parent_key, on_progress)
 
     def verify(self) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well."""

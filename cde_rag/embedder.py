@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,13 @@ from tqdm import tqdm
 
 from cde_rag.context import Context
 from cde_rag.context_documents import repeated
+from cde_rag.embedding import Embedded
 from cde_rag.errors import ContextError, CorpusError, ModelError, SmallContextWarning, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
 from cde_rag.model.cde_model import DTYPES
 from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.model.sibling_vectors import SiblingVectors
 from cde_rag.sampling import Sample, sample_clusters, sample_random, sample_strata
 from cde_rag.siblings import sibling_positions
 from cde_rag.texts import reject_str
@@ -23,19 +24,6 @@ from cde_rag.texts import reject_str
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
 SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
 TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
-
-
-@dataclass(frozen=True, slots=True)
-class Embedded:
-    """Embeddings and what had to be cut for them.
-
-    Attributes:
-        vectors: Unit norm; row i belongs to text i.
-        truncated: Which texts were longer than the model reads.
-    """
-
-    vectors: Float32[np.ndarray, "texts dim"]
-    truncated: Bool[np.ndarray, " texts"]
 
 
 class ContextualEmbedder:
@@ -141,6 +129,28 @@ class ContextualEmbedder:
         """Names the vector space, 64 hex digits."""
         return self.context.fingerprint
 
+    @property
+    def device(self) -> str:
+        """Where it computes, such as "cpu"."""
+        return self.model.device
+
+    @property
+    def max_siblings(self) -> int:
+        """Siblings that are read with a document, at most; 0 for two-way models, which read none."""
+        return self.model.config.max_siblings
+
+    def rebound(self, context: Context) -> "ContextualEmbedder":
+        """The same model in another Context.
+
+        Raises:
+            ContextMismatchError: The Context was made by other weights.
+        """
+        return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size)
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""
+        return sum(len(tokens.ids) for tokens in self.model.tokenize(texts))
+
     def embed_documents(
         self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
     ) -> Float32[np.ndarray, "documents dim"]:
@@ -166,12 +176,12 @@ class ContextualEmbedder:
         reject_str(texts, call="embed_documents")
         if parents is None:
             siblings = None
-        elif not self.model.config.max_siblings:
+        elif not self.max_siblings:
             raise ModelError(f"{self.model.config.name} reads no siblings: only one-way models do. Leave parents out.")
         elif len(parents) != len(texts):
             raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
         else:
-            positions = sibling_positions(parents, self.model.config.max_siblings)
+            positions = sibling_positions(parents, self.max_siblings)
             siblings = [[texts[position] for position in row] for row in positions]
         embedded = self.embed_passages(texts, siblings, progress=progress)
         self._warn(embedded.truncated)
@@ -210,7 +220,7 @@ class ContextualEmbedder:
             part = slice(start, start + TOKENIZED_AT_ONCE)
             tokens = self.model.tokenize(texts[part], role=role, first=start)
             truncated[part] = [token.truncated for token in tokens]
-            first = None if siblings is None else _SiblingVectors(self.model, siblings[part])
+            first = None if siblings is None else SiblingVectors(self.model, siblings[part])
             for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):
                 given, mask = (None, None) if first is None else first.padded(bucket)
                 rows = [tokens[position].ids for position in bucket]
@@ -231,30 +241,6 @@ class ContextualEmbedder:
                 TruncationWarning,
                 stacklevel=3,
             )
-
-
-class _SiblingVectors:
-    """First-stage vectors of the siblings of some texts; each text goes through the first stage once."""
-
-    def __init__(self, model: CDEModel, siblings: Sequence[Sequence[str]]) -> None:
-        rows = {text: row for row, text in enumerate(dict.fromkeys(text for group in siblings for text in group))}
-        self._rows = [[rows[text] for text in group] for group in siblings]
-        self._vectors = model.first_stage(list(rows))
-
-    def padded(
-        self, bucket: Sequence[int]
-    ) -> tuple[Float32[np.ndarray, "batch siblings dim"] | None, Bool[np.ndarray, "batch siblings"] | None]:
-        """The siblings of a batch of texts, padded; nothing where no text of the batch has any."""
-        width = max(len(self._rows[position]) for position in bucket)
-        if width == 0:
-            return None, None
-        given = np.zeros((len(bucket), width, self._vectors.shape[1]), dtype=np.float32)
-        mask = np.zeros((len(bucket), width), dtype=np.bool_)
-        for number, position in enumerate(bucket):
-            count = len(self._rows[position])
-            given[number, :count] = self._vectors[self._rows[position]]
-            mask[number, :count] = True
-        return given, mask
 
 
 def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: str = "all") -> Context:

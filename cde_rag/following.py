@@ -1,12 +1,15 @@
 """Following a store to another context while it is in use."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedding import Embedder
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.model import CDEModel
+from cde_rag.plain_embedder import PLAIN, PlainEmbedder
 from cde_rag.stores.base import Store
 
 Result = TypeVar("Result")
@@ -23,7 +26,7 @@ class ActiveEmbedder:
         ContextMismatchError: The embedder is of another space.
     """
 
-    def __init__(self, store: Store, embedder: ContextualEmbedder) -> None:
+    def __init__(self, store: Store, embedder: Embedder) -> None:
         expected = store.manifest().fingerprint
         if expected != embedder.fingerprint:
             raise ContextMismatchError(expected=expected, found=embedder.fingerprint)
@@ -31,29 +34,29 @@ class ActiveEmbedder:
         self._embedder = embedder
 
     @property
-    def last(self) -> ContextualEmbedder:
+    def last(self) -> Embedder:
         """What was used last; the store is not asked."""
         return self._embedder
 
     @property
-    def embedder(self) -> ContextualEmbedder:
+    def embedder(self) -> Embedder:
         """Of the space that is active now.
 
         Raises:
-            ContextMismatchError: The active Context was made by other weights than the embedder before.
+            ContextMismatchError: The active Context was made by a model that is not here under its name.
         """
         if self._store.manifest().fingerprint != self._embedder.fingerprint:
-            self._embedder = bound(self._store, self._embedder.model)
+            self._embedder = bound(self._store, self._embedder)
         return self._embedder
 
-    def use(self, work: Callable[[ContextualEmbedder], Result]) -> Result:
+    def use(self, work: Callable[[Embedder], Result]) -> Result:
         """Do something in the active space; again, where another generation was activated meanwhile.
 
         Args:
             work: Can be done again where it raises ContextMismatchError.
 
         Raises:
-            ContextMismatchError: The active Context was made by other weights than the embedder before.
+            ContextMismatchError: The active Context was made by a model that is not here under its name.
         """
         while True:
             embedder = self._embedder
@@ -65,30 +68,59 @@ class ActiveEmbedder:
                 self._embedder = self.embedder
 
 
-def bound(store: Store, model: CDEModel, generation: int | None = None) -> ContextualEmbedder:
-    """A model bound to the Context of a generation; of the active one by default.
+def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:
+    """An embedder of a generation's space (of the active one's by default): the same model, else the one it names.
 
     Raises:
         ContextFormatError: The stored Context is damaged, or of a newer format.
-        ContextMismatchError: It was made by other weights.
+        ContextMismatchError: It was made by other weights, which are not here under their name.
     """
-    return ContextualEmbedder(model, Context.from_bytes(store.context(generation), where="The context in the store"))
+    context = stored_context(store, generation)
+    try:
+        return embedder.rebound(context)
+    except ContextMismatchError as mismatch:
+        try:
+            return loaded(context, device=embedder.device)
+        except ModelError as error:
+            raise mismatch from error
 
 
-def loaded(store: Store, *, device: str | None, dtype: str | None) -> ContextualEmbedder:
-    """The embedder of a store's active generation, its model loaded by the name that is in the Context.
+def loaded(
+    context: Context, *, model: str | Path | CDEModel | None = None, device: str | None = None, dtype: str | None = None
+) -> Embedder:
+    """The embedder of a stored Context, its model loaded by the name that is in the Context, unless one is given.
 
     Raises:
-        ContextFormatError: As `bound`.
-        ModelError: There is no model of that name here.
+        ContextMismatchError: The model has other weights than the one that made the Context.
+        ModelError: There is no such model here.
     """
-    context = Context.from_bytes(store.context(), where="The context in the store")
-    name = context.identity.name
+    identity = context.identity
     try:
-        model = CDEModel.from_pretrained(name, device=device, dtype=dtype)
+        if identity.attention != PLAIN:
+            return ContextualEmbedder(model or identity.name, context, device=device, dtype=dtype)
+        if isinstance(model, CDEModel):
+            raise ContextMismatchError(expected=identity.weights_sha256, found=model.identity.weights_sha256)
+        plain = PlainEmbedder(
+            model or identity.name,
+            max_length=identity.max_length,
+            prefixes=identity.prefixes,
+            device=device,
+            dtype=dtype,
+        )
+        return plain.rebound(context)
     except ModelError as error:
+        if model is not None:
+            raise
         raise ModelError(
-            f"The collection was made with the model {name!r}. {error} "
+            f"The collection was made with the model {identity.name!r}. {error} "
             "Where its files are elsewhere: Collection.open(store, model=folder)."
         ) from error
-    return ContextualEmbedder(model, context)
+
+
+def stored_context(store: Store, generation: int | None = None) -> Context:
+    """The Context of a generation; of the active one by default.
+
+    Raises:
+        ContextFormatError: It is damaged, or of a newer format.
+    """
+    return Context.from_bytes(store.context(generation), where="The context in the store")

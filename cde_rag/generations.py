@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedding import Embedder
 from cde_rag.errors import StoreError
+from cde_rag.following import bound
 from cde_rag.intake import embedded_text
-from cde_rag.model import CDEModel
 from cde_rag.passages import with_siblings
 from cde_rag.stores.base import Store
 from cde_rag.writing import Progress
@@ -36,18 +35,18 @@ class Recontextualization:
 
 
 def roll_back(
-    store: Store, model: CDEModel, parent_key: str | None, on_progress: Callable[[Progress], None] | None
+    store: Store, embedder: Embedder, parent_key: str | None, on_progress: Callable[[Progress], None] | None
 ) -> Recontextualization:
     """What `Collection.rollback` does.
 
     Args:
         store: Holds a collection.
-        model: Used where it made the generation before; else that generation's is loaded by name.
+        embedder: Its model is used where it made the generation before; else that generation's is loaded by name.
         parent_key: The metadata key that names a record's parent; None where parents are not used.
         on_progress: Called after each write.
 
     Raises:
-        ModelError: The generation before was made by another model, which is not here.
+        ContextMismatchError: The generation before was made by another model, which is not here under its name.
         StoreError: There is no generation before the active one, or another run is at work.
     """
     started = time.monotonic()
@@ -56,17 +55,14 @@ def roll_back(
         earlier = [generation.number for generation in store.generations() if generation.number < active]
         if not earlier:
             raise StoreError(f"Expected a generation before {active}, found none: there is nothing to roll back to.")
-        context = Context.from_bytes(store.context(earlier[-1]), where="The context in the store")
-        if context.identity != model.identity:
-            model = CDEModel.from_pretrained(context.identity.name, device=model.device)
-        embedded = complete(store, earlier[-1], ContextualEmbedder(model, context), parent_key, on_progress)
+        embedded = complete(store, earlier[-1], bound(store, embedder, earlier[-1]), parent_key, on_progress)
         return report(store, embedded, started)
 
 
 def complete(
     store: Store,
     number: int,
-    embedder: ContextualEmbedder,
+    embedder: Embedder,
     parent_key: str | None,
     on_progress: Callable[[Progress], None] | None,
 ) -> int:
@@ -105,10 +101,10 @@ def report(store: Store, embedded: int, started: float) -> Recontextualization:
     return Recontextualization(store.count(), embedded, manifest.generation, manifest.fingerprint, elapsed)
 
 
-def _fill(store: Store, number: int, embedder: ContextualEmbedder, parent_key: str | None) -> Iterator[int]:
+def _fill(store: Store, number: int, embedder: Embedder, parent_key: str | None) -> Iterator[int]:
     """Embed what a generation lacks, chunk by chunk; yields how many vectors each chunk gave it."""
     while lacking := store.lacking(number, limit=ROWS_AT_ONCE):
-        passages = with_siblings(store, lacking, parent_key, embedder.model.config.max_siblings)
+        passages = with_siblings(store, lacking, parent_key, embedder.max_siblings)
         texts = [embedded_text(row.record) for row in lacking]
         embedded = embedder.embed_passages(texts, [passage.siblings for passage in passages])
         yield store.add_to_generation(number, lacking, [passage.digest for passage in passages], embedded.vectors)

@@ -16,11 +16,12 @@ class ModelIdentity:
         name: Exact name of the model, for people.
         weights_sha256: 64 hex digits.
         tokenizer_sha256: 64 hex digits.
-        attention: `"one_way"`, `"two_way"` (design §4), or `"two_way_cached"`, which approximates the second.
+        attention: `"one_way"`, `"two_way"` (design §4), `"two_way_cached"`, which approximates the second, or `"none"`
+            for a plain embedder, which reads no context.
         semantics: Which reading of the architecture the weights are for.
         roles: How the model is told query from document: `"prefix"` or `"vector"`.
         prefixes: The string before a text, for `"query"` and `"document"`.
-        max_length: Tokens of a text that are read.
+        max_length: Tokens of a text that are read; 0 where none are cut off.
         pooling: How token states become one vector, such as `"mean"`.
         normalisation: Such as `"unit"`.
         dim: Length of a vector.

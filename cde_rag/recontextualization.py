@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder, context_size_for
-from cde_rag.errors import StoreError
-from cde_rag.following import bound
+from cde_rag.embedding import Embedder
+from cde_rag.errors import ModelError, StoreError
+from cde_rag.following import stored_context
 from cde_rag.generations import Recontextualization, complete, report
 from cde_rag.intake import embedded_text
 from cde_rag.model import CDEModel
@@ -46,6 +47,7 @@ def recontextualize(
     context_size: int | None = None,
     strategy: str = "random",
     model: CDEModel | None = None,
+    embedder: Embedder | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Recontextualization:
     """Sample a new Context from the collection's own documents, embed all of them in it, and switch.
@@ -59,35 +61,39 @@ def recontextualize(
         seed: Of the sample.
         context_size: Documents of the context; as many as the model expects, or 512, by default.
         strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
-        model: Another model; its vectors are as long as the collection's. Readers with the old one cannot follow then:
-            they have to open the collection again.
+        model: Another model; its vectors are as long as the collection's. Readers follow where it is found by its name;
+            others have to open the collection again.
+        embedder: Where to go without sampling anything: a PlainEmbedder, or one of a Context that is there already.
+            As `model` for readers.
         on_progress: Called after each write.
 
     Raises:
         ContextError: The model expects another number of context documents.
-        CorpusError: The collection is empty.
-        StoreError: Another run is at work, the store cannot be written, or `model` makes vectors of another length.
+        CorpusError: The collection is empty, so that there is nothing to sample.
+        ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own model
+            is plain, and none is given that reads a context.
+        StoreError: Another run is at work, the store cannot be written, or the new vectors would have another length.
+        TypeError: An embedder beside a model or a size of its context.
     """
     started, store = time.monotonic(), collection.store
-    model = collection.embedder.model if model is None else model
-    size = context_size_for(model, context_size)
-    if model.dim != store.manifest().dim:
-        raise StoreError(f"Expected a model with vectors of length {store.manifest().dim}, found {model.dim}.")
+    if embedder is None:
+        model = _model(collection.embedder) if model is None else model
+        target = _Sample(model, seed, context_size_for(model, context_size), strategy)
+        _check(collection, model.dim, model.config.max_siblings)
+    elif model is None and context_size is None:
+        target = _Given(embedder)
+        _check(collection, embedder.dim, embedder.max_siblings)
+    else:
+        raise TypeError("An embedder has its model and Context: give an embedder, or model and context_size.")
     with store.lease():
-        number = _unfinished(store, model, seed=seed, context_size=size, strategy=strategy)
+        number = _unfinished(store, target)
         if number is None:
-            embedder = ContextualEmbedder.from_corpus(
-                (embedded_text(row.record) for row in rows(store, None)),
-                model=model,
-                context_size=size,
-                seed=seed,
-                strategy=strategy,
-            )
+            embedder = target.begin(store)
             if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
                 return report(store, 0, started)
             number = store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
         else:
-            embedder = bound(store, model, number)
+            embedder = target.go_on(stored_context(store, number))
         before = store.manifest().generation
         embedded = complete(store, number, embedder, collection.parent_key, on_progress)
         for generation in store.generations():
@@ -112,7 +118,7 @@ def estimate(collection: Collection, *, sample: int = 128) -> Estimate:
         raise StoreError("Expected documents, found an empty collection: there is nothing to embed.")
     step = max(documents // sample, 1)
     texts = [embedded_text(row.record) for place, row in enumerate(rows(store, None)) if place % step == 0]
-    tokens = sum(len(row.ids) for row in embedder.model.tokenize(texts))
+    tokens = embedder.count_tokens(texts)
     embedder.embed_passages(texts[:8], None)
     started = time.monotonic()
     embedder.embed_passages(texts, None)
@@ -121,17 +127,86 @@ def estimate(collection: Collection, *, sample: int = 128) -> Estimate:
     return Estimate(documents, round(tokens * scale), elapsed * scale, documents * embedder.dim * 4)
 
 
-def _unfinished(store: Store, model: CDEModel, *, seed: int, context_size: int, strategy: str) -> int | None:
+@dataclass(frozen=True)
+class _Sample:
+    """A Context that is sampled from the collection.
+
+    Attributes:
+        model: That makes it.
+        seed: Of the sample.
+        context_size: Documents of it.
+        strategy: Of the sample.
+    """
+
+    model: CDEModel
+    seed: int
+    context_size: int
+    strategy: str
+
+    def begun(self, context: Context) -> bool:
+        """Whether a run with these arguments made the Context."""
+        begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.manifest.context_size)
+        size = self.model.context_size or min(self.context_size, context.manifest.documents_seen)
+        return begun_with == (self.model.identity, self.seed, self.strategy, size)
+
+    def begin(self, store: Store) -> Embedder:
+        """Sample it."""
+        return ContextualEmbedder.from_corpus(
+            (embedded_text(row.record) for row in rows(store, None)),
+            model=self.model,
+            context_size=self.context_size,
+            seed=self.seed,
+            strategy=self.strategy,
+        )
+
+    def go_on(self, context: Context) -> Embedder:
+        """Use what was sampled before."""
+        return ContextualEmbedder(self.model, context)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An embedder whose Context is there already."""
+
+    embedder: Embedder
+
+    def begun(self, context: Context) -> bool:
+        return context.fingerprint == self.embedder.fingerprint
+
+    def begin(self, _: Store) -> Embedder:
+        return self.embedder
+
+    def go_on(self, _: Context) -> Embedder:
+        return self.embedder
+
+
+def _model(embedder: Embedder) -> CDEModel:
+    """The model that a new Context is for, where none is named."""
+    if isinstance(embedder, ContextualEmbedder):
+        return embedder.model
+    raise ModelError(
+        f"{embedder.context.identity.name} is a plain model, which reads no context. Give "
+        "model=CDEModel.from_pretrained('cde-mini') or another contextual one; or an embedder."
+    )
+
+
+def _check(collection: Collection, dim: int, max_siblings: int) -> None:
+    if dim != (expected := collection.store.manifest().dim):
+        raise StoreError(f"Expected a model with vectors of length {expected}, found {dim}.")
+    if collection.parent_key is not None and not max_siblings:
+        raise ModelError(
+            f"The collection has the parent key {collection.parent_key!r}, and the new model reads no siblings. Make a "
+            "new collection for it, without a parent key."
+        )
+
+
+def _unfinished(store: Store, target: _Sample | _Given) -> int | None:
     """The newest generation after the active one, if it was begun with the same arguments; others there are dropped."""
     active, found = store.manifest().generation, None
     for generation in reversed(store.generations()):
         if generation.number <= active:
             break
-        context = Context.from_bytes(store.context(generation.number), where="The context in the store")
-        begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.manifest.context_size)
-        size = model.context_size or min(context_size, context.manifest.documents_seen)
-        wanted = (model.identity, seed, strategy, size)
-        if found is None and begun_with == wanted:
+        if found is None and target.begun(stored_context(store, generation.number)):
             found = generation.number
         else:
             store.drop(generation.number)

@@ -1,7 +1,8 @@
 """What counts as a text, and its digest."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from cde_rag.errors import CorpusError
 
@@ -38,6 +39,25 @@ def utf8(text: str, *, where: str) -> bytes:
             f"{where} is not valid Unicode: a lone surrogate {text[error.start]!r} at character {error.start}. "
             "Read the source with its right encoding, or with errors='replace'."
         ) from error
+
+
+def check_texts(texts: Sequence[str], *, first: int = 0) -> None:
+    """Refuse what cannot be embedded.
+
+    Args:
+        texts: What the caller was given.
+        first: Position of the first of them in the caller's list, for messages.
+
+    Raises:
+        CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
+        TypeError: A text is no str.
+    """
+    for position, text in enumerate(texts, start=first):
+        if not isinstance(cast(object, text), str):
+            raise TypeError(f"Text {position} has to be a str, found {type(text).__name__}.")
+        if not text.strip():
+            raise CorpusError(f"Text {position} is empty or blank; leave it out or give it content.")
+        utf8(text, where=f"Text {position}")
 
 
 def digest(text: str, *, where: str = "The text") -> bytes:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from cde_rag.artifact import canonical_json
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedding import Embedder
 from cde_rag.errors import CorpusError, TruncationWarning
 from cde_rag.following import ActiveEmbedder
 from cde_rag.intake import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
@@ -184,12 +184,12 @@ class Writer:
 
     def _settle_in(
         self,
-        embedder: ContextualEmbedder,
+        embedder: Embedder,
         parents: AbstractSet[Parent],
         arriving: Mapping[str, Row],
         leaving: AbstractSet[str],
     ) -> int:
-        limit = embedder.model.config.max_siblings
+        limit = embedder.max_siblings
         stale: list[tuple[Row, list[str]]] = []  # with the digest that it shall have, and the siblings' texts
         for group in self._groups(parents, arriving, leaving):
             for row, passage in zip(group, passages(group, limit), strict=True):

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from cde_rag.collection import Collection
 from cde_rag.context import Context, ModelIdentity
-from cde_rag.embedder import ContextualEmbedder, Embedded
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedding import Embedded
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError, TruncationWarning
 from cde_rag.intake import MAX_LEVELS
 from cde_rag.siblings import choose_siblings
@@ -57,7 +58,7 @@ class StubEmbedder(ContextualEmbedder):
     """Vectors made of a text, its siblings and the context; remembers what it was given."""
 
     def __init__(self, documents: Sequence[str] = ("a", "b")) -> None:
-        self.model = SimpleNamespace(config=SimpleNamespace(max_siblings=MAX_SIBLINGS))  # type: ignore[assignment]
+        self.model = SimpleNamespace(device="cpu", config=SimpleNamespace(max_siblings=MAX_SIBLINGS))  # type: ignore[assignment]
         embeddings = np.zeros((len(documents), DIM), dtype=np.float32)
         self.context = Context.create(
             IDENTITY, documents, embeddings, sampling="random", seed=0, documents_seen=len(documents)

@@ -29,6 +29,7 @@ PUBLIC = [
     "MissingExtraError",
     "ModelError",
     "PartialContextWarning",
+    "PlainEmbedder",
     "Progress",
     "Recontextualization",
     "Record",

@@ -8,6 +8,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
+from cde_rag.embedding import Embedder
 from langchain_cde import contexts
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
@@ -26,7 +27,7 @@ class CDEEmbeddings(Embeddings):
         embedder: Without one, every call says how to come by a context.
     """
 
-    def __init__(self, embedder: ContextualEmbedder | None = None) -> None:
+    def __init__(self, embedder: Embedder | None = None) -> None:
         self._embedder = embedder
 
     @classmethod
@@ -124,7 +125,7 @@ class CDEEmbeddings(Embeddings):
         write_context(client, collection, self.embedder.context.to_bytes(), fingerprint=self.fingerprint)
 
     @property
-    def embedder(self) -> ContextualEmbedder:
+    def embedder(self) -> Embedder:
         """What embeds.
 
         Raises:

@@ -1,0 +1,81 @@
+"""What a collection asks of an embedder, contextual or plain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from cde_rag.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Embeddings and what had to be cut for them.
+
+    Attributes:
+        vectors: Unit norm; row i belongs to text i.
+        truncated: Which texts were longer than the model reads.
+    """
+
+    vectors: Float32[np.ndarray, "texts dim"]
+    truncated: Bool[np.ndarray, " texts"]
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Texts in, unit vectors out, all in the one vector space that `fingerprint` names. Thread-safe."""
+
+    @property
+    def context(self) -> Context:
+        """What is stored with the vectors; the null context where the model reads none."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the vector space, 64 hex digits."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where it computes, such as "cpu"."""
+        ...
+
+    @property
+    def max_siblings(self) -> int:
+        """Siblings that are read with a document, at most; 0 for a model that reads none."""
+        ...
+
+    def embed_documents(
+        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
+    ) -> Float32[np.ndarray, "documents dim"]:
+        """Embed texts that are to be found; see `ContextualEmbedder.embed_documents`."""
+        ...
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
+        """Embed texts that search."""
+        ...
+
+    def embed_passages(
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
+    ) -> Embedded:
+        """Embed documents, each given exactly these siblings."""
+        ...
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Tokens of all texts together, as far as they are read."""
+        ...
+
+    def rebound(self, context: Context) -> "Embedder":
+        """The same model in another Context.
+
+        Raises:
+            ContextMismatchError: The Context was made by other weights.
+        """
+        ...
