@@ -1,7 +1,7 @@
 """What one update sees, and what training asks for it."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -40,6 +40,7 @@ class Batch:
     corpus: str
 
 
+@runtime_checkable
 class Batches(Protocol):
     """Batches by number. A pure function: the same in every process, and after a resume."""
 
