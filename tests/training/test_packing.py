@@ -124,11 +124,17 @@ def test_sampling_goes_on_where_it_stopped():
 
 
 def test_a_source_smaller_than_a_batch_is_named():
-    packing = Packing(np.zeros(20, dtype=np.int64), ["tiny"] * 20, some_vectors(20), PackingConfig(batch_size=32))
     with pytest.raises(CDEError, match=r"Expected 32 pairs or more .* found 20 of 'tiny'"):
-        packing.epoch(0)
-    with pytest.raises(CDEError, match="'tiny'"):
-        next(packing.sampled())
+        Packing(np.zeros(20, dtype=np.int64), ["tiny"] * 20, some_vectors(20), PackingConfig(batch_size=32))
+
+
+def test_for_alpha_of_one_whole_epochs_follow_each_other():
+    packing, _ = made(exponent=1.0)
+    epochs = np.concatenate([packing.epoch(0), packing.epoch(1)])
+    for start in (0, 5, 21, 30):
+        assert np.array_equal(list(itertools.islice(packing.batches(start), 42 - start)), epochs[start:])
+    drawn, other = made()[0].batches(3), made()[0].sampled(3)
+    assert all(np.array_equal(next(drawn), next(other)) for _ in range(5))
 
 
 def test_difficulty_is_the_mean_over_other_documents():

@@ -48,7 +48,7 @@ class Contexts:
         self,
         pairs: Int64[np.ndarray, " batch"],
         documents: Int64[np.ndarray, " batch"],
-        rings: Sequence[Int64[np.ndarray, " ring"]],
+        rings: Sequence[Int64[np.ndarray, " _"]],
         random: np.random.Generator,
     ) -> Int64[np.ndarray, " context"]:
         """Text rows of one batch's context, each once; none of them: the null context.
@@ -73,7 +73,7 @@ class Contexts:
         pairs: Int64[np.ndarray, " batch"],
         documents: Int64[np.ndarray, " batch"],
         size: int,
-        rings: Sequence[Int64[np.ndarray, " ring"]],
+        rings: Sequence[Int64[np.ndarray, " _"]],
         random: np.random.Generator,
     ) -> Int64[np.ndarray, " context"]:
         taken = np.union1d(documents, self._documents[pairs])

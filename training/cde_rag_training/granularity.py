@@ -41,7 +41,7 @@ class Corpus:
     source: int
     codes: Int64[np.ndarray, " codes"]
     column: Int64[np.ndarray, " pairs"]
-    rings: tuple[Int64[np.ndarray, " ring"], ...]
+    rings: tuple[Int64[np.ndarray, " _"], ...]
 
     def holds(self, pairs: Int64[np.ndarray, " some"]) -> Bool[np.ndarray, " some"]:
         """Which pairs are in it."""

@@ -63,7 +63,7 @@ class Parents:
         self.families[held] = self._passages.sizes[self._parents[held]] > 1
 
     def draw(
-        self, rings: Iterable[Int64[np.ndarray, " ring"]], size: int, random: np.random.Generator
+        self, rings: Iterable[Int64[np.ndarray, " _"]], size: int, random: np.random.Generator
     ) -> Int64[np.ndarray, " drawn"]:
         """Pairs of several passages of each of some parents, one pair of a passage.
 
