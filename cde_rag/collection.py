@@ -2,25 +2,26 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag import __version__
-from cde_rag.diversity import marginal_relevance
+from cde_rag.drift import PROBES, Drift, measure_drift
 from cde_rag.embedding import Embedder
 from cde_rag.following import ActiveEmbedder, loaded, stored_context
 from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
 from cde_rag.intake import check_parent_key, from_columns
 from cde_rag.model import CDEModel
-from cde_rag.stores.base import Damage, Hit, Record, Store
-from cde_rag.texts import check_positive, reject_str
+from cde_rag.searchable import Searchable
+from cde_rag.stores.base import Damage, Record, Store
+from cde_rag.texts import reject_str
 from cde_rag.writing import AddReport, Progress, Writer, rows
 
 
-class Collection:
+class Collection(Searchable):
     """Records that are embedded in one context, kept in a store and searched. Thread-safe for reading and adding.
 
     With a `parent_key`, records with the same `metadata[parent_key]` are the passages of one parent, in order of
@@ -38,15 +39,18 @@ class Collection:
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
-        self._active = ActiveEmbedder(store, embedder)
-        self.store = store
+        super().__init__(store, ActiveEmbedder(store, embedder))
         self.parent_key: str | None = store.manifest().settings["parent_key"]
         self._writer = Writer(store, self._active, self.parent_key)
 
     @property
     def embedder(self) -> Embedder:
-        """Of the vector space that is active now."""
+        """Of the vector space that is active now; set to another of that space, such as on another device."""
         return self._active.embedder
+
+    @embedder.setter
+    def embedder(self, embedder: Embedder) -> None:
+        self._active.embedder = embedder
 
     @classmethod
     def create(cls, store: Store, embedder: Embedder, *, parent_key: str | None = None) -> "Collection":
@@ -136,95 +140,6 @@ class Collection:
         """Add records, or replace those of the same id; streams, raises and warns like `add`."""
         return self._writer.add(records, len(records) if isinstance(records, Sized) else None, on_progress)
 
-    def search(self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None) -> list[Hit]:
-        """The `k` best hits for one query; see `search_batch`."""
-        if not isinstance(cast(object, query), str):
-            raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-        return self.search_batch([query], k, where=where)[0]
-
-    def search_batch(
-        self, queries: Sequence[str], k: int = 10, *, where: Mapping[str, Any] | None = None
-    ) -> list[list[Hit]]:
-        """The best hits for each query.
-
-        Args:
-            queries: Texts that are not blank.
-            k: At most so many hits for each; there are fewer where fewer records match.
-            where: A filter over the metadata; see `cde_rag.stores.filters`.
-
-        Raises:
-            ContextMismatchError: The collection was moved to another model, which is not here under its name.
-            CorpusError: A query is blank or no valid Unicode.
-            FilterError: A filter outside the grammar.
-            ValueError: `k` is below 1.
-        """
-        reject_str(queries, call="search_batch", what="queries")
-        check_positive(k, "k")
-        if not queries:
-            return []
-        return self._active.use(
-            lambda embedder: self.store.search(
-                embedder.embed_queries(queries), k, fingerprint=embedder.fingerprint, where=where
-            )
-        )
-
-    def search_vectors(
-        self,
-        vectors: Float32[np.ndarray, "queries dim"],
-        k: int = 10,
-        *,
-        fingerprint: str,
-        where: Mapping[str, Any] | None = None,
-    ) -> list[list[Hit]]:
-        """As `search_batch`, for queries that are embedded already.
-
-        Args:
-            vectors: From `embedder.embed_queries`, or from `vectors` to find what is like a record.
-            k: As in `search_batch`.
-            fingerprint: Of the space in which they are: the embedder's.
-            where: As in `search_batch`.
-
-        Raises:
-            ContextMismatchError: Another space is active.
-            ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
-        """
-        check_positive(k, "k")
-        return self.store.search(vectors, k, fingerprint=fingerprint, where=where)
-
-    def search_diverse(
-        self,
-        query: str,
-        k: int = 10,
-        *,
-        candidates: int = 50,
-        diversity: float = 0.5,
-        where: Mapping[str, Any] | None = None,
-    ) -> list[Hit]:
-        """Hits that are near the query and unlike each other, by maximal marginal relevance; the nearest comes first.
-
-        Args:
-            query: As in `search`, like `k` and `where`.
-            k: At most so many hits.
-            candidates: Hits to choose from.
-            diversity: From 0 (as `search`) to 1 (unlikeness to the hits before alone).
-            where: A filter over the metadata.
-
-        Raises:
-            ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
-        """
-        check_positive(k, "k")
-        check_positive(candidates, "candidates")
-
-        def search(embedder: Embedder) -> list[Hit]:
-            vector = embedder.embed_queries([query])
-            space = embedder.fingerprint
-            (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
-            near = self.store.vectors([hit.id for hit in hits], fingerprint=space)
-            chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
-            return [hits[position] for position in chosen]
-
-        return self._active.use(search)
-
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
         """The vectors of the given ids, unit norm.
 
@@ -278,6 +193,32 @@ class Collection:
             StoreError: There is none, or another run is at work.
         """
         return roll_back(self.store, self.embedder, self.parent_key, on_progress)
+
+    def drift(
+        self, *, seed: int = 0, context_size: int | None = None, strategy: str = "random", probes: int = PROBES
+    ) -> Drift:
+        """Estimate what `recontextualize` with the same arguments would win; changes nothing.
+
+        Args:
+            seed: Of the new context's sample, and of the probes'.
+            context_size: Documents of the new context; as many as the model expects, or 512, by default.
+            strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
+            probes: Documents to measure it on; six times as many texts are embedded.
+
+        Raises:
+            ContextError: The model expects another number of context documents.
+            ModelError: The collection's model is plain and reads no context.
+            StoreError: The collection is empty.
+        """
+        return measure_drift(
+            self.store,
+            self.embedder,
+            self.parent_key,
+            seed=seed,
+            context_size=context_size,
+            strategy=strategy,
+            probes=probes,
+        )
 
     def verify(self) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well."""

@@ -1,0 +1,284 @@
+"""What a new context would win, measured on a collection's own texts: no judgments, no change.
+
+A sample of the documents, the probes, is asked for: once by words that are rare in the others, once by some words in a
+row, in the present context and in the one that `recontextualize` would make. The difference of NDCG@10 is the question
+itself, put to stand-ins for queries. `docs/drift.md` compares it with judged queries; SLOPE and RESIDUAL are from there.
+"""
+
+import hashlib
+import heapq
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64
+
+from cde_rag.context import Context
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedding import Embedder
+from cde_rag.errors import ModelError, StoreError, require
+from cde_rag.intake import embedded_text
+from cde_rag.passages import rows, with_siblings
+from cde_rag.stores.base import Row, Store
+from cde_rag.texts import check_positive
+
+PROBES = 512  # documents that are asked for, by default                                   docs/drift.md
+RARE_WORDS = 3  # of a document that make a query                                          docs/drift.md
+RUN = 10  # words in a row that make a query, at most a third of the text                  docs/drift.md
+WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default                ours
+SLOPE = 1.0  # judged gain over measured gain                                              docs/drift.csv
+RESIDUAL = 0.01  # standard deviation of judged gains around the estimate, NDCG@10         docs/drift.csv
+CONFIDENCE = 1.96  # standard errors of a 95 % interval
+DEPTH = 10  # ranks that count
+_WORD = re.compile(r"\w{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What a new context would win.
+
+    Attributes:
+        gain: Estimate of what NDCG@10 of the collection's queries would gain, a fraction; below 0: lose.
+        interval: 95 %, the error of the method included.
+        neighbours_kept: How much of a document's ten nearest among the probes would stay, 0 … 1.
+        documents: In the collection.
+        probes: Documents that were asked for.
+        embedded: Texts that it took, those of the new context included.
+        elapsed_s: Seconds.
+        present: The Context of the collection.
+        candidate: The one that `recontextualize` with the same arguments would make now.
+    """
+
+    gain: float
+    interval: tuple[float, float]
+    neighbours_kept: float
+    documents: int
+    probes: int
+    embedded: int
+    elapsed_s: float
+    present: Context
+    candidate: Context
+
+    def pays(self, worth: float = WORTH) -> bool:
+        """Whether a new context surely wins something, and probably as much NDCG@10 as the work of it is worth."""
+        return self.interval[0] > 0 and self.gain >= worth
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON can hold it, contexts by their fingerprints."""
+        return {
+            "gain": self.gain,
+            "interval": list(self.interval),
+            "neighbours_kept": self.neighbours_kept,
+            "documents": self.documents,
+            "probes": self.probes,
+            "embedded": self.embedded,
+            "elapsed_s": self.elapsed_s,
+            "present": self.present.fingerprint,
+            "candidate": self.candidate.fingerprint,
+        }
+
+    def plot(self, path: str | Path) -> None:
+        """Draw what the two contexts were sampled from, and what a new one would win.
+
+        Args:
+            path: A new image; its ending says which kind.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(9, 3.6), layout="constrained")
+        map_axes, gain_axes = figure.subplots(1, 2, width_ratios=(2, 1))
+        present, candidate = self.present.context_embeddings, self.candidate.context_embeddings
+        axes = _principal_axes(candidate)
+        for context, label in ((present, "present"), (candidate, "candidate")):
+            map_axes.scatter(*(context @ axes).T, s=8, alpha=0.5, label=f"{label}, {len(context)} documents")
+        map_axes.set(title="Context documents, first stage", xticks=[], yticks=[])
+        map_axes.legend()
+        low, high = self.interval
+        gain_axes.errorbar([0], [self.gain], [[self.gain - low], [high - self.gain]], fmt="o", capsize=6)
+        gain_axes.axhline(0, color="grey", linewidth=1)
+        gain_axes.set(title="NDCG@10 to be won, 95 %", xticks=[])
+        figure.savefig(path, dpi=150)
+
+
+def measure_drift(
+    store: Store,
+    embedder: Embedder,
+    parent_key: str | None,
+    *,
+    seed: int,
+    context_size: int | None,
+    strategy: str,
+    probes: int,
+) -> Drift:
+    """What `Collection.drift` does.
+
+    Args:
+        store: Holds a collection.
+        embedder: Of its active space.
+        parent_key: The metadata key that names a record's parent; None where parents are not used.
+        seed: As for `recontextualize`, like `context_size` and `strategy`; draws the probes, too.
+        context_size: Documents of the new context.
+        strategy: Of the new context.
+        probes: Documents that are asked for, at most.
+
+    Raises:
+        ContextError: The model expects another number of context documents.
+        ModelError: The model is plain.
+        StoreError: The collection is empty.
+        ValueError: `probes` is below 1.
+    """
+    started = time.monotonic()
+    check_positive(probes, "probes")
+    if not isinstance(embedder, ContextualEmbedder):
+        raise ModelError(
+            f"{embedder.context.identity.name} is a plain model, which reads no context: nothing can drift."
+        )
+    if not (documents := store.count()):
+        raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")
+    candidate = ContextualEmbedder.from_corpus(
+        (embedded_text(row.record) for row in rows(store, None)),
+        model=embedder.model,
+        context_size=context_size,
+        seed=seed,
+        strategy=strategy,
+        mini_batch_size=embedder.mini_batch_size,
+    )
+    gain, interval, kept, asked, embedded = 0.0, (0.0, 0.0), 1.0, 0, candidate.context.size
+    if candidate.fingerprint != embedder.fingerprint:
+        sample = _sample(store, probes, seed)
+        passages = with_siblings(store, sample, parent_key, embedder.max_siblings)
+        texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
+        differences, kept = compare(embedder, candidate, texts, siblings)
+        gain, interval = estimate_gain(differences)
+        asked, embedded = len(texts), embedded + 2 * 3 * len(texts)
+    return Drift(
+        gain=gain,
+        interval=interval,
+        neighbours_kept=kept,
+        documents=documents,
+        probes=asked,
+        embedded=embedded,
+        elapsed_s=time.monotonic() - started,
+        present=embedder.context,
+        candidate=candidate.context,
+    )
+
+
+def compare(
+    present: Embedder,
+    candidate: Embedder,
+    texts: Sequence[str],
+    siblings: Sequence[Sequence[str]] | None,
+) -> tuple[Float64[np.ndarray, " probes"], float]:
+    """Ask for each document by two queries made of it, in two spaces.
+
+    Args:
+        present: Of one space.
+        candidate: Of the other.
+        texts: The documents.
+        siblings: For each its siblings' texts; None where there are none.
+
+    Returns:
+        For each document the NDCG@10 of its queries in the candidate's space minus that in the present one; and how
+        many of a document's neighbours stay, see `neighbours_kept`.
+    """
+    found: list[Float64[np.ndarray, " probes"]] = []
+    documents: list[Float32[np.ndarray, "probes dim"]] = []
+    kinds = (rare_words(texts), [run_of_words(text) for text in texts])
+    for embedder in (present, candidate):
+        vectors = embedder.embed_passages(texts, siblings).vectors
+        found.append(np.mean([own_ndcg(embedder.embed_queries(queries), vectors) for queries in kinds], axis=0))
+        documents.append(vectors)
+    return found[1] - found[0], neighbours_kept(*documents)
+
+
+def estimate_gain(differences: Float64[np.ndarray, " probes"]) -> tuple[float, tuple[float, float]]:
+    """What NDCG@10 would gain, with a 95 % interval, from what `compare` found for each document.
+
+    The interval holds the error of the sample, and of the method: how far judged queries were from the estimate.
+
+    Source: ours; `SLOPE` and `RESIDUAL` are fitted by `benchmarks/drift.py`.
+    """
+    gain = SLOPE * float(differences.mean())
+    error = SLOPE * float(differences.std()) / math.sqrt(len(differences))
+    reach = CONFIDENCE * math.hypot(error, RESIDUAL)
+    return gain, (gain - reach, gain + reach)
+
+
+def own_ndcg(
+    queries: Float32[np.ndarray, "probes dim"], documents: Float32[np.ndarray, "probes dim"]
+) -> Float64[np.ndarray, " probes"]:
+    """NDCG@10 of queries whose one relevant document is that of the same row; documents of equal score do not count.
+
+    Example:
+        >>> own_ndcg(np.eye(2, dtype="f4"), np.eye(2, dtype="f4")[::-1]).round(2).tolist()
+        [0.63, 0.63]
+    """
+    scores = queries @ documents.T  # (probes, probes)
+    before = (scores > np.diagonal(scores)[:, None]).sum(axis=1)  # documents in front of a query's own
+    return np.where(before < DEPTH, 1 / np.log2(before + 2.0), 0.0)
+
+
+def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float32[np.ndarray, "probes dim"]) -> float:
+    """The share of a document's ten nearest that are so in both spaces; 1 where there is but one document."""
+    depth = min(DEPTH, len(present) - 1)
+    if depth < 1:
+        return 1.0
+    nearest: list[Int64[np.ndarray, "probes depth"]] = []
+    for vectors in (present, candidate):
+        scores = vectors @ vectors.T
+        np.fill_diagonal(scores, -np.inf)
+        nearest.append(np.argsort(-scores, axis=1, kind="stable")[:, :depth])
+    same = [len(np.intersect1d(one, other)) for one, other in zip(*nearest, strict=True)]
+    return float(np.mean(same)) / depth
+
+
+def rare_words(texts: Sequence[str]) -> list[str]:
+    """For each text a query of those of its words that tell it best from the others, in its order.
+
+    Source: Robertson & Spärck Jones 1976 (inverse document frequency), with (1 + log tf) and three letters a word.
+
+    Example:
+        >>> rare_words(["the cat sat upon the mat", "the dog sat upon the log"])
+        ['cat mat', 'dog log']
+    """
+    counts = [Counter(_WORD.findall(text.lower())) for text in texts]
+    found_in = Counter(word for words in counts for word in words)  # documents
+    queries: list[str] = []
+    for text, words in zip(texts, counts, strict=True):
+        weights = {word: (1 + math.log(n)) * math.log(len(texts) / found_in[word]) for word, n in words.items()}
+        best = set(heapq.nsmallest(RARE_WORDS, weights, key=lambda word: (-weights[word], word)))
+        queries.append(" ".join(word for word in words if word in best) or text)
+    return queries
+
+
+def run_of_words(text: str) -> str:
+    """A query of neighbouring words of a text, of a place that depends on the text alone."""
+    words = text.split()
+    length = max(1, min(RUN, len(words) // 3))
+    start = _rank(text, 0) % (len(words) - length + 1)
+    return " ".join(words[start : start + length])
+
+
+def _sample(store: Store, size: int, seed: int) -> list[Row]:
+    """Rows of the lowest hashes of their texts; whatever their order in the store, the same."""
+    return heapq.nsmallest(size, rows(store, None), key=lambda row: _rank(embedded_text(row.record), seed))
+
+
+def _rank(text: str, seed: int) -> int:
+    """64 bits of a hash, salted unlike the samples of contexts."""
+    data = f"probe {seed}\0{text}".encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+def _principal_axes(vectors: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim 2"]:
+    """The two directions in which vectors differ most."""
+    centred = vectors - vectors.mean(axis=0)
+    return np.linalg.svd(centred)[2][:2].T  # of all directions, also where there are fewer vectors than two
