@@ -4,7 +4,6 @@ import csv
 import sys
 from pathlib import Path
 
-from prepared_stub import prepared_stub
 from tiny import tiny_network, tiny_tokenizer
 
 from cde_rag.model import checkpoints

@@ -1,0 +1,255 @@
+"""One update's gradients are those of the plain computation, tensor by tensor, whatever is cached or frozen."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from prepared_stub import prepared_stub, stub_pairs
+from tiny import tiny_network, tiny_tokenizer
+from tiny_run import CORPORA
+
+from cde_rag.model.batching import pad
+from cde_rag.model.context_path import PreparedContext
+from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag_training.config import LossConfig
+from cde_rag_training.corpora import Corpora
+from cde_rag_training.filtering import FilterConfig
+from cde_rag_training.first_vectors import FirstStageVectors
+from cde_rag_training.gradients import Gradients
+from cde_rag_training.mini_batches import Cutter
+from cde_rag_training.objective import Objective
+from cde_rag_training.parents import ParentConfig
+from cde_rag_training.stages import stages_of
+from cde_rag_training.teacher import StartModel
+from cde_rag_training.transformations import PLAIN, TransformationConfig
+
+LOSS = LossConfig(temperature=0.1)
+ALL = {"first_stage", "second_stage", "set_attention", "output_map", "embeddings"}
+
+
+def tiny_stages():
+    network = tiny_network().requires_grad_()
+    return stages_of(network, TextTokenizer(tiny_tokenizer()), device="cpu", precision="float32")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    pairs = [replace(pair, hard_negatives=(f"{pair.document} bank", f"{pair.query} loan")) for pair in stub_pairs(96)]
+    return prepared_stub(tmp_path_factory.mktemp("prepared"), pairs)
+
+
+def batch_of(prepared, *, siblings, context=True, hard_negatives=True):
+    parents = ParentConfig(share=float(siblings), no_siblings_share=0.0, passages=(2, 2))
+    shares = TransformationConfig(titled_share=0.0, cut_share=0.0)
+    corpora = Corpora(prepared, replace(CORPORA, parents=parents, hard_negatives=2, transformations=shares), seed=0)
+    for update in range(50):
+        batch = corpora.batch(update)
+        if (
+            (len(batch.context) > 0) == context
+            and any(batch.siblings) == siblings
+            and (batch.hard_negatives.size > 0) == hard_negatives
+        ):
+            return batch
+    raise AssertionError("no such batch")
+
+
+def gradients_of(prepared, batch, *, loss=LOSS, caching=True, vectors=None, dropout=0.0, size=3, stages=None):
+    stages = stages or tiny_stages()
+    objective = Objective(loss, FilterConfig(), prepared, device=torch.device("cpu"), start=None)
+    if loss.teacher == "start":
+        start = StartModel(
+            stages_of(tiny_network(), TextTokenizer(tiny_tokenizer()), device="cpu", precision="float32"),
+            prepared,
+            mini_batch_size=4,
+        )
+        objective = Objective(loss, FilterConfig(), prepared, device=torch.device("cpu"), start=start)
+    gradients = Gradients(
+        stages,
+        Cutter(prepared, stages, mini_batch_size=size),
+        objective,
+        vectors=vectors,
+        context_dropout=dropout,
+        caching=caching,
+        mini_batch_size=size,
+        seed=[0],
+    )
+    figures = gradients.add(batch, update=7)
+    return figures, {name: value.grad for name, value in stages.network.named_parameters()}
+
+
+def agree(found, expected, tolerance=2e-5, *, reached=ALL):
+    touched = set()
+    for name, gradient in expected.items():
+        if gradient is None or not gradient.any():
+            assert found[name] is None or not found[name].any(), name
+        else:
+            touched.add(name.split(".")[0])
+            assert (found[name] - gradient).norm() <= tolerance * gradient.norm().clamp(min=1e-2), name
+    assert touched == reached
+
+
+def by_hand(prepared, batch, temperature=0.1):
+    """The same, text by text, without mini-batches, caches and places."""
+    network = tiny_network().requires_grad_()
+    ids = prepared.texts
+
+    def first(row):
+        return network.read(*pad([ids[row]]))[0]
+
+    context = torch.stack([first(row) for row in batch.context.tolist()]) if len(batch.context) else torch.zeros(0, 16)
+    given = network.prepare(context, torch.ones(len(context), dtype=torch.long))
+
+    def embed(row, role, siblings=()):
+        vectors = torch.stack([first(each) for each in siblings])[None] if siblings else None
+        there = torch.ones(1, len(siblings), dtype=torch.bool) if siblings else None
+        rows, mask = pad([ids[row]])
+        return network.second_stage(
+            network.embeddings,
+            rows,
+            mask,
+            role,
+            PreparedContext(given.keys, given.values, given.output_map),
+            vectors,
+            there,
+        )[0]
+
+    queries = torch.stack([embed(row, QUERY) for row in batch.queries.tolist()])
+    texts = [embed(row, DOCUMENT, group) for row, group in zip(batch.documents.tolist(), batch.siblings, strict=True)]
+    texts += [embed(row, DOCUMENT) for row in batch.hard_negatives.ravel().tolist()]
+    mask = Objective(LOSS, FilterConfig(), prepared, device=torch.device("cpu")).mask(batch)
+    scores = (queries @ torch.stack(texts).T / temperature).masked_fill(mask, float("-inf"))
+    value = F.cross_entropy(scores, torch.arange(len(queries)))
+    value.backward()
+    return value, {name: each.grad for name, each in network.named_parameters()}
+
+
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize(("siblings", "context"), [(True, True), (False, True), (True, False), (False, False)])
+def test_gradients_are_those_computed_by_hand(prepared, siblings, context, caching):
+    batch = batch_of(prepared, siblings=siblings, context=context, hard_negatives=not siblings)
+    value, expected = by_hand(prepared, batch)
+    figures, found = gradients_of(prepared, batch, caching=caching)
+    assert figures.total == pytest.approx(float(value.detach()), rel=1e-5)
+    assert figures.total == figures.contrastive
+    assert np.isnan(figures.distillation)
+    reached = ALL if context else ALL - {"output_map"} - (set() if siblings else {"first_stage"})
+    agree(found, expected, reached=reached)
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        LOSS,
+        replace(LOSS, kind="improved", dims=(16, 8)),
+        replace(LOSS, teacher="start", teacher_weight=0.3),
+        replace(LOSS, teacher="surrogate"),
+    ],
+    ids=["contrastive", "improved", "start", "surrogate"],
+)
+def test_caching_and_mini_batches_change_nothing(prepared, loss, size):
+    batch = batch_of(prepared, siblings=False)
+    plain, expected = gradients_of(prepared, batch, loss=loss, caching=False, dropout=0.4)
+    figures, found = gradients_of(prepared, batch, loss=loss, size=size, dropout=0.4)
+    assert figures.total == pytest.approx(plain.total, rel=1e-5)
+    agree(found, expected)
+    if loss.teacher != "none":
+        weight = loss.teacher_weight
+        mixed = (1 - weight) * figures.contrastive + weight * figures.distillation
+        assert figures.total == pytest.approx(mixed, rel=1e-5)
+        assert figures.distillation > 1e-3
+
+
+def test_the_start_is_its_own_teacher(prepared):
+    """Nothing is left to distil where the model still is its teacher, at the same temperature."""
+    batch = batch_of(prepared, siblings=False, context=False)
+    loss = replace(LOSS, teacher="start", teacher_weight=1.0, teacher_temperature=0.1)
+    figures, found = gradients_of(prepared, batch, loss=loss)
+    assert figures.total == pytest.approx(0, abs=1e-5)
+    assert max(float(value.norm()) for value in found.values() if value is not None) < 1e-3
+
+
+def test_dropped_context_embeddings_are_left_out(prepared):
+    batch = batch_of(prepared, siblings=False)
+    whole, _ = gradients_of(prepared, batch)
+    fewer, _ = gradients_of(prepared, batch, dropout=0.5)
+    again, _ = gradients_of(prepared, batch, dropout=0.5)
+    none, expected = gradients_of(prepared, replace(batch, context=batch.context[:0]))
+    all_out, found = gradients_of(prepared, batch, dropout=1.0)
+    assert fewer.total == again.total != whole.total
+    assert all_out.total == pytest.approx(none.total, rel=1e-6)
+    agree(found, expected, reached=ALL - {"output_map", "first_stage"})
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_finished_first_stage_is_looked_up(prepared, tmp_path, caching):
+    batch = batch_of(prepared, siblings=True, hard_negatives=False)
+    _, expected = by_hand(prepared, batch)
+    stages = tiny_stages()
+    stages.network.embeddings.requires_grad_(False)
+    stages.network.first_stage.requires_grad_(False)
+    vectors = FirstStageVectors(stages, prepared, tmp_path, mini_batch_size=4)
+    stages.network.read = None  # whoever asks it again fails
+    _, found = gradients_of(prepared, batch, vectors=vectors, stages=stages, caching=caching)
+    for name in expected:
+        if name.startswith(("first_stage", "embeddings")):
+            expected[name] = None
+    agree(found, expected, reached=ALL - {"first_stage", "embeddings"})
+    kept = FirstStageVectors(stages, prepared, tmp_path, mini_batch_size=4)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert torch.equal(kept(prepared.documents[:5].tolist()), vectors(prepared.documents[:5].tolist()))
+    with pytest.raises(KeyError, match="text rows of pairs' documents"):
+        vectors([int(prepared.queries[0])])
+
+
+def test_other_weights_or_texts_are_other_vectors(prepared, tmp_path):
+    first, second = tiny_stages(), tiny_stages()
+    second.network.first_stage.down.bias.data += 1
+    one, other = (FirstStageVectors(each, prepared, tmp_path, mini_batch_size=4) for each in (first, second))
+    rows = prepared.documents[:3].tolist()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not torch.equal(one(rows), other(rows))
+    FirstStageVectors(first, prepared_stub(tmp_path / "other", stub_pairs(90)), tmp_path, mini_batch_size=4)
+    assert len(list(tmp_path.glob("*.npy"))) == 3
+
+
+def test_transformed_documents_are_read_as_they_are_shown(prepared, tmp_path):
+    """Under a transformation a finished first stage reads anew; what it reads are the transformed tokens."""
+    parents = ParentConfig(share=1.0, no_siblings_share=0.0, passages=(2, 2))
+    shares = TransformationConfig(cut_share=1.0, shortest_cut=4)
+    corpora = Corpora(prepared, replace(CORPORA, parents=parents, transformations=shares), seed=0)
+    batch = next(
+        batch for batch in map(corpora.batch, range(20)) if len(batch.context) and (batch.transformation.cut or 99) < 12
+    )
+    trained, _ = gradients_of(prepared, batch)
+    vectors = FirstStageVectors(tiny_stages(), prepared, tmp_path, mini_batch_size=4)
+    frozen, _ = gradients_of(prepared, batch, vectors=vectors)
+    plain, _ = gradients_of(prepared, replace(batch, transformation=PLAIN), vectors=vectors)
+    assert frozen.total == pytest.approx(trained.total, rel=1e-5)
+    assert abs(frozen.total - plain.total) > 1e-4
+
+
+def test_losses_under_other_contexts(prepared):
+    """Those of the same texts in a batch that has that context from the beginning."""
+    batch = batch_of(prepared, siblings=False)
+    other = batch_of(prepared, siblings=True, hard_negatives=False)
+    stages = tiny_stages()
+    gradients = Gradients(
+        stages,
+        Cutter(prepared, stages, mini_batch_size=3),
+        Objective(LOSS, FilterConfig(), prepared, device=torch.device("cpu")),
+        vectors=None,
+        context_dropout=0.0,
+        caching=True,
+        mini_batch_size=3,
+        seed=[0],
+    )
+    found = gradients.losses_under(batch, [None, other, batch])
+    shown = [replace(batch, context=rows) for rows in (batch.context[:0], other.context, batch.context)]
+    expected = [float(by_hand(prepared, each)[0].detach()) for each in shown]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert len({round(each, 4) for each in found}) == 3
+    assert all(value.grad is None for value in stages.network.parameters())
