@@ -27,11 +27,8 @@ class ActiveEmbedder:
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
-        expected = store.manifest().fingerprint
-        if expected != embedder.fingerprint:
-            raise ContextMismatchError(expected=expected, found=embedder.fingerprint)
         self._store = store
-        self._embedder = embedder
+        self.embedder = embedder
 
     @property
     def last(self) -> Embedder:
@@ -48,6 +45,13 @@ class ActiveEmbedder:
         if self._store.manifest().fingerprint != self._embedder.fingerprint:
             self._embedder = bound(self._store, self._embedder)
         return self._embedder
+
+    @embedder.setter
+    def embedder(self, embedder: Embedder) -> None:
+        expected = self._store.manifest().fingerprint
+        if expected != embedder.fingerprint:
+            raise ContextMismatchError(expected=expected, found=embedder.fingerprint)
+        self._embedder = embedder
 
     def use(self, work: Callable[[Embedder], Result]) -> Result:
         """Do something in the active space; again, where another generation was activated meanwhile.

@@ -96,6 +96,7 @@ def recontextualize(
             embedder = target.go_on(stored_context(store, number))
         before = store.manifest().generation
         embedded = complete(store, number, embedder, collection.parent_key, on_progress)
+        collection.embedder = embedder
         for generation in store.generations():
             if generation.number not in (number, before):
                 store.drop(generation.number)

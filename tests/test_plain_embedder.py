@@ -1,0 +1,287 @@
+"""A plain sentence-transformers model as an embedder: its vectors are those of sentence-transformers, its fingerprint
+is that of its files, and a collection goes from it to a context and back while readers follow."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from plain_model import PROMPTS, write_static, write_transformer
+from sentence_transformers import SentenceTransformer
+from tiny import WORDS, tiny_network, tiny_tokenizer
+
+from cde_rag import generations
+from cde_rag.collection import Collection
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedding import Embedder
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
+from cde_rag.model import CDEModel, checkpoints
+from cde_rag.plain_embedder import PlainEmbedder
+from cde_rag.recontextualization import estimate, recontextualize
+from cde_rag.stores.faiss import FaissStore
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+
+TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 5)) for i in range(30)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_transformer(tmp_path_factory.mktemp("plain") / "model")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> PlainEmbedder:
+    return PlainEmbedder(folder, device="cpu")
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CDEModel:
+    """The tiny contextual model, in a folder that its name finds."""
+    checkpoints.write(tmp_path / "tiny", tiny_network(), tiny_tokenizer())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cde_rag.model.cde_model.native_dtype", lambda _: "float32")  # of readers that load it too
+    return CDEModel.from_pretrained("tiny", device="cpu", dtype="float32")
+
+
+@pytest.fixture
+def papers(plain: PlainEmbedder, tmp_path: Path) -> Collection:
+    papers = Collection.create(FaissStore(tmp_path / "papers"), plain)
+    papers.add(TEXTS, ids=map(str, range(30)))
+    return papers
+
+
+def opened(collection: Collection) -> Collection:
+    return Collection.open(FaissStore(collection.store._folder), device="cpu")  # type: ignore[attr-defined]
+
+
+def test_vectors_are_those_of_sentence_transformers(plain: PlainEmbedder, folder: Path) -> None:
+    model = SentenceTransformer(str(folder), device="cpu")
+    documents = model.encode(TEXTS, prompt=PROMPTS["passage"], normalize_embeddings=True)
+    queries = model.encode_query(TEXTS, normalize_embeddings=True)
+    assert np.abs(documents - queries).max() > 1e-2  # prompts act
+    np.testing.assert_allclose(plain.embed_documents(TEXTS), documents, atol=1e-5)
+    np.testing.assert_allclose(plain.embed_queries(TEXTS), queries, atol=1e-5)
+    assert plain.embed_documents([]).shape == (0, 16)
+    assert isinstance(plain, Embedder)
+
+
+def test_static_vectors(tmp_path: Path) -> None:
+    static = PlainEmbedder(write_static(tmp_path / "static"))
+    expected = SentenceTransformer(str(tmp_path / "static")).encode(TEXTS, normalize_embeddings=True)
+    np.testing.assert_allclose(static.embed_documents(TEXTS), expected, atol=1e-5)
+    assert static.embed_passages(["the river " * 999], None).truncated.tolist() == [False]
+    assert static.count_tokens(["the river", "a bank"]) == 4 + 2 * 2  # [CLS] and [SEP]
+
+
+def test_the_fingerprint_is_that_of_the_files(plain: PlainEmbedder, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "README.md").write_text("A card changes no vector.")
+    assert PlainEmbedder(tmp_path / "copy").fingerprint == plain.fingerprint
+    others = {
+        PlainEmbedder(folder, prefixes={"query": "", "document": ""}).fingerprint,
+        PlainEmbedder(folder, max_length=8).fingerprint,
+        PlainEmbedder(write_transformer(tmp_path / "other", seed=1)).fingerprint,
+    }
+    place = tmp_path / "copy" / "1_Pooling" / "config.json"
+    place.write_text(place.read_text() + "\n")
+    others.add(PlainEmbedder(tmp_path / "copy").fingerprint)
+    assert len(others - {plain.fingerprint}) == 4
+
+
+def test_the_same_space_in_bfloat16(plain: PlainEmbedder, folder: Path) -> None:
+    half = PlainEmbedder(folder, dtype="bfloat16")
+    assert half.fingerprint == plain.fingerprint
+    vectors = half.embed_documents(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert (vectors * plain.embed_documents(TEXTS)).sum(axis=1).min() > 0.99  # random weights, not real ones
+    with pytest.raises(ModelError, match="found 'int4'"):
+        PlainEmbedder(folder, dtype="int4")
+
+
+def test_long_texts_are_counted(plain: PlainEmbedder) -> None:
+    long = "the river " * 10
+    assert plain.embed_passages(["a bank", long], [[], []]).truncated.tolist() == [False, True]
+    with pytest.warns(TruncationWarning, match="1 of 2 texts are longer than the 12 tokens"):
+        plain.embed_documents(["a bank", long])
+    prefixed = len(plain.identity.prefixes["document"].split())
+    assert plain.count_tokens(["a bank", long]) == plain.count_tokens(["a bank"]) + 12
+    assert plain.count_tokens(["a bank"]) == 2 + 2 + prefixed + 1  # [CLS], [SEP] and the colon
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\ud800"])
+def test_texts_that_cannot_be_embedded(plain: PlainEmbedder, text: str) -> None:
+    with pytest.raises(CorpusError, match="Text 1"):
+        plain.embed_documents(["a river", text])
+    with pytest.raises(TypeError, match="pass"):
+        plain.embed_queries("a river")
+
+
+def test_siblings_are_refused(plain: PlainEmbedder, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="Leave parents out"):
+        plain.embed_documents(["a", "b"], parents=["p", "p"])
+    with pytest.raises(ModelError, match="reads no siblings"):
+        plain.embed_passages(["a", "b"], [["b"], ["a"]])
+    with pytest.raises(ValueError, match="reads no siblings, found parent_key='page'"):
+        Collection.create(FaissStore(tmp_path / "papers"), plain, parent_key="page")
+
+
+def test_models_that_cannot_be_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="hub id of one, found 'nowhere'"):
+        PlainEmbedder("nowhere")
+    with pytest.raises(ModelError, match=r"modules\.json"):
+        PlainEmbedder(tmp_path)
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "model.safetensors").rename(tmp_path / "copy" / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="expected safetensors"):
+        PlainEmbedder(tmp_path / "copy")
+    (tmp_path / "copy" / "pytorch_model.bin").rename(tmp_path / "copy" / "model.safetensors")
+    place = tmp_path / "copy" / "modules.json"
+    place.write_text(place.read_text().replace("sentence_transformers.base", "modeling.evil"))
+    (tmp_path / "copy" / "modeling.py").write_text("raise SystemExit('remote code')")
+    with pytest.raises(ModelError, match="cannot load it"):
+        PlainEmbedder(tmp_path / "copy")
+
+
+def test_many_threads(plain: PlainEmbedder) -> None:
+    expected = plain.embed_queries(TEXTS)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda text: plain.embed_queries([text])[0], TEXTS * 4))
+    np.testing.assert_allclose(found, np.tile(expected, (4, 1)), atol=1e-5)
+
+
+def test_a_collection_finds_its_model_again(papers: Collection, plain: PlainEmbedder, folder: Path) -> None:
+    again = opened(papers)
+    assert again.search("a river", 3) == papers.search("a river", 3)
+    assert again.embedder.fingerprint == plain.fingerprint
+    assert (again.inspect().context_source, again.inspect().model) == ("null", str(folder))
+    assert again.add(TEXTS, ids=map(str, range(30))).unchanged == 30
+    assert again.verify() == []
+
+
+def test_a_collection_keeps_length_and_prefixes(folder: Path, tmp_path: Path) -> None:
+    short = PlainEmbedder(folder, max_length=8, prefixes={"query": "a ", "document": ""})
+    papers = Collection.create(FaissStore(tmp_path / "short"), short)
+    assert opened(papers).embedder.context.identity == short.identity
+
+
+def test_other_weights_and_other_places(plain: PlainEmbedder, tmp_path: Path, stored: CDEModel) -> None:
+    shutil.copytree(plain.identity.name, tmp_path / "there")
+    papers = Collection.create(FaissStore(tmp_path / "papers"), PlainEmbedder(tmp_path / "there"))
+    (tmp_path / "there").rename(tmp_path / "elsewhere")
+    with pytest.raises(ModelError, match=r"Collection\.open\(store, model=folder\)"):
+        opened(papers)
+    moved = Collection.open(papers.store, model=tmp_path / "elsewhere")
+    assert moved.embedder.fingerprint == plain.fingerprint
+    other = write_transformer(tmp_path / "there", seed=1)
+    with pytest.raises(ContextMismatchError, match="made with"):
+        opened(papers)
+    with pytest.raises(ContextMismatchError):
+        Collection.open(papers.store, model=other)
+    with pytest.raises(ContextMismatchError):
+        Collection.open(papers.store, model=stored)
+
+
+def assert_as_if_built(collection: Collection, place: Path) -> None:
+    fresh = Collection.create(FaissStore(place), collection.embedder)
+    fresh.add_records(collection.scroll())
+    ids = [record.id for record in collection.scroll()]
+    np.testing.assert_allclose(collection.vectors(ids), fresh.vectors(ids), atol=1e-5)
+    assert collection.verify() == []
+
+
+def test_to_a_context_and_back_while_readers_follow(
+    papers: Collection, plain: PlainEmbedder, stored: CDEModel, tmp_path: Path
+) -> None:
+    reader, writer, before = opened(papers), opened(papers), papers.search("river bank", 5)
+    assert estimate(papers).tokens > 30
+    report = recontextualize(papers, model=stored, context_size=8)
+    assert (report.embedded, report.generation) == (30, 2)
+    assert reader.search("river bank", 5) == papers.search("river bank", 5) != before
+    assert writer.add(["money loan"], ids=["new"]).added == 1
+    assert isinstance(reader.embedder, ContextualEmbedder)
+    assert reader.embedder.context.size == 8
+    assert_as_if_built(papers, tmp_path / "contextual")
+
+    report = recontextualize(papers, embedder=plain)
+    assert (report.embedded, report.generation, report.fingerprint) == (31, 3, plain.fingerprint)
+    assert reader.search("river bank", 5) == papers.search("river bank", 5)
+    old = [hit for hit in reader.search("river bank", 6) if hit.id != "new"]
+    assert [hit.id for hit in old[:5]] == [hit.id for hit in before]
+    assert_as_if_built(papers, tmp_path / "plain again")
+    assert recontextualize(papers, embedder=plain).embedded == 0
+
+    assert papers.rollback().generation == 2
+    assert isinstance(papers.embedder, ContextualEmbedder)
+    assert reader.search("river bank", 5) == papers.search("river bank", 5)
+
+
+def test_to_a_context_that_is_there_already(papers: Collection, stored: CDEModel) -> None:
+    made = ContextualEmbedder.from_corpus(TEXTS[:5], model=stored)
+    assert recontextualize(papers, embedder=made).fingerprint == made.fingerprint == papers.embedder.fingerprint
+
+
+def test_interrupted_it_goes_on(papers: Collection, plain: PlainEmbedder, stored: CDEModel) -> None:
+    made = ContextualEmbedder.from_corpus(TEXTS[:5], model=stored)
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with mock.patch.object(generations, "ROWS_AT_ONCE", 20):
+        with pytest.raises(KeyboardInterrupt):
+            recontextualize(papers, embedder=made, on_progress=stop)
+        assert papers.inspect().fingerprint == plain.fingerprint
+        assert recontextualize(papers, embedder=made).embedded == 10
+
+
+def test_what_cannot_be_done(papers: Collection, plain: PlainEmbedder, stored: CDEModel, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is a plain model, which reads no context"):
+        recontextualize(papers)
+    with pytest.raises(TypeError, match="give an embedder, or model"):
+        recontextualize(papers, model=stored, embedder=plain)
+    with pytest.raises(StoreError, match="length 16, found 8"):
+        recontextualize(papers, embedder=PlainEmbedder(write_transformer(tmp_path / "other", dim=8)))
+    pages = Collection.create(
+        FaissStore(tmp_path / "pages"), ContextualEmbedder.from_corpus(TEXTS, model=stored), parent_key="page"
+    )
+    with pytest.raises(ModelError, match="parent key 'page', and the new model reads no siblings"):
+        recontextualize(pages, embedder=plain)
+    recontextualize(papers, model=stored, context_size=8)
+
+
+def test_the_model_that_was_given_is_the_one_that_is_used(papers: Collection, stored: CDEModel, tmp_path: Path) -> None:
+    (tmp_path / "tiny").rename(tmp_path / "moved")
+    recontextualize(papers, model=stored, context_size=8)
+    assert isinstance(papers.embedder, ContextualEmbedder)
+    assert papers.embedder.model is stored
+    other = ContextualEmbedder.from_corpus(TEXTS[:5], model=stored)
+    with pytest.raises(ContextMismatchError):
+        papers.embedder = other
+
+
+def test_a_reader_that_cannot_follow_is_told(papers: Collection, stored: CDEModel, tmp_path: Path) -> None:
+    reader = opened(papers)
+    (tmp_path / "tiny").rename(tmp_path / "moved")
+    recontextualize(papers, model=stored, context_size=8)
+    with pytest.raises(ContextMismatchError, match="made with 'tiny'"):
+        reader.search("river")
+
+
+def test_as_a_surrogate(plain: PlainEmbedder, tmp_path: Path) -> None:
+    from cde_rag_training.surrogate import cached
+
+    surrogate = cached(plain.embed_documents, "plain", tmp_path)
+    np.testing.assert_allclose(surrogate(TEXTS), plain.embed_documents(TEXTS), atol=1e-6)
+
+
+def test_modules_json_that_leads_elsewhere(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    place = tmp_path / "copy" / "modules.json"
+    modules = json.loads(place.read_text())
+    place.write_text(json.dumps([modules[0], modules[1] | {"path": "../1_Pooling"}]))
+    with pytest.raises(ModelError):
+        PlainEmbedder(tmp_path / "copy")
