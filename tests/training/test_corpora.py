@@ -1,4 +1,4 @@
-"""A batch is full, of one source, and a function of its number; its context is apart from it; its corpus is as named."""
+"""A batch is full, of one source, a function of its number; its context is apart from it; its corpus is as named."""
 
 import gzip
 import itertools

@@ -1,5 +1,7 @@
 """A pair is shown in a view that it has; kinds have their shares, and a query stays with its document."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from made_pairs import made_pairs
 
 from cde_rag_training.layout import VIEW_KINDS
-from cde_rag_training.views import OWN, ViewConfig, Views
+from cde_rag_training.views import OWN, SameQueries, ViewConfig, Views
 
 PREPARED = made_pairs()
 KIND_OF = {(pair, query, document): VIEW_KINDS[kind] for pair, kind, query, document in PREPARED.views.tolist()}
@@ -56,3 +58,16 @@ def test_of_several_views_of_a_kind_each_comes():
 def test_shares_of_more_than_all_queries_are_refused():
     with pytest.raises(ValueError, match="1 together"):
         ViewConfig(keywords_share=0.6, sentence_share=0.5)
+
+
+@given(st.integers(0, 9))
+def test_a_query_asks_for_every_pair_that_has_it_with_its_parent_s_name_or_without(seed):
+    rows = np.random.default_rng(seed).integers(0, 6, size=(3, 20))  # few texts, so that they stand in several pairs
+    views = [(pair, kind, rows[kind, pair], PREPARED.documents[pair]) for pair in range(20) for kind in range(3)]
+    prepared = replace(PREPARED, queries=np.r_[rows[0], PREPARED.queries[20:]], views=np.array(views))
+    pairs = np.random.default_rng(seed).permutation(20)[:12]
+    shown = np.array([rows[place % 3, pair] for place, pair in enumerate(pairs)])
+    found = SameQueries(prepared)(pairs, shown)
+    for i, query in enumerate(shown):
+        for j, pair in enumerate(pairs):
+            assert found[i, j] == (query in {shown[j], rows[0, pair], rows[1, pair]})

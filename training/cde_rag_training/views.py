@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from cde_rag_training.layout import VIEW_KINDS
 from cde_rag_training.prepared import Prepared
@@ -67,3 +67,30 @@ class Views:
         places = self._starts[pairs, kinds] + (several * self._counts[pairs, kinds]).astype(np.int64)
         rows = self._order[places]
         return self._queries[rows], self._documents[rows]
+
+
+class SameQueries:
+    """Which pairs of a batch a shown query asks for, word for word: a heading without its parent's name asks for the
+    sections of all parents that have it.
+
+    Args:
+        prepared: The data.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._own = np.asarray(prepared.queries)
+        self._nameless = self._own.copy()
+        nameless = prepared.views[prepared.views[:, 1] == VIEW_KINDS.index("nameless")]
+        self._nameless[nameless[:, 0]] = nameless[:, 2]
+
+    def __call__(
+        self, pairs: Int64[np.ndarray, " batch"], queries: Int64[np.ndarray, " batch"]
+    ) -> Bool[np.ndarray, "batch batch"]:
+        """True where query i is shown with another pair too, or is the query of pair j, with its parent's name or without.
+
+        Args:
+            pairs: Of the batch.
+            queries: Their text rows as they are shown.
+        """
+        shown = queries[:, None]
+        return (shown == queries) | (shown == self._own[pairs]) | (shown == self._nameless[pairs])
