@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import SmallContextWarning, TruncationWarning
-from cde_rag.evaluation.baselines import baseline_rankings
+from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import score
@@ -47,6 +47,16 @@ def bm25_scores(data: RetrievalSet) -> Scores:
     """
     ((_, rankings),) = baseline_rankings(data, {"bm25"}, None)
     return score(rankings, data.judgments)[MAIN_METRIC]
+
+
+def minilm_scores(data: RetrievalSet) -> Scores:
+    """NDCG@10 of each query by all-MiniLM-L6-v2.
+
+    Raises:
+        MissingExtraError: sentence-transformers is not installed.
+    """
+    found = dict(baseline_rankings(data, {"minilm"}, MiniLM()))
+    return score(found["minilm"], data.judgments)[MAIN_METRIC]
 
 
 @dataclass(frozen=True, kw_only=True)
