@@ -18,6 +18,7 @@ from cde_rag_training.loss import (
 )
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.processes import own_first
+from cde_rag_training.views import SameQueries
 
 Teacher = Callable[[Batch], tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]]  # queries, documents
 
@@ -106,6 +107,7 @@ class Objective:
         start: Teacher | None = None,
     ) -> None:
         self._config, self._rule, self._prepared, self._device, self._start = config, rule, prepared, device, start
+        self._same_queries = SameQueries(prepared)
 
     def of(self, batch: Batch, own: slice) -> BatchLoss:
         """The loss of a batch, for the process whose pairs are `own`."""
@@ -122,12 +124,13 @@ class Objective:
         queries, documents = (vectors.to(self._device) for vectors in self.surrogate(batch))
         asked, answers = self._tensor(batch.queries), self._tensor(self._prepared.documents[batch.pairs])
         lexical = self._lexical(batch) if self._rule.rule == "agreement" else None
+        right = torch.from_numpy(self._same_queries(batch.pairs, batch.queries)).to(self._device)  # j answers query i
         mask = by_rule(self._rule, queries @ documents.T, lexical) | duplicates(asked, answers, documents)
+        mask |= right.clone().fill_diagonal_(0)
         if batch.hard_negatives.shape[1] == 0:
             return mask
-        right = (asked[:, None] == asked[None, :]).float()  # [i, j]: document j answers query i
         same = (answers[:, None] == self._tensor(batch.hard_negatives.ravel())[None, :]).float()
-        return torch.cat([mask, right @ same > 0], dim=1)
+        return torch.cat([mask, right.float() @ same > 0], dim=1)
 
     def surrogate(self, batch: Batch) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
         """Surrogate embeddings of the pairs' own queries and whole documents."""

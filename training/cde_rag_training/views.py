@@ -70,8 +70,9 @@ class Views:
 
 
 class SameQueries:
-    """Which pairs of a batch a shown query asks for, word for word: a heading without its parent's name asks for the
-    sections of all parents that have it.
+    """Which pairs of a batch a shown query asks for, word for word.
+
+    A heading without its parent's name asks for the sections of all parents that have it.
 
     Args:
         prepared: The data.
@@ -86,7 +87,7 @@ class SameQueries:
     def __call__(
         self, pairs: Int64[np.ndarray, " batch"], queries: Int64[np.ndarray, " batch"]
     ) -> Bool[np.ndarray, "batch batch"]:
-        """True where query i is shown with another pair too, or is the query of pair j, with its parent's name or without.
+        """True where query i is shown with pair j too, or is its query, with its parent's name or without.
 
         Args:
             pairs: Of the batch.
