@@ -5,11 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from prepared_stub import prepared_stub, stub_pairs
 
 from cde_rag_training.batch import Batch
-from cde_rag_training.batch_report import DUPLICATES, masks, report_batch
+from cde_rag_training.batch_report import SAME_DOCUMENT, SAME_QUERY, masks, report_batch
+from cde_rag_training.config import LossConfig
 from cde_rag_training.filtering import FilterConfig
+from cde_rag_training.objective import Objective
 from cde_rag_training.pairs import Pair
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.transformations import PLAIN, Transformation
@@ -45,7 +48,7 @@ def test_figures_are_those_of_the_surrogate(prepared: Prepared):
     assert found.difficulty == pytest.approx(others.mean(), abs=1e-3)
     assert found.own == pytest.approx(np.diagonal(cosines).mean(), abs=1e-3)
     assert found.hardest == pytest.approx((cosines - 9 * np.eye(3)).max(axis=1).mean(), abs=1e-3)
-    assert found.filtered[DUPLICATES] == pytest.approx(2 / 6)  # pairs 0 and 6 ask the same
+    assert found.filtered[SAME_QUERY] == pytest.approx(2 / 6)  # pairs 0 and 6 ask the same
     preferred = (cosines >= np.diagonal(cosines)[:, None]) & ~np.eye(3, dtype=bool)
     assert found.filtered["rule relative"] == pytest.approx(preferred.sum() / 6)
     assert found.with_siblings == 1
@@ -54,9 +57,9 @@ def test_figures_are_those_of_the_surrogate(prepared: Prepared):
 
 def test_a_pair_says_why_its_nearest_other_document_is_no_negative(prepared: Prepared):
     found = report_batch(prepared, batch_of(prepared, [0, 6]), FilterConfig(rule="none"), update=0, examples=2)
-    assert [pair.filtered for pair in found.pairs] == [DUPLICATES] * 2
+    assert [pair.filtered for pair in found.pairs] == [SAME_QUERY] * 2
     assert found.loses_hardest == 1
-    assert set(found.filtered) == {DUPLICATES}
+    assert set(found.filtered) == {SAME_QUERY, SAME_DOCUMENT}
     first, second = sorted(found.pairs, key=lambda pair: pair.siblings, reverse=True)
     assert (first.query, first.hardest) == (second.query, second.document)
 
@@ -75,3 +78,11 @@ def test_documents_are_told_as_they_are_shown(prepared: Prepared):
 def test_agreement_needs_words(prepared: Prepared):
     with pytest.raises(ValueError, match="BM25"):
         masks(prepared, batch_of(prepared, [0, 3]), FilterConfig(rule="agreement"))
+
+
+def test_the_mask_is_that_of_training(prepared: Prepared):
+    batch, rule = batch_of(prepared, [0, 3, 6, 9, 12]), FilterConfig(margin=0.0)
+    trained = Objective(LossConfig(), rule, prepared, device=torch.device("cpu")).mask(batch)
+    found = torch.stack(list(masks(prepared, batch, rule).by_rule.values())).any(dim=0)
+    assert found.sum() > 2
+    torch.testing.assert_close(found, trained)

@@ -14,8 +14,9 @@ from cde_rag_training.batch import Batch
 from cde_rag_training.filtering import FilterConfig, by_rule, duplicates
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.transformations import DocumentTokens
+from cde_rag_training.views import SameQueries
 
-DUPLICATES = "same query or document"
+SAME_QUERY, SAME_DOCUMENT = "same query", "same document"  # rules that always hold
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def masks(prepared: Prepared, batch: Batch, rule: FilterConfig) -> Masks:
     Args:
         prepared: The data.
         batch: One batch of it.
-        rule: The configured one, beside duplicates.
+        rule: The configured one, beside the two that always hold.
 
     Raises:
         ValueError: The rule is agreement, and the data was prepared without BM25.
@@ -111,8 +112,10 @@ def masks(prepared: Prepared, batch: Batch, rule: FilterConfig) -> Masks:
     documents = torch.from_numpy(prepared.document_vectors_of(batch.pairs))
     scores = queries @ documents.T
     lexical = None if prepared.lexical is None else torch.from_numpy(prepared.lexical.scores(batch.pairs))
+    own = torch.eye(len(batch.pairs), dtype=torch.bool)
+    same_query = torch.from_numpy(SameQueries(prepared)(batch.pairs, batch.queries)) & ~own
     answers = torch.from_numpy(prepared.documents[batch.pairs])
-    found = {DUPLICATES: duplicates(torch.from_numpy(batch.queries), answers, documents)}
+    found = {SAME_QUERY: same_query, SAME_DOCUMENT: duplicates(torch.arange(len(batch.pairs)), answers, documents)}
     if rule.rule != "none":
         found[f"rule {rule.rule}"] = by_rule(rule, scores, lexical)
     return Masks(scores, found)
@@ -124,7 +127,7 @@ def report_batch(prepared: Prepared, batch: Batch, rule: FilterConfig, *, update
     Args:
         prepared: The data.
         batch: One batch of it.
-        rule: What is masked beside duplicates.
+        rule: What is masked beside same queries and documents.
         update: The batch's number.
         examples: Pairs and context documents that are shown.
 
