@@ -94,6 +94,6 @@ def _take(rest: dict[str, Any], field: str) -> object:
         found = ", ".join(repr(name) for name in rest) or "none"
         raise UnusableError(
             f"no field {field!r} (found: {found}); name the fields that hold id, text and title "
-            "(--id-field, --text-field, --title-field)"
+            "(--id-field, --text-field, --title-field; in Python Fields(id=…, text=…, title=…))"
         )
     return cast(object, rest.pop(field))

@@ -10,7 +10,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time, timedelta
 from functools import partial
 from io import BufferedIOBase
@@ -76,7 +76,7 @@ def csv_rows(file: BufferedIOBase, name: str, delimiter: str) -> Rows:
         header = next(reader, list[str]())
     except csv.Error as error:
         raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
-    _check_columns(header, name)
+    check_columns(header, name)
     other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
     if other is not None:
         raise CorpusError(
@@ -102,20 +102,36 @@ def parquet_rows(path: Path) -> Rows:
     try:
         with parquet.ParquetFile(path) as file:
             names: list[str] = file.schema_arrow.names
-            _check_columns(names, str(path))
-            number = 0
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                columns = [
-                    _values(column, f"{path}: the column {name!r}")
-                    for name, column in zip(names, batch.columns, strict=True)
-                ]
-                for row in zip(*columns, strict=True):
-                    number += 1
-                    yield f"{path}, row {number}", partial(_parse_values, dict(zip(names, row, strict=True)))
+            check_columns(names, str(path))
+            yield from arrow_rows(file.iter_batches(batch_size=PARQUET_ROWS), str(path))
     except CorpusError:
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise CorpusError(f"{path}: not a readable Parquet file: {error}") from error
+
+
+def arrow_rows(batches: Iterable[Any], name: str) -> Rows:
+    """Rows of Arrow's record batches, which have the same columns; values as in `parquet_rows`.
+
+    Args:
+        batches: `pyarrow.RecordBatch`, one after another.
+        name: What an error message calls the table.
+    """
+    number = 0
+    for batch in batches:
+        names: list[str] = batch.schema.names
+        columns = [
+            _values(column, f"{name}: the column {each!r}") for each, column in zip(names, batch.columns, strict=True)
+        ]
+        for row in zip(*columns, strict=True):
+            number += 1
+            yield f"{name}, row {number}", partial(_parse_values, dict(zip(names, row, strict=True)))
+
+
+def python_rows(rows: Iterable[Mapping[str, Any]], name: str) -> Rows:
+    """Rows that are mappings of Python's values; `None` is a missing field, values as in `parquet_rows`."""
+    for number, row in enumerate(rows, 1):
+        yield f"{name}, row {number}", partial(_parse_values, row)
 
 
 def _record(parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | UnusableError:
@@ -125,7 +141,8 @@ def _record(parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | 
         return reason
 
 
-def _check_columns(names: list[str], file: str) -> None:
+def check_columns(names: list[str], file: str) -> None:
+    """Refuse columns that cannot be told apart: CorpusError."""
     if len(set(names)) < len(names):
         raise CorpusError(f"{file}: two columns have the same name: {', '.join(names)}. Rename one of them.")
 
