@@ -179,7 +179,8 @@ class Trainer:
 
     def _figures(self, batch: Batch, figures: Figures) -> dict[str, float | int | str]:
         names = ("loss", "distillation", "masked", "tokens", "siblings")
-        own = (figures.contrastive, figures.distillation, figures.masked, figures.tokens, figures.siblings)
+        own = [figures.contrastive, figures.distillation, figures.masked]
+        own += [float(figures.tokens), float(figures.siblings)]
         found = dict(zip(names, averages(own, device=self._stages.device), strict=True))
         row = {name: value for name, value in found.items() if not math.isnan(value)}
         tokens, siblings = (round(found[name] * count()) for name in ("tokens", "siblings"))
