@@ -2,7 +2,7 @@
 
 A sample of the documents, the probes, is asked for: once by words that are rare in the others, once by some words in a
 row, in the present context and in the one that `recontextualize` would make. The difference of NDCG@10 is the question
-itself, put to stand-ins for queries. `docs/drift.md` compares it with judged queries; SLOPE and RESIDUAL are from there.
+itself, put to stand-ins for queries. `docs/drift.md` compares it with judged queries.
 """
 
 import hashlib

@@ -5,23 +5,28 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_model import write_transformer
 from tiny import WORDS
 
 from cde_rag import drift as module
+from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.drift import estimate_gain, neighbours_kept, own_ndcg, rare_words, run_of_words
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.errors import StoreError
+from cde_rag.errors import ModelError, StoreError
 from cde_rag.model import CDEModel
+from cde_rag.plain_embedder import PlainEmbedder
 from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.writing import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 
@@ -131,14 +136,29 @@ def test_it_is_measured_with_the_context_that_recontextualize_makes(
     assert papers.drift(seed=3, context_size=SIZE).gain == 0
 
 
-def test_nothing_is_written_and_no_lease_is_asked_for(tmp_path: Path, tiny_model: CDEModel):
+class ReadOnlyStore(FaissStore):
+    """A store that may not be written."""
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise PermissionError("this store is read-only")
+
+    add = update_metadata = delete = lease = create_generation = add_to_generation = activate = drop = _refuse
+
+
+def test_it_reads_only_also_beside_a_killed_run(tmp_path: Path, tiny_model: CDEModel):
     papers = made(tmp_path / "papers", tiny_model, texts_of(WATER, 40))
     papers.add(texts_of(MONEY, 40))
-    before = {path: path.read_bytes() for path in (tmp_path / "papers").rglob("*") if path.is_file()}
-    with papers.store.lease():
-        papers.drift(context_size=SIZE)
-    assert {path: path.read_bytes() for path in before} == before
-    assert papers.verify() == []
+    expected = papers.drift(context_size=SIZE)
+
+    def kill(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with mock.patch.object(generations, "ROWS_AT_ONCE", 16), pytest.raises(KeyboardInterrupt):
+        recontextualize(papers, context_size=SIZE, on_progress=kill)
+    assert len(papers.store.generations()) == 2
+    found = Collection.open(ReadOnlyStore(tmp_path / "papers"), model=tiny_model).drift(context_size=SIZE)
+    assert (found.gain, found.neighbours_kept) == (expected.gain, expected.neighbours_kept)
+    assert found.present.fingerprint == expected.present.fingerprint
 
 
 def test_the_order_of_records_and_a_repetition_change_nothing(tmp_path: Path, tiny_model: CDEModel):
@@ -195,6 +215,13 @@ def test_mistakes(tmp_path: Path, tiny_model: CDEModel):
         papers.drift(probes=0)
     with pytest.raises(ValueError, match="strategy"):
         papers.drift(strategy="best")
+
+
+def test_a_plain_model_cannot_drift(tmp_path: Path):
+    plain = Collection.create(FaissStore(tmp_path / "papers"), PlainEmbedder(write_transformer(tmp_path / "model")))
+    plain.add(["river"])
+    with pytest.raises(ModelError, match="plain model"):
+        plain.drift()
 
 
 def test_it_pays_where_the_gain_is_sure_and_large_enough(tmp_path: Path, tiny_model: CDEModel):

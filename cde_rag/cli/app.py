@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cde_rag import __version__
-from cde_rag.cli import collections, contexts, convert, demo, doctor, evaluate, index
+from cde_rag.cli import collections, contexts, convert, demo, doctor, drift, evaluate, index
 from cde_rag.cli.commands import command_line
 
 app = command_line()
@@ -33,7 +33,7 @@ def main(
       cde-rag search notes.faiss "how do I …"
 
     Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 done, 1 an error that one
-    sentence explains, 2 wrong usage.
+    sentence explains, 2 wrong usage; 3, of drift alone, that a new context pays.
     """
 
 
@@ -42,6 +42,7 @@ for command in (
     collections.search,
     collections.inspect,
     collections.verify,
+    drift.drift,
     contexts.recontextualize,
     contexts.rollback,
     evaluate.evaluate,

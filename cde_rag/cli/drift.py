@@ -1,0 +1,71 @@
+"""The command drift."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cde_rag.cli.collections import CollectionArgument, ModelOption, existing, open_collection
+from cde_rag.cli.output import JsonOption, print_fields, print_json
+from cde_rag.errors import require
+
+PAYS = 3  # exit code; not that of an error (1), of wrong usage (2) or of Ctrl-C (130)
+IMAGES = (".pdf", ".png", ".svg")
+
+
+def _image(path: Path | None) -> Path | None:
+    if path is not None and path.suffix not in IMAGES:
+        raise typer.BadParameter(f"{path.name}: expected a name that ends in {', '.join(IMAGES)}")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"{path.parent}: expected a folder, found none")
+    return path
+
+
+def drift(
+    collection: CollectionArgument,
+    seed: Annotated[int, typer.Option(help="Of the new context's sample.")] = 0,
+    context_size: Annotated[
+        int | None, typer.Option(min=1, help="Documents of the new context. [default: 512]")
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="Of the new context: random, or clusters.")] = "random",
+    probes: Annotated[int, typer.Option(min=1, help="Documents to measure it on; six texts each are embedded.")] = 512,
+    worth: Annotated[float, typer.Option(help="NDCG@10 that a new context has to win, as a fraction.")] = 0.01,
+    plot: Annotated[
+        Path | None, typer.Option(callback=_image, metavar="FILE", help="Draw it: a .png, .svg or .pdf.")
+    ] = None,
+    model: ModelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate what a new context would win, without judgments and without a change to the collection.
+
+    Some documents are asked for by words of their own, in the present context and in the one that recontextualize with
+    the same options would make. Exit codes, for cron: 0 no need; 3 a new context surely wins something, and probably
+    what it is worth; 1 and 2 as everywhere.
+
+    \b
+    Examples:
+      cde-rag drift papers.faiss --plot drift.png
+      cde-rag drift papers.faiss --json; [ $? -eq 3 ] && cde-rag recontextualize papers.faiss
+    """
+    if strategy not in ("random", "clusters"):
+        raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
+    if plot is not None:
+        require("matplotlib.figure", "plots")
+    with open_collection(existing(collection), model) as opened:
+        found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
+    if plot is not None:
+        found.plot(plot)
+    pays, fields = found.pays(worth), found.to_json()
+    if as_json:
+        print_json({"pays": pays, **fields})
+    else:
+        low, high = found.interval
+        shown = {
+            "gain": f"{found.gain:+.3f} NDCG@10 (95 %: {low:+.3f} … {high:+.3f})",
+            "neighbours_kept": f"{found.neighbours_kept:.1%}",
+            "elapsed_s": f"{found.elapsed_s:.1f}",
+        }
+        del fields["interval"]
+        print_fields({"pays": "yes" if pays else "no"} | fields | shown)
+    if pays:
+        raise typer.Exit(PAYS)
