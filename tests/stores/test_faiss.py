@@ -24,9 +24,9 @@ from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, brute_for
 from script import BATCH, batch, fingerprint, ids, matrix, steps
 
 from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores import folder as folders
 from cde_rag.stores.base import Row
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.stores.faiss import folder as folders
 from cde_rag.stores.faiss.database import FORMAT
 from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.manifest import GenerationState, Manifest

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.faiss.folder import check_folder, check_new, fsync_folder
+from cde_rag.stores.faiss.folder import CREATED
+from cde_rag.stores.folder import check_folder, check_new, fsync_folder
 
 FORMAT: Final = 1  # stands in the file's header as user_version
 _APPLICATION: Final = 0x43444552  # "CDER"
@@ -61,7 +62,7 @@ class Database:
         """Make the folder and an empty file in it, which is no store until its tables are committed."""
         with self._errors():
             check_folder(self.path.parent)
-            check_new(self.path.parent)
+            check_new(self.path.parent, first=self.path.name, others=CREATED)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fsync_folder(self.path.parent.parent)
             with contextlib.closing(sqlite3.connect(self.path, timeout=_BUSY_S)) as connection:

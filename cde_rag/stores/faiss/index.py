@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from cde_rag.errors import StoreError, StoreFormatError, require
-from cde_rag.stores.faiss.folder import file_sha256, fsync_folder
 from cde_rag.stores.faiss.manifest import IndexFile
 from cde_rag.stores.faiss.vectors import Vectors
+from cde_rag.stores.folder import file_sha256, fsync_folder
 
 faiss: Any = require("faiss", "faiss")
 _log = logging.getLogger(__name__)

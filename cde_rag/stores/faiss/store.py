@@ -15,7 +15,7 @@ from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.checks import check_records, check_unit, encode
 from cde_rag.stores.faiss.database import Database
-from cde_rag.stores.faiss.folder import DATABASE, DERIVED, write_durably
+from cde_rag.stores.faiss.folder import DATABASE, DERIVED
 from cde_rag.stores.faiss.index import build
 from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import GenerationState, Manifest
@@ -24,6 +24,7 @@ from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer
 from cde_rag.stores.filters import parse
+from cde_rag.stores.folder import write_durably
 from cde_rag.texts import reject_str
 
 FLAT_ROWS: Final = 100_000  # up to so many vectors "auto" searches exactly

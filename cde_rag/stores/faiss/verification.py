@@ -11,10 +11,10 @@ from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.fields import flatten
-from cde_rag.stores.faiss.folder import file_sha256
 from cde_rag.stores.faiss.manifest import GenerationState
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorFile, Vectors
+from cde_rag.stores.folder import file_sha256
 
 # Each counts what must not be there.
 _STRAYS: Final = {

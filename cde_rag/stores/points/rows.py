@@ -99,7 +99,7 @@ def read(point: Point, name: str, where: str) -> Stored:
     id_, order, title, text = (payload.get(key) for key in (ID, ORDER, "title", "text"))
     if not (isinstance(id_, str) and isinstance(order, int) and isinstance(title, str) and isinstance(text, str)):
         raise damaged(where, f"a record in point {point.id}, found none")
-    if point_id(id_) != point.id or _seal(id_, order, title, text) != payload.get("cde_record"):
+    if point_id(id_) != str(point.id) or _seal(id_, order, title, text) != payload.get("cde_record"):
         raise damaged(where, f"record {id_!r:.80} with its checksum, found another")
     metadata = _metadata(payload.get("metadata"))
     if metadata is None or _seal(id_, metadata[1]) != payload.get("cde_metadata"):

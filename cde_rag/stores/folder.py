@@ -1,0 +1,133 @@
+"""The folder of a store: whether it may be one, and files that survive a power failure."""
+
+import contextlib
+import hashlib
+import os
+import re
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import StoreError
+
+# On these, SQLite's locks and the memory that its processes share do not hold. Source: sqlite.org/wal.html, overview
+_NETWORK: Final = re.compile(
+    r"(fuse\.)?(afs|beegfs|ceph|cifs|davfs2?|gcsfuse|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|rclone|s3fs"
+    r"|smb3|smbfs|sshfs)"
+)
+_MOUNTS: Final = Path("/proc/self/mounts")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse what cannot be the folder of a store.
+
+    Raises:
+        StoreError: It is a file, or lies on a network file system (known on Linux only).
+    """
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(
+            f"{folder}: expected a folder (a store is a folder of files), found a file. Give another path."
+        )
+    kind = filesystem(folder, os.fsdecode(_MOUNTS.read_bytes())) if _MOUNTS.exists() else ""
+    if _NETWORK.fullmatch(kind):
+        reason = "its locks and shared memory do not hold between machines"
+        raise StoreError(
+            f"{folder}: expected a local file system, found {kind}; {reason}. Put the store on a local disk."
+        )
+
+
+def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
+    """Refuse a folder that holds somebody's files; what is left of a creation that was interrupted is no hindrance.
+
+    Args:
+        folder: Where a store is to be made.
+        first: Name of the file that a creation makes first.
+        others: Names of what it makes after that.
+
+    Raises:
+        StoreError: It holds a file that is none of a store's.
+    """
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    begun = first in names
+    if foreign := [name for name in names if not (begun and (name == first or others.fullmatch(name)))]:
+        raise StoreError(
+            f"{folder}: expected no folder, or an empty one, for a new store; found {foreign[0]!r} in it"
+            f"{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}. Give a path of its own."
+        )
+
+
+def filesystem(path: Path, mounts: str) -> str:
+    r"""The type of the file system that `path` is or would be on, by a table in the form of /proc/mounts.
+
+    Example:
+        >>> filesystem(Path("/mnt/my disk/papers"), "/dev/a / ext4 rw 0 0\nhost:/b /mnt/my\\040disk nfs4 rw 0 0\n")
+        'nfs4'
+    """
+    place = path.resolve()
+    found, kind = Path("/"), ""
+    for line in mounts.splitlines():
+        _, point, type_, *_ = line.split(" ")
+        mounted = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point))
+        if place.is_relative_to(mounted) and mounted.is_relative_to(found):
+            found, kind = mounted, type_
+    return kind
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file that nothing refers to yet; it and its name are on the disk when this returns."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fsync_folder(path.parent)
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Write a file in place of an older one; whenever the process is killed, one of them is there as a whole."""
+    new = path.with_name(f"{path.name}.new")
+    write_durably(new, data)
+    new.replace(path)
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file's bytes, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+@contextmanager
+def locked(path: Path, taken: str) -> Generator[None, None, None]:
+    """Hold a lock among all processes and threads; it ends with the block, or with the process.
+
+    Args:
+        path: Of the lock's file: an empty file of SQLite, which locks alike on all systems.
+        taken: What to say where another holds it.
+
+    Raises:
+        StoreError: Another holds it, or the place is not writable.
+    """
+    try:
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except sqlite3.OperationalError as error:
+        raise StoreError(f"{path}: expected to write it, found: {error}.") from error
+    with contextlib.closing(connection):
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"{taken} ({error}).") from error
+        yield

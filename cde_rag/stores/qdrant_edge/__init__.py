@@ -1,0 +1,36 @@
+"""Qdrant's own engine inside this process: a folder, no server. One process at a time has it open, to read too.
+
+    papers.qdrant/
+        cde.json                  the manifest: settings, generations and which is active, with a checksum
+        context-1.safetensors     the bytes of generation 1's Context
+        shard/                    the engine's: a point for each record (see points/rows.py), a log, indexes
+            cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
+        shard.json                checksums of the engine's files, while nobody has the store open
+        cde.lock                  held by the process that has it open
+
+**Atomic.** `add`, `delete`, `update_metadata` and `add_to_generation` are one entry of the engine's log each, whatever
+their size; after a kill the engine finishes what is in it. To activate a generation is to rename a file. A generation
+that is being made or dropped counts as not there; the next call that makes or drops one cleans up. A call returns
+when all is synced to the disk. Threads see every call wholly or not at all.
+
+**Filters** become conditions on two fields of ours, exact for equality, `in`, `exists`, ranges of dates in whole
+seconds and of numbers in steps of 1/1024; for the rest the engine keeps more than the filter does and the rest is left
+out here.
+
+**Damage.** Each record, its metadata, each vector with its digest, the manifest and each Context have checksums,
+compared when they are returned. The engine checks hardly anything of its own, so its files are compared with theirs
+before it opens them (the content of files above 64 MiB by `verify` only). After a kill there are no checksums of files
+until the store is closed once.
+
+**Search** is exact up to `flat_rows` vectors, and for filters that keep few; beyond that by HNSW, built by the call
+that makes it due (about a minute for 100 000 vectors), and exact for what came since. Found vectors are scored again
+in float64.
+"""
+
+from cde_rag.errors import require
+
+require("qdrant_edge", "edge")
+
+from cde_rag.stores.qdrant_edge.store import FLAT_ROWS, QdrantEdgeStore  # noqa: E402
+
+__all__ = ["FLAT_ROWS", "QdrantEdgeStore"]

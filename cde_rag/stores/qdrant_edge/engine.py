@@ -1,0 +1,100 @@
+"""The engine: one shard in a folder, with its errors in our words. The only module that knows how it is opened."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import qdrant_edge as edge
+
+from cde_rag.errors import StoreError
+from cde_rag.stores.points.fields import TOKENS
+from cde_rag.stores.points.rows import ORDER
+
+Result = TypeVar("Result")
+
+_FLOAT_BYTES: Final = 4
+_LINKS: Final = 16  # of a node in HNSW's upper layers; twice as many in the lowest: Qdrant's default
+_BUILD_BEAM: Final = 128
+_SCANNED_KB: Final = 10_000  # of vectors that pass a filter; up to that many are searched exactly: Qdrant's default
+
+_QUANTIZATION: Final[dict[str | None, Callable[[], Any]]] = {
+    None: lambda: None,
+    "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
+    "binary": edge.BinaryQuantizationConfig,
+}
+QUANTIZATIONS: Final = tuple(_QUANTIZATION)
+
+
+class Engine:
+    """An open shard. Safe to use from threads; searches go on while it is written to or optimized."""
+
+    def __init__(self, shard: edge.EdgeShard, folder: Path) -> None:
+        self._shard = shard
+        self._folder = folder
+
+    @classmethod
+    def create(cls, folder: Path, name: str, dim: int, *, flat_rows: int, quantization: str | None) -> "Engine":
+        """Make a shard, with vectors of that name and the indexes that order and filters need.
+
+        Args:
+            folder: Of the shard; not there yet.
+            name: Of the vectors.
+            dim: Their length.
+            flat_rows: Up to about so many vectors are not indexed.
+            quantization: One of `QUANTIZATIONS`, for those that are.
+
+        Raises:
+            StoreError: The disk is full, or the folder not writable.
+        """
+        threshold = edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_rows * dim * _FLOAT_BYTES // 1024))
+        config = edge.EdgeConfig(
+            vectors={name: edge.EdgeVectorParams(size=dim, distance=edge.Distance.Dot)},
+            hnsw_config=edge.HnswIndexConfig(_LINKS, _BUILD_BEAM, _SCANNED_KB),
+            quantization_config=_QUANTIZATION[quantization](),
+            optimizers=threshold,
+        )
+        engine = cls(_told(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
+        engine.write(edge.UpdateOperation.create_field_index(ORDER, edge.IntegerIndexParams(lookup=False, range=True)))
+        engine.write(edge.UpdateOperation.create_field_index(TOKENS, edge.PayloadSchemaType.Keyword))
+        return engine
+
+    @classmethod
+    def load(cls, folder: Path) -> "Engine":
+        """Open a shard that is there; what was written before a kill is taken from its log.
+
+        Raises:
+            StoreError: It is not there, or damaged in a way that the engine notices.
+        """
+        return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder))), folder)
+
+    def write(self, *operations: edge.UpdateOperation) -> None:
+        """Do each of these wholly or not at all, whenever the process is killed; durable when this returns."""
+        for operation in operations:
+            self.ask(lambda shard, operation=operation: shard.update(operation))
+        self.ask(lambda shard: shard.flush())
+
+    def ask(self, work: Callable[[edge.EdgeShard], Result]) -> Result:
+        """What `work` returns.
+
+        Raises:
+            StoreError: The engine refused it, or gave up.
+        """
+        return _told(self._folder, lambda: work(self._shard))
+
+    def optimize(self) -> None:
+        """Index what is due, and give back the space of what was deleted. Takes minutes where that is much."""
+        self.ask(lambda shard: shard.optimize())
+
+    def close(self) -> None:
+        """Write all and let go of the folder."""
+        self.ask(lambda shard: shard.close())
+
+
+def _told(folder: Path, work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":  # all that the engine raises
+            raise
+        hint = "Is the disk full, or the folder not writable? If it is damaged, restore a copy."
+        raise StoreError(f"{folder}: expected an answer of Qdrant Edge, found: {error!s:.500}. {hint}") from error

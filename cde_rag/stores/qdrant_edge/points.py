@@ -1,0 +1,189 @@
+"""The points of a shard: each call that writes is one entry of the shard's log, so it is done wholly or not at all."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+import qdrant_edge as edge
+from jaxtyping import Float32
+
+from cde_rag.stores.points.fields import NUMBERS, TOKENS
+from cde_rag.stores.points.points import NewPoint, NewVector
+from cde_rag.stores.points.rows import ORDER, note, place_of
+from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.qdrant_edge.engine import Engine
+
+_AT_ONCE: Final = 512  # points read at once
+_SEARCH_BEAM: Final = 128  # of HNSW
+_OVERSAMPLING: Final = 4.0  # of quantized vectors, which are then scored by the vectors themselves
+_ROW: Final = edge.PayloadSelector.Exclude([TOKENS, NUMBERS])  # what a row is read from
+
+
+class ReadPoint(NamedTuple):
+    """A point, converted once from what the engine gives, which converts whenever it is asked."""
+
+    id: str
+    payload: dict[str, Any]
+    vector: dict[str, Any]
+    score: float = 0.0
+
+
+class ShardPoints:
+    """The points of one shard, all of them ours. Implements `cde_rag.stores.points.points.Points`."""
+
+    def __init__(self, engine: Engine, place: str) -> None:
+        self._engine = engine
+        self._place = place
+
+    @property
+    def place(self) -> str:
+        """See `Points.place`."""
+        return self._place
+
+    @property
+    def always_exact(self) -> bool:
+        """See `Points.always_exact`."""
+        return False
+
+    def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, ReadPoint]:
+        """See `Points.retrieve`."""
+        wanted: list[Any] = [*ids]
+        found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=_ROW, with_vector=vectors))
+        return {str(record.id): _read(record) for record in found}
+
+    def count(self, where: Selection = ALL) -> int:
+        """See `Points.count`."""
+        request = edge.CountRequest(filter=_filter(where))
+        return self._engine.ask(lambda shard: shard.count(request))
+
+    def last_order(self) -> int:
+        """See `Points.last_order`."""
+        request = edge.ScrollRequest(limit=1, order_by=edge.OrderBy(ORDER, edge.Direction.Desc), with_payload=[ORDER])
+        found, _ = self._engine.ask(lambda shard: shard.scroll(request))
+        return self._order(_read(found[0])) if found else 0
+
+    def in_order(
+        self,
+        where: Selection = ALL,
+        *,
+        after: tuple[int, str] = (0, ""),
+        complete: bool = False,
+        at_once: int = _AT_ONCE,
+    ) -> Iterator[ReadPoint]:
+        """See `Points.in_order`. No two points have the same place, since one process writes."""
+        size, last = min(at_once, _AT_ONCE), after[0]
+        while True:
+            request = edge.ScrollRequest(
+                limit=size,
+                filter=_filter(where),
+                order_by=edge.OrderBy(ORDER, start_from=last + 1),
+                with_payload=True if complete else _ROW,
+                with_vector=complete,
+            )
+            records, _ = self._engine.ask(lambda shard, request=request: shard.scroll(request))
+            found = [_read(record) for record in records]
+            yield from found
+            if len(found) < size:
+                return
+            last = self._order(found[-1])
+
+    def nearest(
+        self,
+        name: str,
+        queries: Float32[np.ndarray, "queries dim"],
+        limit: int,
+        *,
+        where: Selection,
+        exact: bool,
+    ) -> list[list[ReadPoint]]:
+        """See `Points.nearest`."""
+        rescored = edge.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=_OVERSAMPLING)
+        params = edge.SearchParams(hnsw_ef=max(_SEARCH_BEAM, 2 * limit), exact=exact, quantization=rescored)
+        requests = [
+            edge.QueryRequest(
+                limit,
+                query=edge.Query.Nearest(query.tolist(), using=name),
+                filter=_filter(where),
+                params=params,
+                with_payload=_ROW,
+                with_vector=[name],
+            )
+            for query in queries
+        ]
+        found = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
+        return [[_read(point, point.score) for point in points] for points in found]
+
+    def upsert(self, points: Sequence[NewPoint]) -> None:
+        """See `Points.upsert`."""
+        if points:
+            made = [edge.Point(new.id, new.vectors, new.payload) for new in points]
+            self._engine.write(edge.UpdateOperation.upsert_points(made))
+
+    def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
+        """See `Points.set_payloads`."""
+        found = self._whole(list(payloads))
+        self.upsert([NewPoint(id_, found[id_].payload | new, found[id_].vector) for id_, new in payloads.items()])
+
+    def set_vectors(self, name: str, vectors: Sequence[NewVector]) -> None:
+        """See `Points.set_vectors`."""
+        found = self._whole([new.point for new in vectors])
+        made: list[NewPoint] = []
+        for new in vectors:
+            old = found[new.point]
+            if (note(old.payload, new.digest_of) or ("",))[0] == new.digest:
+                made.append(NewPoint(new.point, old.payload | new.noted, old.vector | {name: new.vector}))
+        self.upsert(made)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """See `Points.delete`."""
+        if ids:
+            self._engine.write(edge.UpdateOperation.delete_points([*ids]))
+
+    def create_vectors(self, name: str, dim: int) -> None:
+        """Begin named vectors that no point has; what there was of that name is removed."""
+        self._engine.write(
+            edge.UpdateOperation.delete_vector_name(name),
+            edge.UpdateOperation.create_dense_vector(name, dim, edge.Distance.Dot),
+        )
+
+    def delete_vectors(self, name: str) -> None:
+        """Remove named vectors, and what is noted of them."""
+        noted = edge.Filter(must_not=[edge.IsEmptyCondition(name)])
+        self._engine.write(
+            edge.UpdateOperation.delete_vector_name(name),
+            edge.UpdateOperation.delete_payload_by_filter(noted, [name]),
+        )
+
+    def _whole(self, ids: Sequence[str]) -> dict[str, ReadPoint]:
+        """Points as they can be written again."""
+        wanted: list[Any] = [*ids]
+        found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=True))
+        return {str(record.id): _read(record) for record in found}
+
+    def _order(self, record: ReadPoint) -> int:
+        return place_of(record, self._place)[0]
+
+
+def _read(point: edge.Record | edge.ScoredPoint, score: float = 0.0) -> ReadPoint:
+    return ReadPoint(str(point.id), point.payload or {}, cast(dict[str, Any], point.vector or {}), score)
+
+
+def _filter(where: Selection) -> edge.Filter | None:
+    return None if where == ALL else selection_filter(where)
+
+
+def selection_filter(where: Selection) -> edge.Filter:
+    """A selection in the engine's classes."""
+    match where:
+        case Tagged(key, tags):  # none has the empty one
+            return edge.Filter(must=[edge.FieldCondition(key, match=edge.MatchAny(list(tags) or [""]))])
+        case Between(key, bounds):
+            return edge.Filter(must=[edge.FieldCondition(key, range=edge.RangeFloat(**bounds))])
+        case Having(vector):
+            return edge.Filter(must=[edge.HasVectorCondition(vector)])
+        case Every(parts):
+            return edge.Filter(must=[selection_filter(part) for part in parts])
+        case Some(parts):
+            return edge.Filter(should=[selection_filter(part) for part in parts])
+        case No(part):
+            return edge.Filter(must_not=[selection_filter(part)])

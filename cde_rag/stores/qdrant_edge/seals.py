@@ -1,0 +1,95 @@
+"""Checksums of the engine's files while nobody has them open, since the engine has none and reads what it finds.
+
+They are written when the last object of a process lets go of the store, and removed before it is opened, so after a
+kill there are none.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from cde_rag.stores.base import Damage
+from cde_rag.stores.checks import seal
+from cde_rag.stores.folder import replace_durably
+
+_PIECE: Final = 2**20  # bytes read at once; pieces of zeros count for nothing, so that they may be holes or not
+
+
+def seal_files(folder: Path, sealed: Path) -> None:
+    """Write what `broken_seals` compares, to the file `sealed`."""
+    sums = {str(path.relative_to(folder)): [path.stat().st_size, _checksum(path)] for path in _files(folder)}
+    replace_durably(sealed, json.dumps({"files": sums, "checksum": _over(sums)}, sort_keys=True).encode())
+
+
+def broken_seals(folder: Path, sealed: Path, *, most: int | None = None) -> Iterator[Damage]:
+    """Files that are not as they were when they were sealed; none where they were not sealed.
+
+    Args:
+        folder: Of the shard.
+        sealed: The file with the checksums.
+        most: Of larger files than this, in bytes, only the size is compared.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    if not sealed.exists():
+        return
+    sums = _sums(sealed.read_bytes())
+    if sums is None:
+        yield Damage(sealed.name, "Expected a list of files with its checksum, found another.")
+        return
+    found = {str(path.relative_to(folder)): path for path in _files(folder)}
+    for name in sorted(sums.keys() ^ found.keys()):
+        what = "found none" if name in sums else "found one that was not there"
+        yield Damage(f"{folder.name}/{name}", f"Expected the files of a closed store, {what}.")
+    for name in sorted(sums.keys() & found.keys()):
+        (wanted, checksum), size = sums[name], found[name].stat().st_size
+        if size != wanted:
+            yield Damage(f"{folder.name}/{name}", f"Expected {wanted} bytes, found {size}.")
+        elif (most is None or size <= most) and _checksum(found[name]) != checksum:
+            yield Damage(f"{folder.name}/{name}", f"Expected checksum {checksum:08x}, found another.")
+
+
+def _sums(data: bytes) -> dict[str, list[int]] | None:
+    try:
+        content: Any = json.loads(data)
+        sums = cast(dict[str, list[int]], content["files"])
+        return sums if content["checksum"] == _over(sums) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _over(sums: dict[str, list[int]]) -> str:
+    return seal(json.dumps(sums, sort_keys=True)).hex()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32 over a file's pieces that are not zeros, and where they are."""
+    checksum = 0
+    with path.open("rb") as file:
+        for start in _pieces(file):
+            file.seek(start)
+            piece = file.read(_PIECE)
+            if piece.count(0) != len(piece):
+                checksum = zlib.crc32(piece, zlib.crc32(b"%d" % start, checksum))
+    return checksum
+
+
+def _pieces(file: BinaryIO) -> Iterator[int]:
+    """Where the pieces begin that are not wholly in a hole."""
+    size, start = os.fstat(file.fileno()).st_size, 0
+    while start < size:
+        if hasattr(os, "SEEK_DATA"):
+            try:
+                start = os.lseek(file.fileno(), start, os.SEEK_DATA) // _PIECE * _PIECE
+            except OSError:  # a hole up to the end
+                return
+        yield start
+        start += _PIECE

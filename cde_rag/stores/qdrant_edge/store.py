@@ -1,0 +1,190 @@
+"""QdrantEdgeStore; the package's docstring says what is in its folder."""
+
+import itertools
+import re
+import shutil
+import weakref
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.errors import StoreError
+from cde_rag.stores.base import Damage, Row
+from cde_rag.stores.checks import encode
+from cde_rag.stores.folder import check_folder, check_new, fsync_folder
+from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
+from cde_rag.stores.points.store import PointStore
+from cde_rag.stores.points.turns import held
+from cde_rag.stores.points.verification import damaged_points
+from cde_rag.stores.qdrant_edge import generations
+from cde_rag.stores.qdrant_edge.engine import QUANTIZATIONS, Engine
+from cde_rag.stores.qdrant_edge.place import LOCK, MANIFEST, SHARD, place_at
+from cde_rag.stores.qdrant_edge.points import ShardPoints
+from cde_rag.stores.qdrant_edge.seals import broken_seals
+
+FLAT_ROWS: Final = 100_000  # up to about so many vectors are not indexed, and searched exactly
+_CREATED: Final = re.compile(rf"{LOCK}.*|{SHARD}|context-1\.safetensors|{re.escape(MANIFEST)}\.new")
+_users = itertools.count()
+
+
+class QdrantEdgeStore(PointStore):
+    """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
+
+    The first call that needs it opens the folder, and `close` or the end of the last object that uses it closes it;
+    in between, other processes are refused.
+
+    Args:
+        path: The folder; `create` makes it.
+        exact: Search exactly, not by HNSW.
+        flat_rows: Up to about so many vectors are not indexed, and searched exactly in any case. Like `quantization`
+            it says how `create` makes a store; one that is there keeps its own.
+        quantization: What HNSW walks over: `int8` or `binary` codes in place of the vectors, which then score what was
+            found; None for the vectors themselves.
+
+    Raises:
+        ValueError: `quantization` is none of these, or `flat_rows` is negative.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        exact: bool = False,
+        flat_rows: int = FLAT_ROWS,
+        quantization: str | None = None,
+    ) -> None:
+        if quantization not in QUANTIZATIONS:
+            known = ", ".join(map(repr, QUANTIZATIONS))
+            raise ValueError(f"quantization: expected one of {known}, found {quantization!r}.")
+        if flat_rows < 0:
+            raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
+        self._folder = Path(path)
+        self._flat_rows = flat_rows
+        self._quantization = quantization
+        self._place = place_at(self._folder)
+        self._user = next(_users)
+        self._leave = weakref.finalize(self, self._place.leave, self._user)
+        super().__init__(self._place.turns, exact=exact)
+
+    def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        """See `Store.create`."""
+        encoded = encode(settings, "The store's settings")
+        with self._turns.writing(), self._errors():
+            check_folder(self._folder)
+            if self.exists():
+                raise StoreError(f"{self._folder}: expected no store, found one. Open it with Collection.open(…).")
+            check_new(self._folder, first=LOCK, others=_CREATED)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            fsync_folder(self._folder.parent)
+            self._place.lock(self._user)
+            shutil.rmtree(self._folder / SHARD, ignore_errors=True)  # of a creation that was interrupted
+            engine = Engine.create(
+                self._folder / SHARD,
+                vector_name(fingerprint),
+                dim,
+                flat_rows=self._flat_rows,
+                quantization=self._quantization,
+            )
+            self._place.use(engine)
+            generations.first(self._folder, dim, fingerprint, context, encoded)
+
+    def exists(self) -> bool:
+        """See `Store.exists`."""
+        check_folder(self._folder)
+        return (self._folder / MANIFEST).exists()
+
+    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
+        """See `Store.add`. What makes an index due builds it, while others read and write."""
+        super().add(rows, vectors, fingerprint=fingerprint)
+        self._optimize()
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """See `Store.delete`."""
+        deleted = super().delete(ids)
+        self._optimize()
+        return deleted
+
+    def lease(self) -> AbstractContextManager[None]:
+        """See `Store.lease`."""
+        self._place.open(self._user)
+        return held(self._turns.lease, str(self._folder))
+
+    def create_generation(self, *, fingerprint: str, context: bytes) -> int:
+        """See `Store.create_generation`.
+
+        Raises:
+            StoreError: There is a generation of that fingerprint.
+        """
+        with self._turns.writing(), self._errors():
+            return generations.begin(self._folder, self._points, fingerprint, context)
+
+    def add_to_generation(
+        self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> int:
+        """See `Store.add_to_generation`."""
+        added = super().add_to_generation(generation, rows, digests, vectors)
+        self._optimize()
+        return added
+
+    def drop(self, generation: int) -> None:
+        """See `Store.drop`."""
+        with self._turns.writing(), self._errors():
+            generations.remove(self._folder, self._points, generation)
+        self._optimize()
+
+    def verify(self) -> list[Damage]:
+        """See `Store.verify`. Files are compared with their checksums where nobody has the store open yet."""
+        with self._turns.reading(), self._errors():
+            manifest = self._load()
+            damage = [] if self._place.is_open else list(broken_seals(self._folder / SHARD, self._place.sealed))
+            return damage or list(self._damage(manifest))
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._leave()
+
+    @property
+    def _points(self) -> ShardPoints:
+        return ShardPoints(self._place.open(self._user), str(self._folder))
+
+    def _load(self) -> Manifest:
+        return generations.load(self._folder)
+
+    def _save(self, manifest: Manifest) -> None:
+        with self._errors():
+            generations.save(self._folder, manifest)
+
+    def _context(self, state: GenerationState) -> bytes:
+        return generations.read_context(self._folder, state)
+
+    def _optimize(self) -> None:
+        """Build what index is due; one thread at a time, while others read and write."""
+        if self._place.optimizing.acquire(blocking=False):
+            try:
+                self._place.open(self._user).optimize()
+            finally:
+                self._place.optimizing.release()
+
+    def _damage(self, manifest: Manifest) -> Iterator[Damage]:
+        yield from generations.damaged_contexts(self._folder, manifest)
+        try:
+            points = self._points
+            found, count = len(list(points.in_order())), points.count()
+        except StoreError as error:
+            yield Damage(SHARD, str(error))
+            return
+        if found != count:
+            yield Damage(SHARD, f"Expected a place in the order for each of {count} records, found {found}.")
+        yield from damaged_points(points, manifest)
+
+    @contextmanager
+    def _errors(self) -> Generator[None, None, None]:
+        try:
+            yield
+        except OSError as error:
+            hint = "Is the disk full, or the folder not writable?"
+            raise StoreError(f"{self._folder}: expected to read or write it, found: {error}. {hint}") from error
