@@ -152,9 +152,20 @@ def _values(column: Any, what: str) -> list[object]:
     if "binary" in str(column.type).partition("<")[0]:
         raise CorpusError(f"{what} holds bytes ({column.type}). Leave it out of the file, or write it as strings.")
     try:
-        return column.to_pylist()
+        return _microseconds(column).to_pylist()
     except ValueError as error:  # nanoseconds
         raise CorpusError(f"{what} holds {column.type}: {error}") from error
+
+
+def _microseconds(column: Any) -> Any:
+    """Times in the unit of Python's own: what they come out as would depend on whether pandas is installed."""
+    pyarrow: Any = require("pyarrow", "files")
+    of = column.type
+    if getattr(of, "unit", None) != "ns":
+        return column
+    if pyarrow.types.is_timestamp(of):
+        return column.cast(pyarrow.timestamp("us", tz=of.tz))
+    return column.cast(pyarrow.duration("us") if pyarrow.types.is_duration(of) else pyarrow.time64("us"))
 
 
 def _lines(file: BufferedIOBase, name: str) -> Iterator[tuple[int, bytes]]:

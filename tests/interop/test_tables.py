@@ -114,6 +114,7 @@ def test_other_columns() -> None:
     [
         ([1.0, np.inf], r"DataFrame, row 2: .*'x', found inf"),
         ([1, "a"], "expected values of one type"),
+        (pd.to_datetime(["2020-01-01 00:00:00.000000001", None]), "lose data"),
         ([b"1", b"2"], "the column 'x' holds bytes"),
         ([object(), None], "expected values of one type"),
     ],
