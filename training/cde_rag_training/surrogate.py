@@ -1,4 +1,7 @@
-"""Surrogate embeddings: plain vectors that cluster and filter pairs and teach the first stage. Cached by content."""
+"""Surrogate embeddings: plain vectors that cluster and filter pairs and teach the first stage. Cached by content.
+
+A surrogate is a function of texts; of any SentenceTransformer it is `cde_rag.PlainEmbedder(name).embed_documents`.
+"""
 
 import hashlib
 import importlib.resources
