@@ -158,7 +158,7 @@ class GuardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConfig:
-    """How the work is done, not what is learned: another value may be given to a run that is resumed."""
+    """How the work is done, not what is learned."""
 
     device: str = "cpu"  # or "cuda"
     precision: Literal["auto", "float32", "bfloat16"] = (

@@ -62,8 +62,8 @@ class ContextGuard:
         message = (
             f"Update {update}: the context is being ignored. Over the last {len(self._gains)} probes it lowers the "
             f"loss by {average:.4f} ± {error:.4f} nats, expected more than {self._config.errors} standard errors. "
-            "Raise the rates of context and gates, make batches of clusters, so that negatives are near, or train "
-            "longer before the guard looks (guard.after)."
+            "Raise the rates of context and gates, or make batches of clusters, so that negatives are near, in a run "
+            "of its own; or let this one train longer before the guard looks (guard.after)."
         )
         if self._config.action == "stop":
             raise TrainingError(message)
@@ -100,8 +100,8 @@ def not_finite(batch: Batch, prepared: Prepared, folder: Path, update: int, *, f
     write_durably(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
     return TrainingError(
         f"Update {update}: expected finite numbers, found {found}. Nothing was changed by it, and the batch is in "
-        f"{path}. Lower the learning rates or the clip, or raise the temperature; if it is the batch, leave those "
-        "texts out."
+        f"{path}. Begin again in another folder with lower learning rates, a lower clip or a higher temperature; if it "
+        "is the batch, without those texts."
     )
 
 

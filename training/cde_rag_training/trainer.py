@@ -255,7 +255,8 @@ def batches_of(prepared: Prepared, phase: PhaseConfig, *, seed: int) -> Batches:
     if phase.batches == "corpora":
         return Corpora(prepared, phase.corpora, seed=seed)
     context, negatives = phase.corpora.context, phase.corpora.hard_negatives
-    return PackedBatches(prepared, phase.packing, context, hard_negatives=negatives)
+    packing = replace(phase.packing, seed=phase.packing.seed + seed)
+    return PackedBatches(prepared, packing, context, hard_negatives=negatives)
 
 
 def _check_processes(batches: Batches) -> None:

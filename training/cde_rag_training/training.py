@@ -34,6 +34,7 @@ from cde_rag_training.teacher import StartModel, start_batches
 from cde_rag_training.trainer import WEIGHTS, Run, Trainer, batches_of, part_of
 
 MODEL, CARD = "model", "README.md"
+NO_PART_OF_A_RUN = ("machine", "evaluation", "guard", "share")  # settings that may change when it goes on
 
 
 def train(
@@ -48,8 +49,9 @@ def train(
 
     The run's folder holds `log.csv` (a row for each update), `state.safetensors` (where it stands) and in the end
     `model`, with a model card. A run that was killed and goes on ends with the very same weights, bit by bit, as one
-    that was not, on the same CPU with the same number of threads, unless its schedule follows a clock. Given another
-    share, a finished run just writes its model anew. Under `torchrun` the processes share each batch.
+    that was not, on the same CPU with the same number of threads, unless its schedule follows a clock. Its config's
+    machine, evaluation, guard and share may be others than before; given another share, a finished run just writes its
+    model anew. Under `torchrun` the processes share each batch.
 
     Args:
         data: Prepared pairs, or their folder; phases that name data of their own leave it aside.
@@ -170,8 +172,8 @@ def _masks_all(phase: PhaseConfig) -> bool:
 
 
 def _identity(config: TrainingConfig, network: nn.Module, sets: Sequence[Prepared]) -> dict[str, Any]:
-    """What makes it this run and no other: neither the machine nor the share, which counts when all is trained."""
-    settings = {name: value for name, value in asdict(config).items() if name not in ("machine", "share")}
+    """What makes it this run and no other: all that the trained weights depend on."""
+    settings = {name: value for name, value in asdict(config).items() if name not in NO_PART_OF_A_RUN}
     weights = save({name: value.contiguous() for name, value in network.state_dict().items()})
     data = [hashlib.sha256((each.folder / MANIFEST).read_bytes()).hexdigest() for each in sets]
     return {"config": settings, "start": hashlib.sha256(weights).hexdigest(), "data": data}

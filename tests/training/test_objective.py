@@ -1,0 +1,152 @@
+"""Which texts are negatives of which: by surrogate, by text, by pair; and the losses of what is left."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from prepared_stub import prepared_stub, stub_pairs
+
+from cde_rag_training.batch import Batch
+from cde_rag_training.config import LossConfig
+from cde_rag_training.filtering import FilterConfig
+from cde_rag_training.lexical import LexicalPairs
+from cde_rag_training.loss import contrastive_loss, distillation_loss, improved_contrastive_loss, mixture
+from cde_rag_training.objective import Objective
+from cde_rag_training.transformations import PLAIN
+
+CPU = torch.device("cpu")
+NONE = FilterConfig(rule="none")
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Six pairs: 1 asks what 0 asks, 2 has the document of 3; hard negatives are documents of other pairs too."""
+    pairs = stub_pairs(6)
+    pairs[1] = replace(pairs[1], query=pairs[0].query)
+    pairs[2] = replace(pairs[2], document=pairs[3].document)
+    texts = [pair.document for pair in pairs]
+    negatives = [
+        (texts[1], "river"),
+        ("bank", "loan"),
+        ("rate", texts[3]),
+        ("fish", "boat"),
+        ("in", "and"),
+        ("is", "to"),
+    ]
+    return prepared_stub(
+        tmp_path, [replace(pair, hard_negatives=some) for pair, some in zip(pairs, negatives, strict=True)]
+    )
+
+
+def batch_of(prepared, pairs, *, negatives=0):
+    pairs = np.array(pairs)
+    return Batch(
+        pairs=pairs,
+        queries=prepared.queries[pairs],
+        documents=prepared.documents[pairs],
+        hard_negatives=prepared.hard_negatives[pairs][:, :negatives],
+        context=np.zeros(0, dtype=np.int64),
+        siblings=[[] for _ in pairs],
+        transformation=PLAIN,
+        corpus="made",
+    )
+
+
+def masked(objective, batch):
+    return {(row, column) for row, column in objective.mask(batch).nonzero().tolist()}
+
+
+def test_duplicates_are_never_negatives(prepared):
+    objective = Objective(LossConfig(), NONE, prepared, device=CPU)
+    batch = batch_of(prepared, range(6))
+    assert masked(objective, batch) == {(0, 1), (1, 0), (2, 3), (3, 2)}
+
+
+def test_hard_negatives_that_answer_the_query_are_none(prepared):
+    """Columns 6 … 17, two of each pair: that of pair 0 answers its query as pair 1's does, that of 2 is its own."""
+    objective = Objective(LossConfig(), NONE, prepared, device=CPU)
+    found = masked(objective, batch_of(prepared, range(6), negatives=2))
+    assert {(row, column) for row, column in found if column >= 6} == {(0, 6), (1, 6), (2, 11), (3, 11)}
+
+
+def test_what_is_shown_decides_which_queries_are_the_same(prepared):
+    batch = batch_of(prepared, range(6))
+    shown = batch.queries.copy()
+    shown[1] = prepared.views[2, 2]  # a text that no other pair is asked for with; pair 0 asks what 1 asks otherwise
+    shown[4] = batch.queries[5]
+    objective = Objective(LossConfig(), NONE, prepared, device=CPU)
+    assert masked(objective, replace(batch, queries=shown)) == {(0, 1), (2, 3), (3, 2), (4, 5), (5, 4)}
+
+
+def test_the_rule_is_added(prepared):
+    batch = batch_of(prepared, range(6))
+    always = Objective(LossConfig(), NONE, prepared, device=CPU).mask(batch)
+    objective = Objective(LossConfig(), FilterConfig(margin=0.0), prepared, device=CPU)
+    queries, documents = objective.surrogate(batch)
+    scores = queries @ documents.T
+    expected = always | (scores >= scores.diagonal()[:, None]) & ~torch.eye(6, dtype=torch.bool)
+    assert torch.equal(objective.mask(batch), expected)
+    assert expected.sum() > always.sum()
+    with pytest.raises(ValueError, match="Expected BM25 weights"):
+        Objective(LossConfig(), FilterConfig(rule="agreement"), prepared, device=CPU).mask(batch)
+
+
+def embeddings(count, seed):
+    return F.normalize(torch.randn(count, 16, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "improved"])
+@pytest.mark.parametrize("negatives", [0, 2])
+def test_the_loss_is_the_configured_one(prepared, kind, negatives):
+    batch = batch_of(prepared, range(6), negatives=negatives)
+    objective = Objective(LossConfig(kind=kind, temperature=0.3), NONE, prepared, device=CPU)
+    vectors = embeddings(12 + 6 * negatives, 0)
+    loss = objective.of(batch, slice(0, 6))
+    function = improved_contrastive_loss if kind == "improved" else contrastive_loss
+    expected = function(vectors[:6], vectors[6:], objective.mask(batch), 0.3)
+    torch.testing.assert_close(loss(vectors), expected)
+    assert loss.contrastive == pytest.approx(float(expected))
+    assert loss.masked == pytest.approx(float(objective.mask(batch).sum()) / (6 * (5 + 6 * negatives)))
+
+
+def test_distillation_mixes_in_bm25(prepared):
+    """With a teacher of half cosines, half BM25 scores on their scale."""
+    random = np.random.default_rng(0)
+    starts = np.arange(0, 13, 2)
+    lexical = LexicalPairs(
+        starts, random.integers(4, size=12), starts, np.tile([0, 2], 6), random.random(12).astype("f4")
+    )
+    object.__setattr__(prepared, "lexical", lexical)
+    config = LossConfig(teacher="surrogate", teacher_weight=0.25, lexical_share=0.5, temperature=0.3)
+    objective, batch = Objective(config, NONE, prepared, device=CPU), batch_of(prepared, range(6))
+    queries, documents = objective.surrogate(batch)
+    teacher = mixture(queries @ documents.T, torch.from_numpy(lexical.scores(batch.pairs)), 0.5)
+    vectors = embeddings(12, 1)
+    expected = 0.75 * contrastive_loss(vectors[:6], vectors[6:], objective.mask(batch), 0.3)
+    expected += 0.25 * distillation_loss(vectors[:6], vectors[6:], teacher, 0.3, teacher_temperature=0.05)
+    torch.testing.assert_close(objective.of(batch, slice(0, 6))(vectors), expected)
+
+
+def test_shares_of_a_batch_are_the_whole(prepared, monkeypatch):
+    """Each process's loss over all documents; their mean is the loss of the whole batch. The gathering is acted out."""
+    from cde_rag_training import objective as module
+
+    batch = batch_of(prepared, range(6), negatives=2)
+    objective = Objective(LossConfig(temperature=0.3), NONE, prepared, device=CPU)
+    queries, documents, negatives = embeddings(24, 2).split([6, 6, 12])
+    whole = objective.of(batch, slice(0, 6))(torch.cat([queries, documents, negatives]))
+    parts = []
+    for start in (0, 2, 4):
+        own = slice(start, start + 2)
+
+        def gathered(rows, start=start):
+            every, size = (documents, 2) if len(rows) == 2 else (negatives, 4)
+            first = start // 2 * size
+            return torch.cat([every[first : first + size], every[:first], every[first + size :]])
+
+        monkeypatch.setattr(module, "own_first", gathered)
+        share = torch.cat([queries[own], documents[own], negatives[2 * start : 2 * start + 4]])
+        parts.append(objective.of(batch, own)(share))
+    torch.testing.assert_close(torch.stack(parts).mean(), whole)
