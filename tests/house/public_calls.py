@@ -14,10 +14,15 @@ from cde_rag import (
     Damage,
     Hit,
     Inspection,
+    PlainEmbedder,
     Progress,
+    Recontextualization,
     Record,
     evaluate,
+    recontextualize,
 )
+from cde_rag.interop.sentence_transformers import load, sentence_transformer
+from cde_rag.interop.tables import records, to_dataset
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -64,3 +69,16 @@ def ask(question: str) -> list[Hit]:
 
 def measure() -> None:
     evaluate([Path("scifact")], model="cde-mini")
+
+
+def migrate(texts: list[str]) -> list[str]:
+    plain = PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
+    papers = Collection.create(FaissStore("papers.faiss"), plain)
+    papers.add(texts)
+    there: Recontextualization = recontextualize(papers, model=CDEModel.from_pretrained("cde-mini"))
+    back = recontextualize(papers, embedder=plain)
+    model = sentence_transformer(ContextualEmbedder.from_corpus(texts), default_task="document")
+    model.save_pretrained("model")
+    assert load("model").similarity is not None
+    assert papers.add_records(records(to_dataset(papers.search("a river")))).unchanged == 10
+    return [there.fingerprint, back.fingerprint]

@@ -56,6 +56,8 @@ class FakeHub:
             self.refuse(request, "GatedRepo", 403)
         elif len(parts) > 3 and parts[3] not in ("main", self.commit(repository)):
             self.refuse(request, "RevisionNotFound", 404)
+        elif path.startswith("/api/") and parts[2:3] == ["tree"]:
+            self.tree(request, repository)
         elif path.startswith("/api/"):
             self.listing(request, repository)
         else:
@@ -70,7 +72,15 @@ class FakeHub:
     def listing(self, request: BaseHTTPRequestHandler, repository: str) -> None:
         files = sorted((self.root / repository).iterdir())
         siblings = [{"rfilename": each.name, "size": self.sizes.get(each.name, each.stat().st_size)} for each in files]
-        body = json.dumps({"id": repository, "sha": self.commit(repository), "siblings": siblings}).encode()
+        self.json(request, {"id": repository, "sha": self.commit(repository), "siblings": siblings})
+
+    def tree(self, request: BaseHTTPRequestHandler, repository: str) -> None:
+        files = sorted((self.root / repository).iterdir())
+        entries = [{"type": "file", "path": each.name, "size": each.stat().st_size, "oid": "0"} for each in files]
+        self.json(request, entries)
+
+    def json(self, request: BaseHTTPRequestHandler, value: object) -> None:
+        body = json.dumps(value).encode()
         request.send_response(200)
         request.send_header("Content-Type", "application/json")
         request.send_header("Content-Length", str(len(body)))

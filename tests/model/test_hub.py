@@ -7,8 +7,9 @@ manifest is pinned to a commit; every refusal says what to do.
 import pytest
 from fake_hub import FakeHub
 from golden import V1, V2, tokenizer_json, write_folder
+from plain_model import write_static
 
-from cde_rag import CDEModel, ContextualEmbedder, MissingExtraError, ModelError
+from cde_rag import CDEModel, ContextualEmbedder, MissingExtraError, ModelError, PlainEmbedder
 from cde_rag.model import weights
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
@@ -159,3 +160,15 @@ def test_without_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"cde-rag\[hub\]"):
         load()
+
+
+def test_a_plain_model(hub):
+    write_static(hub.root / "somebody" / "static")
+    plain = PlainEmbedder("somebody/static", device="cpu")
+    assert plain.identity.name == f"somebody/static@{hub.commit('somebody/static')}"
+    assert plain.fingerprint == PlainEmbedder(hub.root / "somebody" / "static", device="cpu").fingerprint
+    with pytest.raises(ModelError, match="nor on the hub"):
+        PlainEmbedder("somebody/nothing")
+    hub.close()
+    assert PlainEmbedder(plain.identity.name, device="cpu").identity == plain.identity
+    assert PlainEmbedder("somebody/static", device="cpu").identity == plain.identity
