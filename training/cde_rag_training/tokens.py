@@ -1,6 +1,6 @@
 """Texts as token ids, row after row, in two plain arrays that can be memory-mapped."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Int64, UInt16, UInt32
@@ -54,7 +54,7 @@ def id_type(vocabulary: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if vocabulary <= 1 << 16 else np.uint32
 
 
-def token_rows(texts: Iterable[list[int]], *, vocabulary: int) -> TokenRows:
+def token_rows(texts: Iterable[Sequence[int]], *, vocabulary: int) -> TokenRows:
     """Lay token ids out as rows, in memory.
 
     Args:
