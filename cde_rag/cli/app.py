@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cde_rag import __version__
-from cde_rag.cli import collections, contexts, convert, demo, doctor, drift, evaluate, index
+from cde_rag.cli import collections, contexts, convert, demo, doctor, drift, evaluate, index, mteb
 from cde_rag.cli.commands import command_line
 
 app = command_line()
@@ -46,6 +46,7 @@ for command in (
     contexts.recontextualize,
     contexts.rollback,
     evaluate.evaluate,
+    mteb.mteb,
     convert.convert,
     demo.demo,
     doctor.doctor,

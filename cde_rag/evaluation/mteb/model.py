@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from datasets import Dataset  # pyright: ignore[reportMissingTypeStubs]
 from jaxtyping import Float32
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models.model_meta import ModelMeta
 from mteb.models.search_wrappers import SearchEncoderWrapper
+from mteb.similarity_functions import dot_score, pairwise_dot_score
 from mteb.types import EncodeKwargs, PromptType
+from torch import Tensor
 
 from cde_rag.embedder import ContextualEmbedder, context_size_for
 from cde_rag.errors import ContextMissingError
@@ -208,16 +211,20 @@ class CDEForMTEB:
         return vectors
 
     def similarity(
-        self, embeddings1: Float32[np.ndarray, "some dim"], embeddings2: Float32[np.ndarray, "others dim"]
-    ) -> Float32[np.ndarray, "some others"]:
+        self,
+        embeddings1: Float32[np.ndarray, "some dim"] | Float32[Tensor, "some dim"],
+        embeddings2: Float32[np.ndarray, "others dim"] | Float32[Tensor, "others dim"],
+    ) -> Float32[Tensor, "some others"]:
         """The score of each with each."""
-        return embeddings1 @ embeddings2.T
+        return dot_score(embeddings1, embeddings2)
 
     def similarity_pairwise(
-        self, embeddings1: Float32[np.ndarray, "pairs dim"], embeddings2: Float32[np.ndarray, "pairs dim"]
-    ) -> Float32[np.ndarray, " pairs"]:
+        self,
+        embeddings1: Float32[np.ndarray, "pairs dim"] | Float32[Tensor, "pairs dim"],
+        embeddings2: Float32[np.ndarray, "pairs dim"] | Float32[Tensor, "pairs dim"],
+    ) -> Float32[Tensor, " pairs"]:
         """The score of each with its own."""
-        return (embeddings1 * embeddings2).sum(axis=1)
+        return torch.as_tensor(pairwise_dot_score(embeddings1, embeddings2))
 
     def _fit(self, texts: Sequence[str], task: TaskMetadata, subset: str) -> None:
         self.model = _with_prefixes(self.model, task_prefixes(task))

@@ -1,0 +1,66 @@
+"""The command mteb."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
+
+
+def mteb(
+    tasks: Annotated[
+        list[str], typer.Argument(metavar="TASK", help="Task or benchmark of MTEB, or a folder in the layout of BEIR.")
+    ],
+    model: Annotated[str, typer.Option(help="Bundled name, folder, or hub id such as jxm/cde-small-v2.")] = "cde-mini",
+    context_size: Annotated[
+        int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="Of the contexts; give several for mean and spread. [default: 0]")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep MTEB's result files here, and go on from them.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a model on tasks of MTEB, each task in a context of its own texts.
+
+    With several seeds each task is scored under so many contexts; the table shows the mean and, as spread, the standard
+    deviation over contexts, all else being equal. Published models read each task with the prefix they were trained
+    with for it. Tasks by name are downloaded; folders need no network. Interrupted, the same command with --output goes
+    on where it stopped. Figures in JSON are as MTEB gives them, mostly fractions.
+
+    \b
+    Examples:
+      cde-rag mteb "MTEB(eng, v2)" --model jxm/cde-small-v2 --output results/
+      cde-rag mteb SciFact Banking77Classification STSBenchmark --seed 0 --seed 1 --seed 2
+      cde-rag mteb scifact/ nfcorpus/ --json
+    """
+    import datasets  # pyright: ignore[reportMissingTypeStubs]
+
+    from cde_rag.evaluation.mteb import SweepProgress, find_tasks, sweep
+
+    datasets.disable_progress_bars()
+    found_tasks = find_tasks(tasks)
+    with progress_bar("mteb", "scores", shown=progress) as update:
+
+        def on_progress(now: SweepProgress) -> None:
+            update(now.done, now.total)
+
+        update(0, None)
+        found = sweep(
+            found_tasks,
+            model=model,
+            context_size=context_size,
+            seeds=seed or [0],
+            output=output,
+            batch_size=batch_size,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))
