@@ -21,6 +21,7 @@ from cde_rag.errors import CorpusError, ModelError, require
 from cde_rag.model import CDEModel
 from cde_rag.model.loading import copy as copy_model
 from cde_rag.model.names import ModelName
+from cde_rag.model.weights import read_json
 
 sentence_transformers: Any = require("sentence_transformers", "interop")
 
@@ -122,8 +123,7 @@ class ContextualModule(torch.nn.Module):
         folder = Path(input_path)
         context = Context.load(folder / CONTEXT)
         name = replace(ModelName.parse(context.identity.name), base=str(folder / MODEL), revision=None)
-        settings: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        return cls(ContextualEmbedder(str(name), context), settings["default_task"])
+        return cls(ContextualEmbedder(str(name), context), read_json(folder / CONFIG).get("default_task"))
 
     @property
     def _place(self) -> torch.device:
