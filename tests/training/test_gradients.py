@@ -56,7 +56,9 @@ def batch_of(prepared, *, siblings, context=True, hard_negatives=True):
     raise AssertionError("no such batch")
 
 
-def gradients_of(prepared, batch, *, loss=LOSS, caching=True, vectors=None, dropout=0.0, size=3, stages=None):
+def gradients_of(
+    prepared, batch, *, loss=LOSS, caching=True, vectors=None, dropout=0.0, size=3, stages=None, averaged=None
+):
     stages = stages or tiny_stages()
     objective = Objective(loss, FilterConfig(), prepared, device=torch.device("cpu"), start=None)
     if loss.teacher == "start":
@@ -77,6 +79,8 @@ def gradients_of(prepared, batch, *, loss=LOSS, caching=True, vectors=None, drop
         seed=[0],
     )
     figures = gradients.add(batch, update=7)
+    if averaged is not None:
+        averaged(stages.network.parameters())
     return figures, {name: value.grad for name, value in stages.network.named_parameters()}
 
 
