@@ -99,11 +99,14 @@ class Parents:
 
         Args:
             pairs: Of the batch.
-            documents: Their documents as shown. No text is its own sibling, whole or not, nor the same text again.
+            documents: Their documents as shown. No text is its own sibling, nor the same text again. One that is shown
+                without a sentence, its query then, is nobody's sibling: whole it would hold that sentence.
             random: Draws who is lone, and who is given the siblings of which other pair.
         """
         lone, wrong = random.random((2, len(pairs)))
         others = random.permutation(len(pairs))
+        whole = self._documents[pairs]
+        in_part = set(whole[documents != whole].tolist())
         given: list[list[int]] = []
         for number, pair in enumerate(pairs.tolist()):
             if lone[number] < self._config.lone_share or not self.families[pair]:
@@ -111,8 +114,8 @@ class Parents:
                 continue
             other = int(pairs[others[number]])
             swapped = wrong[number] < self._config.wrong_share and self._parents[other] != self._parents[pair]
-            own = {int(documents[number]), int(self._documents[pair])}
-            given.append([row for row in self._near(other if swapped else pair) if row not in own])
+            hidden = in_part | {int(documents[number]), int(whole[number])}
+            given.append([row for row in self._near(other if swapped else pair) if row not in hidden])
         return given
 
     def _near(self, pair: int) -> list[int]:
