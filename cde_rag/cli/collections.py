@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -12,12 +12,19 @@ from cde_rag.errors import ModelError, StoreError
 
 if TYPE_CHECKING:
     from cde_rag.collection import Collection
-    from cde_rag.stores.faiss import FaissStore
+    from cde_rag.stores.base import Store
 
 ModelOption = Annotated[
     str | None, typer.Option(help="Folder of the collection's model, where that is not a bundled one.")
 ]
-CollectionArgument = Annotated[Path, typer.Argument(metavar="COLLECTION", help="The collection's folder.")]
+CollectionArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="COLLECTION", help="The collection's folder. A new NAME.qdrant is kept by Qdrant Edge."
+    ),
+]
+_EDGE: Final = ".qdrant"  # how the name of a new collection for Qdrant Edge ends
+_EDGE_MANIFEST: Final = "cde.json"  # in the folder of one that is there, whatever its name
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def verify(collection: CollectionArgument, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def open_collection(store: "FaissStore", model: str | None) -> "Collection":
+def open_collection(store: "Store", model: str | None) -> "Collection":
     """The collection in a store.
 
     Raises:
@@ -123,15 +130,25 @@ def open_collection(store: "FaissStore", model: str | None) -> "Collection":
         ) from error
 
 
-def existing(path: Path) -> "FaissStore":
+def store_at(path: Path) -> "Store":
+    """The store at a path, or for it: Qdrant Edge's or FAISS's."""
+    from cde_rag.stores.faiss import FaissStore
+
+    faiss = FaissStore(path)
+    if (path / _EDGE_MANIFEST).exists() or (path.suffix == _EDGE and not faiss.exists()):
+        from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+
+        return QdrantEdgeStore(path)
+    return faiss
+
+
+def existing(path: Path) -> "Store":
     """The store at a path.
 
     Raises:
         StoreError: There is none.
     """
-    from cde_rag.stores.faiss import FaissStore
-
-    store = FaissStore(path)
+    store = store_at(path)
     if not store.exists():
         if path.is_dir() and any(path.iterdir()):
             raise StoreError(

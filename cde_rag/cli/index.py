@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, open_collection
+from cde_rag.cli.collections import CollectionArgument, open_collection, store_at
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
 from cde_rag.errors import CDEError, CorpusError, StoreError
 
 if TYPE_CHECKING:
     from cde_rag.collection import Collection
     from cde_rag.reading import RecordReader
-    from cde_rag.stores.faiss import FaissStore
+    from cde_rag.stores.base import Store
     from cde_rag.writing import AddReport, Progress
 
 
@@ -71,18 +71,18 @@ def index(
     \b
     Examples:
       cde-rag index papers.jsonl papers.faiss
+      cde-rag index papers.jsonl papers.qdrant                # kept by Qdrant Edge
       cde-rag index docs/ docs.faiss                          # folder of text and Markdown, cut into passages
       cde-rag index docs/ docs.faiss --sync                   # the folder changed: delete what left it
       cde-rag index chunks.parquet books.faiss --parent-key book
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
     from cde_rag.reading import Fields, RecordReader
-    from cde_rag.stores.faiss import FaissStore
 
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
     reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
-    store = FaissStore(collection)
+    store = store_at(collection)
     try:
         if next(iter(reader), None) is None and not reader.skipped:
             raise CorpusError(f"{', '.join(sources)}: expected documents, found none. Is it the right file or folder?")
@@ -112,7 +112,7 @@ def index(
 
 
 def _open(
-    store: "FaissStore", path: Path, reader: "RecordReader", *, parent_key: str | None, model: str | None
+    store: "Store", path: Path, reader: "RecordReader", *, parent_key: str | None, model: str | None
 ) -> "tuple[Collection, int]":
     """The collection, and how many records the sources have; reads them once, so that bad records show first."""
     opened = open_collection(store, model)
@@ -143,7 +143,7 @@ def _check_folder(collection: "Collection", path: Path, folder: Path) -> None:
 
 
 def _create(
-    store: "FaissStore",
+    store: "Store",
     path: Path,
     reader: "RecordReader",
     *,

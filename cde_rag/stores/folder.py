@@ -5,10 +5,10 @@ import hashlib
 import os
 import re
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from cde_rag.errors import StoreError
 
@@ -18,6 +18,7 @@ _NETWORK: Final = re.compile(
     r"|smb3|smbfs|sshfs)"
 )
 _MOUNTS: Final = Path("/proc/self/mounts")
+_PIECE: Final = 2**20  # bytes
 
 
 def check_folder(folder: Path) -> None:
@@ -90,6 +91,39 @@ def replace_durably(path: Path, data: bytes) -> None:
     write_durably(new, data)
     new.replace(path)
     fsync_folder(path.parent)
+
+
+def copy_durably(folder: Path, copy: Path) -> None:
+    """Copy a folder that nobody writes to; holes stay holes. All of it is on the disk when this returns."""
+    copy.mkdir()
+    for path in folder.iterdir():
+        if path.is_dir():
+            copy_durably(path, copy / path.name)
+            continue
+        with path.open("rb") as source, (copy / path.name).open("wb") as target:
+            for start, piece in pieces(source):
+                target.seek(start)
+                target.write(piece)
+            target.truncate(os.fstat(source.fileno()).st_size)
+            target.flush()
+            os.fsync(target.fileno())
+    fsync_folder(copy)
+
+
+def pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """A file in pieces, each with its place; those that are zeros are left out, be they a hole or not."""
+    size, start = os.fstat(file.fileno()).st_size, 0
+    while start < size:
+        if hasattr(os, "SEEK_DATA"):
+            try:
+                start = os.lseek(file.fileno(), start, os.SEEK_DATA) // _PIECE * _PIECE
+            except OSError:  # a hole up to the end
+                return
+        file.seek(start)
+        piece = file.read(_PIECE)
+        if piece.count(0) != len(piece):
+            yield start, piece
+        start += _PIECE
 
 
 def fsync_folder(folder: Path) -> None:

@@ -1,25 +1,33 @@
-"""One life of a FaissStore as a list of steps, each one call; a process runs them and may be killed anywhere.
+"""One life of a store as a list of steps, each one call; a process runs them and may be killed anywhere.
 
 python script.py write FOLDER FIRST     does the steps from FIRST on, and says after each that it is done
 python script.py fill FOLDER DIM BYTES  adds until no file may grow beyond BYTES; says so with a StoreError
 python script.py add FOLDER FIRST END   adds the batches from FIRST to before END
 python script.py read FOLDER ROWS       searches until there are ROWS records, and checks what it finds
+
+A folder whose name ends in .qdrant holds a QdrantEdgeStore, which indexes early; any other a FaissStore.
 """
 
 import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
 BATCH = 20
 DIM = 8
 Step = Callable[[Store], object]
+
+
+def store_in(folder: Path) -> FaissStore | QdrantEdgeStore:
+    return QdrantEdgeStore(folder, flat_rows=32) if folder.suffix == ".qdrant" else FaissStore(folder)
 
 
 def fingerprint(generation: int) -> str:
@@ -61,7 +69,7 @@ def steps() -> list[Step]:
             lambda store, number=first, add=add: add(store, number, "another text"),
             lambda store, number=first: store.update_metadata({id_: {"new": True} for id_ in ids(number + 1)}),
             lambda store, number=first: store.delete(ids(number + 2, number + 3)),
-            lambda store: store.compact(),
+            lambda store: store.compact() if isinstance(store, FaissStore) else None,
             lambda store, begin=begin: begin(store),
             *(
                 lambda store, number=number, fill=fill: fill(store, number)
@@ -74,8 +82,26 @@ def steps() -> list[Step]:
     return done
 
 
+def answers(store: Store) -> dict[str, Any]:
+    """All that a store can be asked."""
+    generation = store.manifest().fingerprint
+    rows = store.scroll()
+    found = [row.record.id for row in rows]
+    matrix = store.vectors(found, fingerprint=generation)
+    return {
+        "manifest": store.manifest(),
+        "generations": store.generations(),
+        "context": store.context(),
+        "rows": rows,
+        "get": store.get(found),
+        "vectors": matrix.tobytes(),
+        "filtered": [row.record.id for row in store.scroll(where={"batch": {"gte": 11}, "new": {"exists": False}})],
+        "hits": store.search(np.eye(matrix.shape[1], dtype=np.float32), 10, fingerprint=generation),
+    }
+
+
 def write(folder: Path, first: int) -> None:
-    store = FaissStore(folder)
+    store = store_in(folder)
     for number, step in enumerate(steps()[first:], first):
         step(store)
         print(number, flush=True)
@@ -83,7 +109,7 @@ def write(folder: Path, first: int) -> None:
 
 def fill(folder: Path, dim: int, limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-    store = FaissStore(folder)
+    store = store_in(folder)
     try:
         store.create(dim=dim, fingerprint=fingerprint(1), context=b"1", settings={})
         for number in range(10_000):
@@ -94,13 +120,13 @@ def fill(folder: Path, dim: int, limit: int) -> None:
 
 
 def add(folder: Path, first: int, end: int) -> None:
-    store = FaissStore(folder)
+    store = store_in(folder)
     for number in range(first, end):
         store.add(batch(number), matrix(1, BATCH), fingerprint=fingerprint(1))
 
 
 def read(folder: Path, rows: int) -> None:
-    store = FaissStore(folder)
+    store = store_in(folder)
     seen = switches = 0
     generation = 1
     while seen < rows:

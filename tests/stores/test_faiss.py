@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, brute_force, created, row, units
-from script import BATCH, batch, fingerprint, ids, matrix, steps
+from script import BATCH, answers, batch, fingerprint, ids, matrix, steps
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores import folder as folders
@@ -54,24 +54,6 @@ class TestFaiss(StoreContract):
     def new_place(self, scratch: Path) -> Callable[[], Opener]:
         numbers = itertools.count()
         return lambda: opener(scratch / f"{next(numbers)}.faiss")
-
-
-def answers(store: FaissStore) -> dict[str, Any]:
-    """All that a store can be asked."""
-    generation = store.manifest().fingerprint
-    rows = store.scroll()
-    found = [row.record.id for row in rows]
-    matrix = store.vectors(found, fingerprint=generation)
-    return {
-        "manifest": store.manifest(),
-        "generations": store.generations(),
-        "context": store.context(),
-        "rows": rows,
-        "get": store.get(found),
-        "vectors": matrix.tobytes(),
-        "filtered": [row.record.id for row in store.scroll(where={"batch": {"gte": 11}, "new": {"exists": False}})],
-        "hits": store.search(np.eye(matrix.shape[1], dtype=np.float32), 10, fingerprint=generation),
-    }
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,16 @@
     papers.qdrant/
         cde.json                  the manifest: settings, generations and which is active, with a checksum
         context-1.safetensors     the bytes of generation 1's Context
-        shard/                    the engine's: a point for each record (see points/rows.py), a log, indexes
+        shard-1/                  the engine's: a point for each record (see points/rows.py), a log, indexes;
+                                  named by its generations (shard-1-2)
             cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
         shard.json                checksums of the engine's files, while nobody has the store open
         cde.lock                  held by the process that has it open
 
 **Atomic.** `add`, `delete`, `update_metadata` and `add_to_generation` are one entry of the engine's log each, whatever
-their size; after a kill the engine finishes what is in it. To activate a generation is to rename a file. A generation
-that is being made or dropped counts as not there; the next call that makes or drops one cleans up. A call returns
-when all is synced to the disk. Threads see every call wholly or not at all.
+their size; after a kill the engine finishes what is in it. To activate a generation is to rename a file. To make or
+drop one takes a copy of the shard, in which named vectors come or go, and which counts once the manifest does. A call
+returns when all is synced to the disk. Threads see every call wholly or not at all.
 
 **Filters** become conditions on two fields of ours, exact for equality, `in`, `exists`, ranges of dates in whole
 seconds and of numbers in steps of 1/1024; for the rest the engine keeps more than the filter does and the rest is left

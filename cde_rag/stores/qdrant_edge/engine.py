@@ -26,11 +26,11 @@ QUANTIZATIONS: Final = tuple(_QUANTIZATION)
 
 
 class Engine:
-    """An open shard. Safe to use from threads; searches go on while it is written to or optimized."""
+    """The open shard in `folder`. Safe to use from threads; searches go on while it is written to or optimized."""
 
     def __init__(self, shard: edge.EdgeShard, folder: Path) -> None:
         self._shard = shard
-        self._folder = folder
+        self.folder = folder
 
     @classmethod
     def create(cls, folder: Path, name: str, dim: int, *, flat_rows: int, quantization: str | None) -> "Engine":
@@ -79,7 +79,7 @@ class Engine:
         Raises:
             StoreError: The engine refused it, or gave up.
         """
-        return _told(self._folder, lambda: work(self._shard))
+        return _told(self.folder, lambda: work(self._shard))
 
     def optimize(self) -> None:
         """Index what is due, and give back the space of what was deleted. Takes minutes where that is much."""

@@ -1,22 +1,28 @@
 """Making and dropping generations, so that a kill at any instant leaves what counts as it was or as it will be.
 
-What counts is the manifest, a file that is replaced in one rename. What is being made or dropped is first noted there
-as leftover; the next call that makes or drops a generation removes what there is of it.
+What counts is the manifest, a file that is replaced in one rename. The shard that belongs to it is named by the numbers
+of its generations. The engine adds and removes named vectors segment by segment, and does not open a shard again where
+that was interrupted; so that is done in a copy of the shard, which counts once the manifest does.
 """
 
 import dataclasses
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.folder import replace_durably, write_durably
+from cde_rag.stores.folder import copy_durably, fsync_folder, replace_durably, write_durably
 from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
-from cde_rag.stores.qdrant_edge.place import MANIFEST
+from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.qdrant_edge.points import ShardPoints
+
+MANIFEST: Final = "cde.json"
+DERIVED: Final = re.compile(r"shard(-\d+)+|context-\d+\.safetensors")  # what the manifest refers to, or did
 
 
 def load(folder: Path) -> Manifest:
@@ -45,42 +51,66 @@ def save(folder: Path, manifest: Manifest) -> None:
     replace_durably(folder / MANIFEST, json.dumps(manifest.to_metadata(), ensure_ascii=False, indent=2).encode())
 
 
-def first(folder: Path, dim: int, fingerprint: str, context: bytes, settings: str) -> None:
-    """Make a store with generation 1 active, of a shard that is there."""
+def first(folder: Path, dim: int, fingerprint: str, context: bytes, settings: str) -> Manifest:
+    """The manifest of a store with generation 1 active, whose context is written."""
     state = _written(folder, 1, fingerprint, context)
-    save(folder, Manifest(dim, settings, active=1, last=1, generations=(state,)))
+    return Manifest(dim, settings, active=1, last=1, generations=(state,))
 
 
-def begin(folder: Path, points: ShardPoints, fingerprint: str, context: bytes) -> int:
-    """Make another generation; returns its number.
+def begun(folder: Path, manifest: Manifest, fingerprint: str, context: bytes) -> Manifest:
+    """The manifest with another generation, whose context is written.
 
     Raises:
         StoreError: There is one of that fingerprint.
     """
-    manifest = _sweep(folder, points, load(folder))
     for state in manifest.generations:
         if state.fingerprint == fingerprint:
             hint = "One of the same space needs no other vectors."
             raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
-    save(folder, dataclasses.replace(manifest, leftover=(fingerprint,)))
-    points.create_vectors(vector_name(fingerprint), manifest.dim)
     new = _written(folder, manifest.last + 1, fingerprint, context)
-    save(folder, dataclasses.replace(manifest, last=new.number, generations=(*manifest.generations, new)))
-    return new.number
+    return dataclasses.replace(manifest, last=new.number, generations=(*manifest.generations, new))
 
 
-def remove(folder: Path, points: ShardPoints, number: int) -> None:
-    """Drop an inactive generation.
+def without(manifest: Manifest, number: int) -> Manifest:
+    """The manifest without an inactive generation.
 
     Raises:
         StoreError: It is active, or not there.
     """
-    manifest = _sweep(folder, points, load(folder))
     gone = manifest.inactive(number)
-    left = tuple(state for state in manifest.generations if state is not gone)
-    manifest = dataclasses.replace(manifest, generations=left, leftover=(gone.fingerprint,))
-    save(folder, manifest)
-    _sweep(folder, points, manifest)
+    return dataclasses.replace(manifest, generations=tuple(one for one in manifest.generations if one is not gone))
+
+
+def shard_of(folder: Path, manifest: Manifest) -> Path:
+    """The folder of the shard with the vectors of just these generations."""
+    return folder / "-".join(["shard", *(str(state.number) for state in manifest.generations)])
+
+
+def changed_shard(folder: Path, old: Manifest, new: Manifest) -> Engine:
+    """A copy of the old manifest's shard, in which nothing is being written, with the new one's named vectors."""
+    copy = shard_of(folder, new)
+    shutil.rmtree(copy, ignore_errors=True)  # of a call that was interrupted
+    copy_durably(shard_of(folder, old), copy)
+    fsync_folder(folder)
+    engine = Engine.load(copy)
+    points = ShardPoints(engine, str(folder))
+    had, has = ({state.fingerprint for state in manifest.generations} for manifest in (old, new))
+    for fingerprint in has - had:
+        points.create_vectors(vector_name(fingerprint), new.dim)
+    for fingerprint in had - has:
+        points.delete_vectors(vector_name(fingerprint))
+    return engine
+
+
+def sweep(folder: Path, manifest: Manifest) -> None:
+    """Remove the shards and contexts that do not belong to the manifest."""
+    kept = {shard_of(folder, manifest), *(context_file(folder, state.number) for state in manifest.generations)}
+    for path in folder.iterdir():
+        if DERIVED.fullmatch(path.name) and path not in kept:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
 
 def context_file(folder: Path, number: int) -> Path:
@@ -113,20 +143,6 @@ def damaged_contexts(folder: Path, manifest: Manifest) -> Iterator[Damage]:
             read_context(folder, state)
         except StoreFormatError as error:  # noqa: PERF203
             yield Damage(context_file(folder, state.number).name, str(error))
-
-
-def _sweep(folder: Path, points: ShardPoints, manifest: Manifest) -> Manifest:
-    """Remove what there is of leftover generations."""
-    if manifest.leftover:
-        for fingerprint in manifest.leftover:
-            points.delete_vectors(vector_name(fingerprint))
-        manifest = dataclasses.replace(manifest, leftover=())
-        save(folder, manifest)
-    kept = {context_file(folder, state.number) for state in manifest.generations}
-    for path in folder.glob(context_file(folder, 0).name.replace("0", "*")):
-        if path not in kept:
-            path.unlink()
-    return manifest
 
 
 def _written(folder: Path, number: int, fingerprint: str, context: bytes) -> GenerationState:

@@ -11,22 +11,27 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.folder import check_folder, fsync_folder, locked
 from cde_rag.stores.points.turns import Turns
 from cde_rag.stores.qdrant_edge.engine import Engine
+from cde_rag.stores.qdrant_edge.generations import load, shard_of
 from cde_rag.stores.qdrant_edge.seals import broken_seals, seal_files
 
-MANIFEST: Final = "cde.json"
 LOCK: Final = "cde.lock"
-SHARD: Final = "shard"
 _SEALED: Final = "shard.json"
 _COMPARED: Final = 2**26  # bytes of the largest file that is read to be compared whenever the store is opened
 
 
 class Place:
-    """The folder, its turns, and the engine while somebody uses it."""
+    """The folder, its turns, and the engine while somebody uses it.
+
+    Attributes:
+        folder: Of the store.
+        turns: Of all who use it.
+        shaping: Held by who builds indexes, or replaces the engine by another; taken before a turn.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.turns = Turns()
-        self.optimizing = threading.Lock()
+        self.shaping = threading.Lock()
         self._users: set[int] = set()
         self._changing = threading.RLock()
         self._process = os.getpid()
@@ -50,46 +55,44 @@ class Place:
             StoreError: Another process uses it, or the folder cannot be written.
         """
         with self._changing:
-            self._check_process()
+            if self._process != os.getpid():
+                hint = "Close it before the fork, and open it in one process."
+                raise StoreError(f"{self.folder}: expected the process that opened it, found a fork of it. {hint}")
             check_folder(self.folder)
             if not os.access(self.folder, os.W_OK):
-                hint = "The engine writes to its log even to read. Copy it to where it can be written."
+                hint = "The engine writes its log even to read. Copy it to where it can be written."
                 raise StoreError(f"{self.folder}: expected a folder that can be written, found one that cannot. {hint}")
             if not self._users:
-                hint = "Close it there; where several processes need it, keep it on a Qdrant server"
+                hint = "Close it there; what several processes need is kept on a server, or by FAISS"
                 taken = f"{self.folder}: expected to be the only process that uses it, found another at work. {hint}"
                 self._lock.enter_context(locked(self.folder / LOCK, taken))
             self._users.add(user)
-
-    def use(self, engine: Engine) -> None:
-        """Take an engine that was just made there; the place is locked."""
-        self._engine = engine
 
     def open(self, user: int) -> Engine:
         """The engine, opened where it is not yet.
 
         Raises:
-            StoreError: Another process uses it, or the folder cannot be written.
+            StoreError: There is no store, another process uses it, or the folder cannot be written.
             StoreFormatError: A file is not as it was when the store was closed.
         """
         with self._changing:
-            self._check_process()
-            if self._engine is None:
+            new = user not in self._users
+            if new or self._engine is None or self._process != os.getpid():
                 self.lock(user)
-                try:
-                    self._engine = self._loaded()
-                except BaseException:
+            try:
+                self._engine = self._engine or self._loaded()
+            except BaseException:
+                if new:
                     self.leave(user)
-                    raise
-            self._users.add(user)
+                raise
             return self._engine
 
-    def _loaded(self) -> Engine:
-        for damage in broken_seals(self.folder / SHARD, self.sealed, most=_COMPARED):
-            raise StoreFormatError(f"{self.folder / damage.where}: {damage.found} Restore a copy.")
-        self.sealed.unlink(missing_ok=True)
-        fsync_folder(self.folder)
-        return Engine.load(self.folder / SHARD)
+    def use(self, engine: Engine) -> None:
+        """Take another engine for the one there is, which is closed; the place is locked, and nobody reads."""
+        with self._changing:
+            old, self._engine = self._engine, engine
+            if old is not None:
+                old.close()
 
     def leave(self, user: int) -> None:
         """Close the engine where nobody else uses it."""
@@ -102,12 +105,15 @@ class Place:
                     engine, self._engine = self._engine, None
                     engine.close()
                     with contextlib.suppress(OSError):  # without checksums it is a store all the same
-                        seal_files(self.folder / SHARD, self.sealed)
+                        seal_files(engine.folder, self.sealed)
 
-    def _check_process(self) -> None:
-        if self._process != os.getpid():
-            hint = "Close it before the fork, and open it in one process."
-            raise StoreError(f"{self.folder}: expected the process that opened it, found one forked from it. {hint}")
+    def _loaded(self) -> Engine:
+        shard = shard_of(self.folder, load(self.folder))
+        for damage in broken_seals(shard, self.sealed, most=_COMPARED):
+            raise StoreFormatError(f"{self.folder / damage.where}: {damage.found} Restore a copy.")
+        self.sealed.unlink(missing_ok=True)
+        fsync_folder(self.folder)
+        return Engine.load(shard)
 
 
 _places: weakref.WeakValueDictionary[Path, Place] = weakref.WeakValueDictionary()

@@ -5,17 +5,14 @@ kill there are none.
 """
 
 import json
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, cast
 
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import seal
-from cde_rag.stores.folder import replace_durably
-
-_PIECE: Final = 2**20  # bytes read at once; pieces of zeros count for nothing, so that they may be holes or not
+from cde_rag.stores.folder import pieces, replace_durably
 
 
 def seal_files(folder: Path, sealed: Path) -> None:
@@ -74,22 +71,6 @@ def _checksum(path: Path) -> int:
     """CRC-32 over a file's pieces that are not zeros, and where they are."""
     checksum = 0
     with path.open("rb") as file:
-        for start in _pieces(file):
-            file.seek(start)
-            piece = file.read(_PIECE)
-            if piece.count(0) != len(piece):
-                checksum = zlib.crc32(piece, zlib.crc32(b"%d" % start, checksum))
+        for start, piece in pieces(file):
+            checksum = zlib.crc32(piece, zlib.crc32(b"%d" % start, checksum))
     return checksum
-
-
-def _pieces(file: BinaryIO) -> Iterator[int]:
-    """Where the pieces begin that are not wholly in a hole."""
-    size, start = os.fstat(file.fileno()).st_size, 0
-    while start < size:
-        if hasattr(os, "SEEK_DATA"):
-            try:
-                start = os.lseek(file.fileno(), start, os.SEEK_DATA) // _PIECE * _PIECE
-            except OSError:  # a hole up to the end
-                return
-        yield start
-        start += _PIECE

@@ -16,18 +16,18 @@ from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
 from cde_rag.stores.folder import check_folder, check_new, fsync_folder
-from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
+from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.store import PointStore
 from cde_rag.stores.points.turns import held
 from cde_rag.stores.points.verification import damaged_points
 from cde_rag.stores.qdrant_edge import generations
 from cde_rag.stores.qdrant_edge.engine import QUANTIZATIONS, Engine
-from cde_rag.stores.qdrant_edge.place import LOCK, MANIFEST, SHARD, place_at
+from cde_rag.stores.qdrant_edge.place import LOCK, place_at
 from cde_rag.stores.qdrant_edge.points import ShardPoints
 from cde_rag.stores.qdrant_edge.seals import broken_seals
 
 FLAT_ROWS: Final = 100_000  # up to about so many vectors are not indexed, and searched exactly
-_CREATED: Final = re.compile(rf"{LOCK}.*|{SHARD}|context-1\.safetensors|{re.escape(MANIFEST)}\.new")
+_CREATED: Final = re.compile(rf"{re.escape(generations.MANIFEST)}\.new|{generations.DERIVED.pattern}")
 _users = itertools.count()
 
 
@@ -81,21 +81,17 @@ class QdrantEdgeStore(PointStore):
             self._folder.mkdir(parents=True, exist_ok=True)
             fsync_folder(self._folder.parent)
             self._place.lock(self._user)
-            shutil.rmtree(self._folder / SHARD, ignore_errors=True)  # of a creation that was interrupted
-            engine = Engine.create(
-                self._folder / SHARD,
-                vector_name(fingerprint),
-                dim,
-                flat_rows=self._flat_rows,
-                quantization=self._quantization,
-            )
-            self._place.use(engine)
-            generations.first(self._folder, dim, fingerprint, context, encoded)
+            manifest = generations.first(self._folder, dim, fingerprint, context, encoded)
+            shard = generations.shard_of(self._folder, manifest)
+            shutil.rmtree(shard, ignore_errors=True)  # of a creation that was interrupted
+            name, most, quantization = manifest.serving.vector, self._flat_rows, self._quantization
+            self._place.use(Engine.create(shard, name, dim, flat_rows=most, quantization=quantization))
+            generations.save(self._folder, manifest)
 
     def exists(self) -> bool:
         """See `Store.exists`."""
         check_folder(self._folder)
-        return (self._folder / MANIFEST).exists()
+        return (self._folder / generations.MANIFEST).exists()
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """See `Store.add`. What makes an index due builds it, while others read and write."""
@@ -119,8 +115,10 @@ class QdrantEdgeStore(PointStore):
         Raises:
             StoreError: There is a generation of that fingerprint.
         """
-        with self._turns.writing(), self._errors():
-            return generations.begin(self._folder, self._points, fingerprint, context)
+        with self._shaping() as manifest:
+            new = generations.begun(self._folder, manifest, fingerprint, context)
+            self._reshape(manifest, new)
+        return new.last
 
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
@@ -132,16 +130,17 @@ class QdrantEdgeStore(PointStore):
 
     def drop(self, generation: int) -> None:
         """See `Store.drop`."""
-        with self._turns.writing(), self._errors():
-            generations.remove(self._folder, self._points, generation)
+        with self._shaping() as manifest:
+            self._reshape(manifest, generations.without(manifest, generation))
         self._optimize()
 
     def verify(self) -> list[Damage]:
         """See `Store.verify`. Files are compared with their checksums where nobody has the store open yet."""
         with self._turns.reading(), self._errors():
             manifest = self._load()
-            damage = [] if self._place.is_open else list(broken_seals(self._folder / SHARD, self._place.sealed))
-            return damage or list(self._damage(manifest))
+            shard = generations.shard_of(self._folder, manifest)
+            damage = [] if self._place.is_open else list(broken_seals(shard, self._place.sealed))
+            return damage or list(self._damage(manifest, shard.name))
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -163,22 +162,38 @@ class QdrantEdgeStore(PointStore):
 
     def _optimize(self) -> None:
         """Build what index is due; one thread at a time, while others read and write."""
-        if self._place.optimizing.acquire(blocking=False):
+        if self._place.shaping.acquire(blocking=False):
             try:
                 self._place.open(self._user).optimize()
             finally:
-                self._place.optimizing.release()
+                self._place.shaping.release()
 
-    def _damage(self, manifest: Manifest) -> Iterator[Damage]:
+    @contextmanager
+    def _shaping(self) -> Generator[Manifest, None, None]:
+        """Nobody else is at work, nor builds an index; files that no generation needs are removed."""
+        with self._place.shaping, self._turns.writing(), self._errors():
+            manifest = self._load()
+            self._place.open(self._user)
+            generations.sweep(self._folder, manifest)
+            yield manifest
+
+    def _reshape(self, old: Manifest, new: Manifest) -> None:
+        self._place.open(self._user).write()  # so that all is in the files
+        engine = generations.changed_shard(self._folder, old, new)
+        generations.save(self._folder, new)
+        self._place.use(engine)
+        generations.sweep(self._folder, new)
+
+    def _damage(self, manifest: Manifest, shard: str) -> Iterator[Damage]:
         yield from generations.damaged_contexts(self._folder, manifest)
         try:
             points = self._points
             found, count = len(list(points.in_order())), points.count()
         except StoreError as error:
-            yield Damage(SHARD, str(error))
+            yield Damage(shard, str(error))
             return
         if found != count:
-            yield Damage(SHARD, f"Expected a place in the order for each of {count} records, found {found}.")
+            yield Damage(shard, f"Expected a place in the order for each of {count} records, found {found}.")
         yield from damaged_points(points, manifest)
 
     @contextmanager
