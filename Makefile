@@ -11,10 +11,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test mutations lint clean
+.PHONY: help setup demo test mutations train-tiny lint clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## install the project and all it needs into .venv
 	@echo "setup: $(VENV) is ready"
@@ -28,6 +28,9 @@ test: lint ## lint, then run all tests
 
 mutations: $(READY) ## take the integrations' guards out one by one; a test has to miss each (some minutes)
 	@$(BIN)/python -m pytest -m mutations
+
+train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
+	@$(BIN)/python benchmarks/train_tiny.py
 
 lint: $(READY) ## style, types, layers, oldest Python
 	@echo "style: ruff"

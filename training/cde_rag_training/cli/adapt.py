@@ -1,0 +1,104 @@
+"""The command adapt."""
+
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
+
+if TYPE_CHECKING:
+    from cde_rag_training.corpus_pairs import PairReport
+
+NOT_BETTER = 3  # exit code: done, and the model that was there is to be kept
+WIDTH = 110  # characters of a line of text
+
+
+def adapt(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE", help="Files or folders of documents, as for cde-rag index.")
+    ],
+    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Becomes the model's folder.")],
+    queries: Annotated[
+        Path | None,
+        typer.Option(metavar="JSONL", help="Your own queries: lines with query, and the document's id or its text."),
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="For all of it, comparison included.")] = 10.0,
+    model: Annotated[str, typer.Option(help="Where to start: a bundled name, a folder, or minilm.")] = "cde-mini",
+    parent_key: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Field that names the longer document. [default: for text files the file]"),
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over records that cannot be used.")] = False,
+    id_field: Annotated[str | None, typer.Option(metavar="FIELD", help="[default: id, else _id]")] = None,
+    text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
+    title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
+    max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 1000,
+    max_records: Annotated[int, typer.Option(min=1, help="Of more, a sample.")] = 8000,
+    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what pairs would be made, and stop.")] = False,
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Adapt a model to your own documents, and measure whether that was worth it.
+
+    Queries are made of the documents: titles and headings ask for what stands under them, first sentences for the rest,
+    rarer words for the text. Some documents, whole parents, are kept apart: with their queries the adapted model is
+    compared to the one that was there and to BM25. Your own queries say more: then only these are compared by.
+
+    Exit code 0: better, and FOLDER is the model. 3: no better, keep the model you had; the other one is in
+    FOLDER/not-better. An interrupted command is continued by running it again.
+
+    \b
+    Examples:
+      cde-rag-train adapt docs/ --output my-model
+      cde-rag-train adapt corpus.jsonl --output my-model --parent-key page --dry-run
+      cde-rag-train adapt corpus.jsonl --output my-model --queries asked.jsonl --minutes 30
+      cde-rag index docs/ docs.faiss --model my-model
+    """
+    from cde_rag.reading import Fields, RecordReader
+    from cde_rag_training.material import MaterialConfig, material
+
+    csv.field_size_limit(sys.maxsize)
+    fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
+    reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
+    found = material(
+        reader,
+        MaterialConfig(records=max_records, seed=seed),
+        parent_key=reader.fields.parent,
+        queries=queries,
+        name=", ".join(sources),
+    )
+    _tell_pairs(found.pairs)
+    if dry_run:
+        return
+    from cde_rag_training.adaptation import AdaptationConfig
+    from cde_rag_training.adaptation import adapt as run
+
+    shown = sys.stderr.isatty() if progress is None else progress
+    config = AdaptationConfig(model=model, minutes=minutes, seed=seed)
+    try:
+        done = run(found, config, output, progress=shown, say=lambda line: typer.echo(f"{line} …", err=True))
+    except KeyboardInterrupt as error:
+        typer.echo(f"Stopped; {output} keeps what is done. Run the same command again to continue.", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+    if as_json:
+        print_json(done.to_json())
+    else:
+        typer.echo(str(done.comparison))
+        typer.echo(f"The model is in {done.model}" + ("." if done.comparison.better else ", to look at."))
+    if not done.comparison.better:
+        raise typer.Exit(NOT_BETTER)
+
+
+def _tell_pairs(pairs: "PairReport") -> None:
+    """What was made of the corpus, on stderr."""
+    made = ", ".join(f"{count:,} by {kind}" for kind, count in pairs.made.items())
+    typer.echo(f"Pairs: {made}", err=True)
+    for reason, count in pairs.dropped.items():
+        typer.echo(f"  no pair: {count:,} × {reason}", err=True)
+    for one in pairs.examples:
+        text = one_line(one.text, max(20, WIDTH - len(one.query)))
+        typer.echo(f"  {one.kind:<8}  {printable(' '.join(one.query.split()))} → {text}", err=True)

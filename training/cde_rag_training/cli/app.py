@@ -1,0 +1,40 @@
+"""The commands together."""
+
+from cde_rag.cli.commands import command_line
+from cde_rag_training.cli import adapt, cluster, experiment, inspect, interpolate, prepare, train
+
+app = command_line()
+
+
+@app.callback()
+def main() -> None:
+    """Train contextual embedding models, and adapt one to a corpus of your own.
+
+    \b
+    Your documents, and nothing else:
+      cde-rag-train adapt docs/ --output my-model          # ten minutes; says whether it was worth it
+      cde-rag index docs/ docs.faiss --model my-model
+
+    \b
+    Pairs of queries and documents:
+      cde-rag-train prepare pairs.jsonl --output prepared  # once: tokens, vectors, clusters
+      cde-rag-train inspect prepared                       # what a batch is made of
+      cde-rag-train train prepared --output runs/first     # goes on by itself after a stop
+      cde-rag evaluate scifact/ --model runs/first/model
+
+    Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 done, 1 an error that one
+    sentence explains, 2 wrong usage, 3 adapted, and no better than before.
+    """
+
+
+for command in (
+    prepare.prepare,
+    cluster.cluster,
+    inspect.inspect,
+    train.train,
+    train.presets,
+    interpolate.interpolate,
+    adapt.adapt,
+    experiment.experiment,
+):
+    app.command()(command)

@@ -1,0 +1,34 @@
+"""The command interpolate."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cde_rag.cli.output import JsonOption, print_json
+
+
+def interpolate(
+    start: Annotated[str, typer.Argument(metavar="START", help="What TRAINED started from: a bundled name or folder.")],
+    trained: Annotated[Path, typer.Argument(metavar="TRAINED", help="Folder of the trained model.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made; must not exist.")],
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the way from START (0) to TRAINED (1).")] = 0.5,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the model that lies between a start and what was trained from it.
+
+    A short training adds and forgets; in between there is often more of the one than of the other. The encoder's
+    weights are mixed; context path, gates and first stage stay as trained. Choose the share on development sets.
+
+    \b
+    Examples:
+      cde-rag-train interpolate cde-mini runs/first/model between --share 0.5
+      cde-rag evaluate scifact/ --model between
+    """
+    from cde_rag_training.interpolation import interpolate_models
+
+    made = interpolate_models(start, trained, folder, share=share)
+    if as_json:
+        print_json({"folder": str(made.resolve()), "share": share})
+    else:
+        typer.echo(f"{made}: {share:g} of the way from {start} to {trained}")

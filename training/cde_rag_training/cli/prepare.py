@@ -1,0 +1,136 @@
+"""The command prepare."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
+
+if TYPE_CHECKING:
+    from cde_rag_training.duplicates import SetReport
+    from cde_rag_training.pairs import Pair
+    from cde_rag_training.reading import PairReader
+    from cde_rag_training.surrogate import Surrogate
+
+SURROGATES = ("minilm", "tfidf")
+DIMS = 256  # of vectors by TF-IDF
+WIDTH = 60  # characters of an example's text
+
+
+def prepare(
+    files: Annotated[list[Path], typer.Argument(metavar="PAIRS", help="JSONL, CSV, TSV (also .gz) or Parquet.")],
+    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Of the prepared pairs.")],
+    start: Annotated[
+        str, typer.Option(metavar="MODEL", help="Whose tokenizer: the start.model of the recipe to be.")
+    ] = ("cde-mini"),
+    max_length: Annotated[int, typer.Option(min=8, help="Tokens of a text.")] = 256,
+    surrogate: Annotated[str, typer.Option(help="minilm, or tfidf: quick, of the data alone.")] = "minilm",
+    source: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where rows do not say it. [default: the file's name]")
+    ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Evaluation set in BEIR's layout, whose texts are taken out; repeatable."),
+    ] = None,
+    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Look for none among the pairs.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over rows that cannot be used.")] = False,
+    lexical: Annotated[bool, typer.Option("--lexical", help='Words too, for the filter rule "agreement".')] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Cluster as the paper: 100 steps, best of 3.")] = False,
+    pack: Annotated[Path | None, typer.Option(metavar="FILE", help="One compressed file too, such as p.zip.")] = None,
+    seed: Annotated[int, typer.Option(help="Of clusters and views.")] = 0,
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make of pairs what training looks at: tokens, vectors, clusters. Once; training then needs no faiss.
+
+    A row has query and document, and may have source, domain, title or parent (the longer document that the document
+    was cut from) and hard_negatives. Near-duplicates are taken out and counted. An interrupted command is continued by
+    running it again; what has not changed is not made again.
+
+    \b
+    Examples:
+      cde-rag-train prepare pairs.jsonl --output prepared
+      cde-rag-train prepare faq.csv docs.parquet --output prepared --against scifact/ --pack prepared.zip
+    """
+    from cde_rag_training.clusters import LAPTOP, PAPER
+    from cde_rag_training.config import StartConfig
+    from cde_rag_training.preparation import PrepareConfig
+    from cde_rag_training.preparation import prepare as run
+    from cde_rag_training.reading import PairReader
+    from cde_rag_training.start import load_start
+    from cde_rag_training.surrogate import cached
+
+    if surrogate not in SURROGATES:
+        raise typer.BadParameter(f"{surrogate}; there are {', '.join(SURROGATES)}", param_hint="--surrogate")
+    if keep_duplicates and against:
+        raise typer.BadParameter("what --against names is not kept; leave one of them out", param_hint="--against")
+    shown = sys.stderr.isatty() if progress is None else progress
+    reader = PairReader(*files, source=source, skip_bad=skip_bad)
+    try:
+        tokenizer = load_start(StartConfig(model=start), seed=0).tokenizer
+        pairs = _read(reader)
+        name, embed = _surrogate(surrogate, pairs, max_length)
+        embed = cached(embed, name, output / "cache" / "surrogate")  # where the run looks for them again
+        if not keep_duplicates:
+            pairs = _without_duplicates(pairs, against or [], embed)
+        config = PrepareConfig(
+            max_length=max_length,
+            surrogate=name,
+            clusters=replace(PAPER if paper else LAPTOP, seed=seed),
+            lexical=lexical,
+            seed=seed,
+        )
+        prepared = run(pairs, tokenizer, output, config, surrogate=embed, progress=shown)
+        if pack is not None:
+            prepared.pack(pack)
+    except KeyboardInterrupt as error:
+        typer.echo(f"Stopped; {output} keeps what is done. Run the same command again to continue.", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+    counts = {"pairs": len(prepared), "texts": len(prepared.texts), "sources": len(prepared.source_names)}
+    if as_json:
+        print_json({"folder": str(output.resolve()), **counts, "skipped": reader.skipped})
+    else:
+        typer.echo(f"{output}: {', '.join(f'{count:,} {name}' for name, count in counts.items())}")
+
+
+def _read(reader: "PairReader") -> "list[Pair]":
+    pairs = list(reader)
+    if reader.skipped:
+        typer.echo(f"Skipped {reader.skipped} bad rows:", err=True)
+        for line in reader.reports:
+            typer.echo(printable(f"  {line}"), err=True)
+    return pairs
+
+
+def _surrogate(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
+    """The surrogate, and a name that says all that determines its vectors."""
+    from cde_rag_training.surrogate import minilm, tfidf_svd
+    from cde_rag_training.text_rows import pairs_digest
+
+    if kind == "minilm":
+        return f"minilm-{max_length}", minilm(max_length=max_length)
+    texts = [text for pair in pairs for text in (pair.query, pair.document)]
+    return f"tfidf-{pairs_digest(pairs)[:16]}", tfidf_svd(texts, dims=DIMS)
+
+
+def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrogate") -> "list[Pair]":
+    from cde_rag_training.duplicates import DuplicateConfig, read_evaluation, without_near_duplicates
+
+    sets = [read_evaluation(folder) for folder in against]
+    found = without_near_duplicates(pairs, DuplicateConfig(), surrogate=embed, against=sets)
+    for one in found.report(examples=1):
+        _tell(one)
+    typer.echo(f"{len(pairs):,} pairs, {len(found.pairs):,} without near-duplicates", err=True)
+    return found.pairs
+
+
+def _tell(report: "SetReport") -> None:
+    """What one source lost because of another set, on stderr."""
+    counts = ", ".join(f"{count:,} by {side} ({rule})" for (side, rule), count in report.by_rule.items())
+    typer.echo(printable(f"  {report.source}: taken out because of {report.where}: {counts}"), err=True)
+    for removal in report.examples:
+        texts = removal.pair.query if removal.side == "query" else removal.pair.document, removal.found
+        typer.echo(f"    {' ≈ '.join(one_line(text, WIDTH) for text in texts)}", err=True)
