@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cde_rag.errors import ModelError, require
-from cde_rag.model.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS, check_size, no_weights, read_index
+from cde_rag.model.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS, check_size, no_weights, read_index, sha256
 
 EXTRA = "hub"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -26,24 +26,16 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
 
     Raises:
         MissingExtraError: `huggingface_hub` is not installed.
-        ModelError: No such model, no permission, no safetensors, files too large; or no network and not in the cache.
+        ModelError: No such model, no permission, no safetensors, files that are too large or not those that the hub
+            names; or no network and not in the cache.
     """
     if revision is not None and _COMMIT.fullmatch(revision):
-        folder = _cached(repository, revision)
+        folder = _cached_folder(repository, revision)
         if folder is not None and _complete(folder):
             return folder
-    hub, errors = require("huggingface_hub", EXTRA), require("huggingface_hub.errors", EXTRA)
+    errors = require("huggingface_hub.errors", EXTRA)
     try:
-        info = hub.HfApi().model_info(
-            repository, revision=revision, files_metadata=True, token=token, timeout=TIMEOUT_S
-        )
-        sizes = {file.rfilename: file.size for file in info.siblings or ()}
-        paths = [_download(repository, name, revision, token) for name in _wanted(repository, sizes)]
-        if INDEX in sizes and WEIGHTS not in sizes:
-            index = next(path for path in paths if path.name == INDEX)
-            for shard in sorted(set(read_index(index).values())):
-                check_size(f"{repository}: {shard}", shard, sizes.get(shard))
-                paths.append(_download(repository, shard, revision, token))
+        paths = _download_all(repository, revision, token)
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
         if _says_no(error):
             raise ModelError(
@@ -51,7 +43,7 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
                 f"{_reason(error)}. Check the name; for private or gated models accept their terms, and give token=… "
                 "or run `hf auth login`."
             ) from error
-        folder = _cached(repository, revision)
+        folder = _cached_folder(repository, revision)
         if folder is not None and _complete(folder):
             return folder
         raise ModelError(
@@ -81,6 +73,29 @@ def fetch_tokenizer(repository: str, *, wanted_by: str) -> Path:
         ) from error
 
 
+def _download_all(repository: str, revision: str | None, token: str | None) -> list[Path]:
+    """Every file that a model is read from; what is new here is compared with the hub's digest."""
+    api = require("huggingface_hub", EXTRA).HfApi()
+    info = api.model_info(repository, revision=revision, files_metadata=True, token=token, timeout=TIMEOUT_S)
+    sizes = {file.rfilename: file.size for file in info.siblings or ()}
+    digests = {file.rfilename: file.lfs.sha256 for file in info.siblings or () if file.lfs is not None}
+
+    def download(name: str) -> Path:
+        was_there = _cached(repository, info.sha, name) is not None
+        path = _download(repository, name, revision, token)
+        if not was_there and name in digests:
+            _check_digest(repository, path, digests[name])
+        return path
+
+    paths = [download(name) for name in _wanted(repository, sizes)]
+    if INDEX in sizes and WEIGHTS not in sizes:
+        index = next(path for path in paths if path.name == INDEX)
+        for shard in sorted(set(read_index(index).values())):
+            check_size(f"{repository}: {shard}", shard, sizes.get(shard))
+            paths.append(download(shard))
+    return paths
+
+
 def _wanted(repository: str, sizes: Mapping[str, int | None]) -> list[str]:
     """The files to download first; checked before any is."""
     weights = WEIGHTS if WEIGHTS in sizes else INDEX
@@ -97,10 +112,30 @@ def _download(repository: str, name: str, revision: str | None, token: str | Non
     return Path(download(repository, name, revision=revision, token=token, etag_timeout=TIMEOUT_S))
 
 
-def _cached(repository: str, revision: str | None) -> Path | None:
+def _check_digest(repository: str, path: Path, expected: str) -> None:
+    """Compare a large file with the sha256 that the hub names, and forget it where it differs.
+
+    The client compares sizes only, and calls what it has downloaded by the digest that it was told.
+    """
+    if (found := sha256(path)) != expected:
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)  # a link to it, mostly
+        raise ModelError(
+            f"{repository}: the hub names sha256 {expected[:16]}… for {path.name}, found {found[:16]}…. It was damaged "
+            "on the way and is forgotten; run again."
+        )
+
+
+def _cached(repository: str, revision: str | None, name: str) -> Path | None:
+    """A file in the cache, if it is there."""
+    found = require("huggingface_hub", EXTRA).try_to_load_from_cache(repository, name, revision=revision or "main")
+    return Path(found) if isinstance(found, str) else None
+
+
+def _cached_folder(repository: str, revision: str | None) -> Path | None:
     """The cache's folder of a revision, if it holds a config."""
-    found = require("huggingface_hub", EXTRA).try_to_load_from_cache(repository, CONFIG, revision=revision or "main")
-    return Path(found).parent if isinstance(found, str) else None
+    config = _cached(repository, revision, CONFIG)
+    return None if config is None else config.parent
 
 
 def _complete(folder: Path) -> bool:

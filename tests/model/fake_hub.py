@@ -21,6 +21,7 @@ class FakeHub:
         self.asked: list[str] = []
         self.private: dict[str, str] = {}
         self.sizes: dict[str, int] = {}  # that the listing claims, against the truth
+        self.sent: dict[str, bytes] = {}  # what is sent of a file, instead of all of it
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -71,7 +72,7 @@ class FakeHub:
 
     def listing(self, request: BaseHTTPRequestHandler, repository: str) -> None:
         files = sorted((self.root / repository).iterdir())
-        siblings = [{"rfilename": each.name, "size": self.sizes.get(each.name, each.stat().st_size)} for each in files]
+        siblings = [self.sibling(each) for each in files]
         self.json(request, {"id": repository, "sha": self.commit(repository), "siblings": siblings})
 
     def tree(self, request: BaseHTTPRequestHandler, repository: str) -> None:
@@ -87,6 +88,13 @@ class FakeHub:
         request.end_headers()
         request.wfile.write(body)
 
+    def sibling(self, path: Path) -> dict[str, object]:
+        size = self.sizes.get(path.name, path.stat().st_size)
+        if path.suffix != ".safetensors":
+            return {"rfilename": path.name, "size": size}
+        lfs = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "size": size, "pointerSize": 134}
+        return {"rfilename": path.name, "size": size, "lfs": lfs}
+
     def file(self, request: BaseHTTPRequestHandler, repository: str, name: str) -> None:
         path = self.root / repository / name
         if not path.is_file():
@@ -98,5 +106,5 @@ class FakeHub:
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
         if request.command == "GET":
-            request.wfile.write(body)
+            request.wfile.write(self.sent.get(name, body))
         return None

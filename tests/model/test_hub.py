@@ -24,6 +24,7 @@ def hub(tmp_path, monkeypatch):
     write_folder(fake.root / REPOSITORY, V2)
     (fake.root / REPOSITORY / "model.py").write_text("raise SystemExit('remote code')")
     (fake.root / REPOSITORY / "pytorch_model.bin").write_bytes(b"pickle")
+    (fake.root / REPOSITORY / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["model.T", null]}}')
     monkeypatch.setattr(constants, "ENDPOINT", fake.url)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", fake.url + "/{repo_id}/resolve/{revision}/{filename}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -89,6 +90,33 @@ def test_an_interrupted_download_is_no_cached_model(hub, tmp_path):
     hub.close()
     with pytest.raises(ModelError, match="not in the cache"):
         load()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_other_content_than_the_hub_says_is_refused_and_forgotten(hub, shards):
+    folder = write_folder(hub.root / "somebody/flipped", V1, shards=shards)
+    name = sorted(folder.glob("*.safetensors"))[0].name
+    whole = (folder / name).read_bytes()
+    hub.sent[name] = whole[:-1] + bytes([whole[-1] ^ 1])
+    with pytest.raises(ModelError, match=rf"names sha256 .* for {name}, found .*is forgotten; run again"):
+        load("somebody/flipped")
+    hub.sent.clear()
+    assert load("somebody/flipped").identity.weights_sha256 == load(folder).identity.weights_sha256
+
+
+def test_a_download_that_breaks_off_is_no_model(hub):
+    """The client asks again some times; each answer ends too early."""
+    hub.sent["model.safetensors"] = (hub.root / REPOSITORY / "model.safetensors").read_bytes()[:1000]
+    with pytest.raises(ModelError, match="not in the cache, and the hub could not be reached"):
+        load()
+    hub.sent.clear()
+    assert load().identity.weights_sha256 == load(hub.root / REPOSITORY).identity.weights_sha256
+
+
+def test_a_config_of_another_model_is_refused(hub):
+    write_folder(hub.root / "somebody/wrong", V2, embedder="gpt2")
+    with pytest.raises(ModelError, match=r"Expected the backbone .*found 'gpt2'"):
+        load("somebody/wrong")
 
 
 def test_shards(hub):
