@@ -76,14 +76,14 @@ def alike(
 
     Source: Lee et al. 2022 appendix A.
     """
-    known = np.zeros(0, dtype=np.int64)  # candidates, both rows as one number
+    known = [np.zeros(0, dtype=np.int64)]  # candidates, both rows as one number
     for band in range(BANDS):
         rows = _joined(_band(one, band), _band(other, band))
         if one is other:
             rows = rows[rows[:, 0] < rows[:, 1]]
-        known = _distinct(np.concatenate([known, rows[:, 0] * len(other.signatures) + rows[:, 1]]))
-    found = np.stack(np.divmod(known, max(len(other.signatures), 1)), axis=1)
-    found = found[_estimated(one, other, found) >= jaccard - DOUBT]
+        rows = rows[_estimated(one, other, rows) >= jaccard - DOUBT]
+        known.append(rows[:, 0] * len(other.signatures) + rows[:, 1])
+    found = np.stack(np.divmod(_distinct(np.concatenate(known)), max(len(other.signatures), 1)), axis=1)
     parts = [_jaccard(one, other, found[start : start + BLOCK]) for start in range(0, len(found), BLOCK)]
     scores = np.concatenate([np.zeros(0), *parts])
     return found[scores >= jaccard], scores[scores >= jaccard]
