@@ -61,6 +61,7 @@ def made_pairs(seed=0, sizes=(90, 60, 70)):
     of_text = unit(random.normal(size=(texts, 6)).astype("f4"))
     near = random.random(texts) < 0.1
     of_text[near] = of_text[random.permutation(texts)[near]]
+    of_text[random.random(texts) < 0.05] = 0  # as TF-IDF has for a text without a word that it knows
     lengths = random.integers(1, MAX_LENGTH - 1, size=texts)
     tokens = [[CLS, *(10 + (7 * row + np.arange(length)) % 900).tolist(), SEP] for row, length in enumerate(lengths)]
     return Prepared(

@@ -45,6 +45,15 @@ def test_siblings_are_chosen_among_the_parent_s_passages(seed, limit):
         assert parents.families[pair] == (len(family) > 1)
 
 
+def test_another_parent_s_siblings_are_not_the_text_itself():
+    prepared = made_pairs()
+    config = ParentConfig(lone_share=0.0, wrong_share=1.0, siblings=99)
+    pairs = np.flatnonzero(prepared.sources == 0)
+    for seed in range(20):
+        found = Parents(prepared, config).siblings(pairs, prepared.documents[pairs], np.random.default_rng(seed))
+        assert not any(row in siblings for row, siblings in zip(prepared.documents[pairs], found, strict=True))
+
+
 def test_some_documents_are_lone_and_some_have_another_parent_s_siblings():
     prepared = made_pairs()
     passages = passages_of(prepared)

@@ -114,7 +114,7 @@ class Parents:
                 continue
             other = int(pairs[others[number]])
             swapped = wrong[number] < self._config.wrong_share and self._parents[other] != self._parents[pair]
-            hidden = in_part | {int(documents[number]), int(whole[number])}
+            hidden = in_part | {int(documents[number])}
             given.append([row for row in self._near(other if swapped else pair) if row not in hidden])
         return given
 
