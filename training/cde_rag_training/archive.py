@@ -12,6 +12,7 @@ from cde_rag_training.array_folder import (
     MAX_MANIFEST,
     PreparedError,
     StatedFile,
+    check_files,
     damaged,
     manifest_of,
     read_manifest,
@@ -73,6 +74,7 @@ def unpacked(path: Path, *, known: Collection[str]) -> Path:
                 temporary.mkdir()
                 for name, stated in files.items():
                     _extract(archive, name, temporary / name, stated.bytes)
+                check_files(temporary, files)
                 (temporary / MANIFEST).write_bytes(manifest)
                 try:
                     temporary.rename(folder)
@@ -108,7 +110,7 @@ def _bounded(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, target: Path, size: int) -> None:
-    """Write so many bytes of a file and no more; what they are is looked at when the folder is loaded."""
+    """Write so many bytes of a file and no more."""
     with archive.open(name) as file, target.open("xb") as copy:
         while size and (block := file.read(min(size, BLOCK))):
             copy.write(block)
