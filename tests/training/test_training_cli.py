@@ -1,0 +1,219 @@
+"""The command cde-rag-train on the tiny model: each command says what it found, and bad input is one sentence."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prepared_stub import prepared_stub, stub_pairs
+from tiny import tiny_network, tiny_tokenizer
+from typer.testing import CliRunner, Result
+
+from cde_rag.model import CDEModel, checkpoints
+from cde_rag_training.cli import app
+from cde_rag_training.cli.recipes import NAMES
+from cde_rag_training.prepared import Prepared
+from cde_rag_training.presets import PRESETS, preset, preset_text
+
+Run = Callable[..., Result]
+COMMANDS = "prepare cluster inspect train presets interpolate adapt experiment".split()
+RECIPE = """
+[start]
+model = {model}
+name = "made"
+[evaluation]
+every = 0
+probe_every = 0
+[guard]
+action = "none"
+[machine]
+precision = "float32"
+mini_batch_size = 8
+save_every = 2
+[[phases]]
+[phases.corpora]
+batch_size = 8
+[phases.corpora.context]
+smallest = 4
+largest = 8
+[phases.schedule]
+updates = {updates}
+[phases.rates]
+encoder = 1e-3
+"""
+
+
+@pytest.fixture
+def run() -> Run:
+    def run_command(*arguments: object, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run_command
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny_model")
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared_stub(tmp_path_factory.mktemp("data") / "prepared").folder
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, model: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE.format(model=json.dumps(str(model)), updates=4))
+    return path
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    path = tmp_path / "pairs.jsonl"
+    rows = [
+        {"query": pair.query, "document": pair.document, "source": pair.source, "domain": pair.domain}
+        for pair in stub_pairs()
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_help_is_cheap_and_names_every_command():
+    heavy = "{'torch', 'numpy', 'faiss', 'tqdm'} & set(sys.modules)"
+    code = f"import sys; from cde_rag_training.cli import app; print({heavy})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+    listed = CliRunner().invoke(app, ["--help"]).stdout.partition("Commands:")[2]
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_by_example(command: str):
+    text = CliRunner().invoke(app, [command, "--help"]).stdout
+    assert f"\n    cde-rag-train {command}" in text
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_recipes_that_say_what_they_are(name: str, run: Run):
+    assert NAMES == PRESETS
+    assert preset(name).phases
+    assert run("presets", name).stdout == preset_text(name)
+    assert f"cde-rag-train train prepared --preset {name}" in preset_text(name)
+    summary = json.loads(run("presets", "--json").stdout)[name]
+    assert summary.endswith(".")
+    assert run("presets").stdout.count("\n") == len(PRESETS)
+
+
+def test_the_small_preset_is_the_papers():
+    (phase,) = preset("paper-small").phases
+    assert (phase.packing.batch_size, phase.loss.temperature, phase.rates.encoder) == (512, 0.02, 2e-5)
+    assert (phase.corpora.context.smallest, phase.corpora.context.largest) == (64, 64)
+    assert round(phase.schedule.updates * phase.schedule.warmup) == 1000
+    assert (phase.filter.rule, phase.filter.margin) == ("relative", 0.0)
+
+
+def test_from_pairs_to_a_model(run: Run, pairs: Path, model: Path, recipe: Path, tmp_path: Path):
+    folder, packed, output = tmp_path / "prepared", tmp_path / "p.zip", tmp_path / "run"
+    options = ("--start", model, "--surrogate", "tfidf", "--max-length", 32, "--keep-duplicates", "--pack", packed)
+    told = json.loads(run("prepare", pairs, "--output", folder, *options, "--json").stdout)
+    assert (told["pairs"], told["sources"], told["skipped"]) == (96, 2, 0)
+    assert packed.is_file()
+    found = json.loads(run("inspect", folder, "--config", recipe, "--update", 3, "--json").stdout)
+    assert (found["update"], found["size"]) == (3, 8)
+    assert f"update 3: 8 pairs of {found['source']}" in run("inspect", folder, "--config", recipe, "--update", 3).stdout
+    made = json.loads(run("train", folder, "--config", recipe, "--output", output, "--json").stdout)
+    assert CDEModel.from_pretrained(made["model"]).identity.name == "made"
+    between = tmp_path / "between"
+    run("interpolate", model, made["model"], between, "--share", 0.5)
+    states = [CDEModel.from_pretrained(one).network.state_dict() for one in (model, between, made["model"])]
+    key = "second_stage.layers.0.up.bias"
+    start, middle, end = (state[key].float().numpy() for state in states)
+    assert np.abs(end - start).max() > 1e-3
+    np.testing.assert_allclose(middle, (start + end) / 2, atol=2e-3)
+
+
+def test_clusters_are_shown_and_made_anew(run: Run, prepared: Path, tmp_path: Path):
+    levels = json.loads(run("cluster", prepared, "--json").stdout)
+    assert [(one["level"], one["source"], one["largest"]) for one in levels[:2]] == [(0, "docs", 8), (0, "faq", 8)]
+    text = run("cluster", prepared, "--output", tmp_path / "finer", "--size", 4, "--size", 16, "--examples", 1).stdout
+    assert text.count("level 0") == text.count("level 1") == 2
+    assert Prepared.load(tmp_path / "finer").clusters.shape == (96, 2)
+    assert "--output" in run("cluster", prepared, "--size", 4, code=2).output
+
+
+def test_experiments_are_listed_and_run(run: Run, prepared: Path, tmp_path: Path):
+    assert "figure 6" in run("experiment").stdout
+    files = json.loads(run("experiment", "difficulty", prepared, "--output", tmp_path / "a/b", "--json").stdout)
+    assert all(Path(path).is_file() for path in files["files"])
+    assert "there are difficulty" in run("experiment", "harder", prepared, code=2).output
+
+
+def one_sentence(result: Result) -> str:
+    """The only line of stderr, which is an error."""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"query": " ", "document": "the river"}, "line 2: the text in 'query' is blank"),
+        ({"query": "the river"}, "line 2: no value in 'document'"),
+    ],
+)
+def test_a_bad_pair_is_named(run: Run, pairs: Path, model: Path, tmp_path: Path, row: dict, expected: str):
+    lines = pairs.read_text().splitlines()
+    pairs.write_text("\n".join([lines[0], json.dumps(row), *lines[1:]]))
+    options = ("--output", tmp_path / "p", "--start", model, "--surrogate", "tfidf", "--keep-duplicates")
+    assert expected in one_sentence(run("prepare", pairs, *options, code=1))
+    assert "Skipped 1 bad rows" in run("prepare", pairs, *options, "--skip-bad").stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("\nbatch_size = 8", "\nbatch_siz = 8"), "unknown key 'phases[0].corpora.batch_siz'; the nearest one is"),
+        (("\nbatch_size = 8", "\nbatch_size = 80"), "choose smaller batches"),
+        (("updates = 4", 'updates = "four"'), "updates is of type int, found 'four'"),
+        (('name = "made"', 'name = "made'), "Expected a recipe (TOML)"),
+    ],
+)
+def test_a_bad_recipe_is_one_sentence(
+    run: Run, prepared: Path, recipe: Path, tmp_path: Path, change: tuple[str, str], expected: str
+):
+    recipe.write_text(recipe.read_text().replace(*change))
+    told = one_sentence(run("train", prepared, "--config", recipe, "--output", tmp_path / "run", code=1))
+    assert expected in told
+
+
+def test_another_runs_folder_is_refused(run: Run, prepared: Path, recipe: Path, tmp_path: Path):
+    run("train", prepared, "--config", recipe, "--output", tmp_path / "run")
+    recipe.write_text(recipe.read_text().replace("updates = 4", "updates = 5"))
+    assert "run" in one_sentence(run("train", prepared, "--config", recipe, "--output", tmp_path / "run", code=1))
+
+
+@pytest.mark.parametrize("command", ["cluster", "inspect", "train"])
+def test_what_is_not_prepared_is_told(run: Run, tmp_path: Path, command: str):
+    options = ("--output", tmp_path / "run") if command == "train" else ()
+    assert "expected a prepared folder" in one_sentence(run(command, tmp_path / "nothing", *options, code=1))
+
+
+def test_missing_files_and_wrong_usage(run: Run, tmp_path: Path, recipe: Path, prepared: Path, model: Path):
+    gone = tmp_path / "gone"
+    assert "found nothing" in one_sentence(run("prepare", gone, "--output", tmp_path / "p", "--start", model, code=1))
+    assert "gone" in one_sentence(run("train", prepared, "--config", gone, "--output", tmp_path / "r", code=1))
+    assert "gone" in one_sentence(run("interpolate", gone, model, tmp_path / "b", code=1))
+    assert "gone" in one_sentence(run("adapt", gone, "--output", tmp_path / "a", code=1))
+    both = run("inspect", prepared, "--config", recipe, "--preset", "laptop", code=2)
+    assert "not both" in both.output
+    assert "there are paper-small" in run("train", prepared, "--preset", "x", "--output", gone, code=2).output
+    assert "phases, from 0" in run("inspect", prepared, "--phase", 7, code=2).output
