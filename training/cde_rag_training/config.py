@@ -11,6 +11,7 @@ from typing import Literal
 from cde_rag_training.corpora import CorporaConfig
 from cde_rag_training.filtering import FilterConfig
 from cde_rag_training.packing import PackingConfig
+from cde_rag_training.preparation import PrepareConfig
 from cde_rag_training.recipe import read_recipe
 
 
@@ -180,6 +181,7 @@ class TrainingConfig:
 
     seed: int = 0  # of every draw
     start: StartConfig = field(default_factory=StartConfig)
+    prepare: PrepareConfig = field(default_factory=PrepareConfig)  # of data that is given as pairs
     phases: tuple[PhaseConfig, ...] = (PhaseConfig(),)
     adapters: AdaptersConfig = field(default_factory=AdaptersConfig)
     share: float = 1.0  # of the way from the start to the trained encoder, at the end   Wortsman et al. 2022 (WiSE-FT)

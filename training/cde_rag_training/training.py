@@ -3,7 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,24 @@ from cde_rag_training.start import Start, load_start
 from cde_rag_training.state import STATE, Progress, State, StateFile
 from cde_rag_training.teacher import StartModel, start_batches
 from cde_rag_training.trainer import WEIGHTS, Run, Trainer, batches_of, part_of
+from cde_rag_training.training_data import Data, opened
 
 MODEL, CARD = "model", "README.md"
-NO_PART_OF_A_RUN = ("machine", "evaluation", "guard", "share")  # settings that may change when it goes on
+NO_PART_OF_A_RUN = (
+    "machine",
+    "evaluation",
+    "guard",
+    "share",
+    "prepare",
+)  # may change when it goes on; data has a digest
 
 
 def train(
-    data: Prepared | Path | str,
+    data: Data,
     config: TrainingConfig,
     output: Path | str,
     *,
-    held_out: Prepared | Path | str | None = None,
+    held_out: Data | None = None,
     progress: bool = False,
 ) -> Path:
     """Train a model, from the beginning or from where an earlier call with the same arguments was stopped.
@@ -54,10 +61,11 @@ def train(
     model anew. Under `torchrun` the processes share each batch.
 
     Args:
-        data: Prepared pairs, or their folder; phases that name data of their own leave it aside.
+        data: Prepared pairs, their folder or packed file; or pairs, or a file of them, which are prepared in `output`
+            first. Phases that name data of their own leave it aside.
         config: How to train.
         output: The run's folder; made where it is missing.
-        held_out: Prepared pairs that are not trained on, or their folder, for evaluation during training.
+        held_out: Likewise, for evaluation during training; nothing is learned from it.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -65,6 +73,7 @@ def train(
 
     Raises:
         CorpusError: The data does not go with the config or the start.
+        MissingExtraError: Pairs that are not prepared need the extra `train`, adapters `peft`.
         ModelError: There is no such start.
         PreparedError: The data is no prepared folder, or damaged.
         RecipeError: Settings that the start cannot be trained with.
@@ -75,8 +84,16 @@ def train(
     output.mkdir(parents=True, exist_ok=True)
     with joined(config.machine.device) as device:
         start = load_start(config.start, seed=config.seed)
-        sets = [_opened(phase.data or data, start) for phase in config.phases]
-        held = None if held_out is None else _opened(held_out, start)
+        prepare = replace(config.prepare, lexical=config.prepare.lexical or any(map(_is_lexical, config.phases)))
+
+        def opened_as(data: Data, name: str) -> Prepared:
+            return opened(data, start.tokenizer, prepare, output / name)
+
+        sets = [
+            opened_as(phase.data, f"prepared-{number}") if phase.data else opened_as(data, "prepared")
+            for number, phase in enumerate(config.phases)
+        ]
+        held = None if held_out is None else opened_as(held_out, "held_out")
         stages = _stages(start, device, config)
         for phase in config.phases:
             _check(phase, stages)
@@ -138,16 +155,6 @@ def _phases(run: Run, stages: Stages, teaching: Stages | None, sets: Sequence[Pr
     return state.progress
 
 
-def _opened(data: Prepared | Path | str, start: Start) -> Prepared:
-    prepared = data if isinstance(data, Prepared) else Prepared.load(data)
-    if prepared.tokenizer_sha256 != start.tokenizer.sha256:
-        raise CorpusError(
-            f"{prepared.folder}: expected token ids of the start's tokenizer {start.tokenizer.sha256[:16]}…, found "
-            f"those of {prepared.tokenizer_sha256[:16]}…. Prepare the pairs with the model that training starts from."
-        )
-    return prepared
-
-
 def _check(phase: PhaseConfig, stages: Stages) -> None:
     rates, null_share = phase.rates, phase.corpora.context.null_share
     if isinstance(stages.network, TwoStage) and rates.embeddings > 0 and rates.first_stage == 0:
@@ -160,6 +167,11 @@ def _check(phase: PhaseConfig, stages: Stages) -> None:
             f"Phase {phase.name!r}: {stages.network.config.name} has no null embedding. Set context_dropout and "
             "corpora.context.null_share to 0, and choose another teacher than the start."
         )
+
+
+def _is_lexical(phase: PhaseConfig) -> bool:
+    """Whether BM25 scores are asked for."""
+    return phase.filter.rule == "agreement" or (phase.loss.teacher != "none" and phase.loss.lexical_share > 0)
 
 
 def _needs_start(config: TrainingConfig) -> bool:
