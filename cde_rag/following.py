@@ -9,7 +9,8 @@ from cde_rag.embedder import ContextualEmbedder
 from cde_rag.embedding import Embedder
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.model import CDEModel
-from cde_rag.plain_embedder import PLAIN, PlainEmbedder
+from cde_rag.plain_embedder import PlainEmbedder
+from cde_rag.plain_model import PLAIN
 from cde_rag.stores.base import Store
 
 Result = TypeVar("Result")

@@ -3,35 +3,21 @@
 The model stays what it is: each text is read by itself, as `encode_query` or `encode_document` read it.
 """
 
-import hashlib
-import json
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 from tokenizers import Tokenizer
 
-from cde_rag.artifact import canonical_json
 from cde_rag.context import Context
 from cde_rag.embedding import Embedded
-from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning, require
-from cde_rag.identity import ModelIdentity
-from cde_rag.model.cde_model import DTYPES
-from cde_rag.model.names import ModelName
-from cde_rag.model.weights import sha256
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
+from cde_rag.plain_model import load
 from cde_rag.texts import check_texts, reject_str
-
-PLAIN = "none"  # the context attention of a plain embedder's identity
-UNLIMITED = 0  # its max_length where texts are never cut
-EXTRA = "interop"
-MODULES = "modules.json"
-READ = (".json", ".model", ".safetensors", ".txt")  # endings of the files that a model is made of
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what models call the prompt of a document
 
 
 class PlainEmbedder:
@@ -51,7 +37,8 @@ class PlainEmbedder:
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
-        ModelError: There is no such model; it is no SentenceTransformer, has no safetensors, or brings its own code.
+        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, or
+            reads fewer tokens; or prefixes for other roles.
     """
 
     def __init__(
@@ -64,14 +51,11 @@ class PlainEmbedder:
         dtype: str | None = None,
         mini_batch_size: int = 32,
     ) -> None:
-        folder, name = _resolve(str(model))
-        digests = {path.relative_to(folder).as_posix(): sha256(path) for path in _files(folder)}
-        self._model = _load(folder, device, dtype)
-        if max_length:
-            self._model.max_seq_length = max_length
+        self._model, self.identity = load(
+            str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype
+        )
         self.mini_batch_size = mini_batch_size
         self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
-        self.identity = _identity(name, digests, self._model, prefixes)
         self.context = Context.null(self)
 
     @property
@@ -104,7 +88,7 @@ class PlainEmbedder:
             raise ContextMismatchError(
                 expected=context.identity.weights_sha256,
                 found=self.identity.weights_sha256,
-                remedy=f"They were made with {context.identity.name!r}; this is {self.identity.name!r}.",
+                remedy=f"They were made with {context.identity.name!r}: Collection.open(store) brings it back.",
             )
         return self
 
@@ -206,81 +190,3 @@ class PlainEmbedder:
 
     def _no_siblings(self) -> ModelError:
         return ModelError(f"{self.identity.name} reads no siblings: it is a plain model. Leave parents out.")
-
-
-def _resolve(name: str) -> tuple[Path, str]:
-    """The folder of a model, downloaded if need be, and the name under which it is found again."""
-    folder = Path(name)
-    if folder.is_dir():
-        return folder, str(folder.resolve())
-    parsed = ModelName.parse(name)
-    if not parsed.is_hub_id or parsed.has_options:
-        raise ModelError(f"Expected a folder of a SentenceTransformer or a hub id of one, found {name!r}.")
-    download: Any = require("huggingface_hub", EXTRA).snapshot_download
-    errors: Any = require("huggingface_hub.errors", EXTRA)
-    try:
-        patterns = [f"*{ending}" for ending in READ]
-        cached = Path(
-            download(parsed.base, revision=parsed.revision, allow_patterns=patterns, ignore_patterns=["onnx/*"])
-        )
-    except (errors.HTTPError, errors.HFValidationError, OSError) as error:
-        raise ModelError(
-            f"{name} is neither a folder, nor in the cache, nor on the hub as far as it can be reached: {error}"
-        ) from error
-    return cached, str(replace(parsed, revision=cached.name))
-
-
-def _load(folder: Path, device: str | None, dtype: str | None) -> Any:
-    """The SentenceTransformer; code that a folder brings is not run, nor is anything unpickled."""
-    sentence_transformers: Any = require("sentence_transformers", EXTRA)
-    if dtype is not None and dtype not in DTYPES:
-        raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
-    try:
-        model = sentence_transformers.SentenceTransformer(str(folder), device=device, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(f"{folder}: sentence-transformers cannot load it: {error}") from error
-    return model if dtype is None else model.to(DTYPES[dtype])
-
-
-def _identity(name: str, digests: Mapping[str, str], model: Any, prefixes: Mapping[str, str] | None) -> ModelIdentity:
-    """What determines the vectors: all files that the model is read from, its prefixes and its length."""
-    tokenizer = {path: digest for path, digest in digests.items() if _of_tokenizer(path)}
-    weights = {path: digest for path, digest in digests.items() if path not in tokenizer}
-    if prefixes is None:
-        prompts: Mapping[str, str] = model.prompts
-        document = next((prompts[each] for each in DOCUMENT_PROMPTS if prompts.get(each)), "")
-        prefixes = {"query": prompts.get("query", ""), "document": document}
-    length = model.max_seq_length
-    return ModelIdentity(
-        name=name,
-        weights_sha256=hashlib.sha256(canonical_json(weights).encode()).hexdigest(),
-        tokenizer_sha256=hashlib.sha256(canonical_json(tokenizer).encode()).hexdigest(),
-        attention=PLAIN,
-        semantics="sentence-transformers",
-        roles="prefix",
-        prefixes=dict(prefixes),
-        max_length=int(length) if length and np.isfinite(length) else UNLIMITED,
-        pooling=MODULES,
-        normalisation="unit",
-        dim=model.get_embedding_dimension(),
-    )
-
-
-def _of_tokenizer(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return name.endswith((".model", ".txt")) or "token" in name or name in ("vocab.json", "merges.json")
-
-
-def _files(folder: Path) -> list[Path]:
-    """The files that a model is read from: its own and those of its modules."""
-    place = folder / MODULES
-    try:
-        parts = [Path(str(module["path"])) for module in json.loads(place.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ModelError(f"Expected the modules of a SentenceTransformer at {place}, found: {error!r}.") from error
-    inner = [path for part in parts if part != Path() and ".." not in part.parts for path in (folder / part).rglob("*")]
-    found = (path for path in (*folder.iterdir(), *inner) if path.suffix in READ and path.is_file())
-    files = sorted(set(found))
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise ModelError(f"{folder}: expected safetensors, found {', '.join(path.name for path in files)}.")
-    return files

@@ -79,17 +79,19 @@ def test_static_vectors(tmp_path: Path) -> None:
 
 def test_the_fingerprint_is_that_of_the_files(plain: PlainEmbedder, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "copy" / "README.md").write_text("A card changes no vector.")
+    for name in ("README.md", "trainer_state.json", "data_config.json", "vocab.txt"):  # with a tokenizer.json beside
+        (tmp_path / "copy" / name).write_text("It changes no vector.")
     assert PlainEmbedder(tmp_path / "copy").fingerprint == plain.fingerprint
     others = {
         PlainEmbedder(folder, prefixes={"query": "", "document": ""}).fingerprint,
         PlainEmbedder(folder, max_length=8).fingerprint,
         PlainEmbedder(write_transformer(tmp_path / "other", seed=1)).fingerprint,
     }
-    place = tmp_path / "copy" / "1_Pooling" / "config.json"
-    place.write_text(place.read_text() + "\n")
-    others.add(PlainEmbedder(tmp_path / "copy").fingerprint)
-    assert len(others - {plain.fingerprint}) == 4
+    for name in ("1_Pooling/config.json", "tokenizer_config.json", "config_sentence_transformers.json"):
+        place = tmp_path / "copy" / name
+        place.write_text(place.read_text() + "\n")
+        others.add(PlainEmbedder(tmp_path / "copy").fingerprint)
+    assert len(others - {plain.fingerprint}) == 6
 
 
 def test_the_same_space_in_bfloat16(plain: PlainEmbedder, folder: Path) -> None:
@@ -137,14 +139,26 @@ def test_models_that_cannot_be_loaded(folder: Path, tmp_path: Path, monkeypatch:
         PlainEmbedder(tmp_path)
     shutil.copytree(folder, tmp_path / "copy")
     (tmp_path / "copy" / "model.safetensors").rename(tmp_path / "copy" / "pytorch_model.bin")
-    with pytest.raises(ModelError, match="expected safetensors"):
+    with pytest.raises(ModelError, match=r"as safetensors, found pytorch_model\.bin"):
         PlainEmbedder(tmp_path / "copy")
     (tmp_path / "copy" / "pytorch_model.bin").rename(tmp_path / "copy" / "model.safetensors")
+    (tmp_path / "copy" / "1_Pooling" / "pytorch_model.bin").write_bytes(b"of a module")
+    with pytest.raises(ModelError, match="as safetensors"):
+        PlainEmbedder(tmp_path / "copy")
+    (tmp_path / "copy" / "1_Pooling" / "pytorch_model.bin").unlink()
     place = tmp_path / "copy" / "modules.json"
     place.write_text(place.read_text().replace("sentence_transformers.base", "modeling.evil"))
     (tmp_path / "copy" / "modeling.py").write_text("raise SystemExit('remote code')")
     with pytest.raises(ModelError, match="cannot load it"):
         PlainEmbedder(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("length", [-1, 13])
+def test_lengths_that_the_model_does_not_read(folder: Path, length: int) -> None:
+    with pytest.raises(ModelError, match=f"own, 12, found {length}"):
+        PlainEmbedder(folder, max_length=length)
+    with pytest.raises(ModelError, match="prefixes for 'query' and 'document'"):
+        PlainEmbedder(folder, prefixes={"query": ""})
 
 
 def test_many_threads(plain: PlainEmbedder) -> None:
