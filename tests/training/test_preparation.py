@@ -1,0 +1,265 @@
+"""What is prepared is the pairs again, by the slow way; it depends on their content alone and survives a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prepared_stub import stub_pairs, stub_vectors
+from tiny import tiny_tokenizer
+
+from cde_rag import CDEError
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag_training import steps
+from cde_rag_training.array_folder import MANIFEST, PreparedError
+from cde_rag_training.clusters import LAPTOP
+from cde_rag_training.layout import VIEW_KINDS
+from cde_rag_training.lexical import lexical_pairs
+from cde_rag_training.pairs import Pair
+from cde_rag_training.preparation import PrepareConfig, prepare
+from cde_rag_training.prepared import Prepared
+from cde_rag_training.queries import without_parent
+
+TOKENIZER = TextTokenizer(tiny_tokenizer())
+CONFIG = PrepareConfig(max_length=24, surrogate="stub", clusters=replace(LAPTOP, size=8), coarse_size=40)
+
+
+class Surrogate:
+    """The stub's vectors, of length 3; remembers what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, texts):
+        self.asked += texts
+        return 3 * stub_vectors(list(texts))
+
+
+def made(output, pairs=None, config=CONFIG, surrogate=None):
+    return prepare(
+        stub_pairs() if pairs is None else pairs, TOKENIZER, output, config, surrogate=surrogate or Surrogate()
+    )
+
+
+def ids(text):
+    return TOKENIZER([text], 24)[0].ids
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    pairs = stub_pairs()
+    pairs[3] = replace(pairs[3], hard_negatives=("the bank", pairs[0].document))
+    pairs[7] = replace(pairs[7], hard_negatives=("the river",))
+    return pairs, made(tmp_path_factory.mktemp("made"), pairs, replace(CONFIG, lexical=True))
+
+
+def test_pairs_come_back(prepared):
+    pairs, found = prepared
+    assert len(found) == len(pairs)
+    for number, pair in enumerate(pairs):
+        assert found.texts[found.queries[number]] == ids(pair.query)
+        assert found.texts[found.documents[number]] == ids(pair.document)
+        assert found.source_names[found.sources[number]] == pair.source
+        assert found.domain_names[found.domains[number]] == pair.domain
+        title = found.titles[number]
+        assert (found.texts[title] == ids(pair.parent)) if pair.parent else (title == found.parents[number] == -1)
+        negatives = found.hard_negatives[number]
+        assert [found.texts[row] for row in negatives if row >= 0] == [ids(text) for text in pair.hard_negatives]
+    assert found.hard_negatives.shape == (len(pairs), 2)
+    assert found.hard_negatives[3, 1] == found.documents[0]  # one text, one row
+    parents = [(pair.source, pair.domain, pair.parent) for pair in pairs]
+    for one in range(len(pairs)):
+        same = [parents[one] == other and bool(parents[one][2]) for other in parents]
+        np.testing.assert_array_equal((found.parents == found.parents[one]) & (found.parents >= 0), same)
+
+
+def test_views_show_a_pair_in_other_words(prepared):
+    pairs, found = prepared
+    kinds = {kind: [] for kind in VIEW_KINDS}
+    for pair, kind, query, document in found.views.tolist():
+        kinds[VIEW_KINDS[kind]].append((pairs[pair], query, found.documents[pair] == document, document))
+    assert len(kinds["own"]) == len(pairs)
+    for pair, query, whole, _ in kinds["own"]:
+        assert whole
+        assert found.texts[query] == ids(pair.query)
+    assert len(kinds["nameless"]) == sum(bool(pair.parent) for pair in pairs)
+    for pair, query, whole, _ in kinds["nameless"]:
+        assert whole
+        assert found.texts[query] == ids(without_parent(pair.query, pair.parent)) != ids(pair.query)
+    assert len(pairs) < len(kinds["keywords"]) <= 2 * len(pairs)
+    for pair, query, whole, _ in kinds["keywords"]:
+        assert whole
+        assert set(found.texts[query]) <= set(TOKENIZER([pair.document], 99)[0].ids)
+    assert len(kinds["sentence"]) == len(pairs)
+    for pair, query, whole, document in kinds["sentence"]:
+        assert not whole
+        sentence, rest = found.text(query), found.text(document)
+        assert sentence.removeprefix("[CLS] ").split(" [")[0] not in rest
+        assert found.texts[document][1] in (ids(pair.document)[1], ids(pair.document.split(". ")[1])[1])
+
+
+def test_vectors_and_clusters(prepared):
+    pairs, found = prepared
+    everything = np.arange(len(pairs))
+    np.testing.assert_allclose(
+        found.query_vectors_of(everything), stub_vectors([pair.query for pair in pairs]), atol=1e-3
+    )
+    documents = stub_vectors([pair.document for pair in pairs])
+    np.testing.assert_allclose(found.document_vectors_of(everything), documents, atol=1e-3)
+    for level, size in enumerate((8, 40)):
+        clusters = found.clusters[:, level]
+        assert np.bincount(clusters).max() <= 2 * size
+        for cluster in np.unique(clusters):
+            assert len(np.unique(found.sources[clusters == cluster])) == 1
+    assert found.clusters[:, 0].max() > found.clusters[:, 1].max() > 0
+
+
+def test_lexical_pairs(prepared):
+    pairs, found = prepared
+    lexical = lexical_pairs([pair.query for pair in pairs], [pair.document for pair in pairs])
+    batch = np.array([0, 5, 9])
+    np.testing.assert_array_equal(found.lexical.scores(batch), lexical.scores(batch))
+
+
+def test_the_same_again_does_nothing_and_gives_the_same_bytes(tmp_path):
+    made(tmp_path / "a")
+    before = files(tmp_path / "a")
+    surrogate = Surrogate()
+    made(tmp_path / "a", surrogate=surrogate)
+    made(tmp_path / "b")
+    assert surrogate.asked == []
+    assert files(tmp_path / "a") == files(tmp_path / "b") == before
+
+
+def test_what_changes_is_made_anew_and_nothing_else(tmp_path):
+    made(tmp_path)
+    before = files(tmp_path)
+    surrogate = Surrogate()
+    made(tmp_path, config=replace(CONFIG, coarse_size=16), surrogate=surrogate)
+    changed = {name for name, content in files(tmp_path).items() if content != before[name]}
+    assert changed == {"clusters.npy", MANIFEST}
+    extra = Pair("is it new", "the new river is in flood", "faq", "money")
+    more = [*stub_pairs(), extra]
+    assert len(made(tmp_path, more, surrogate=surrogate)) == 97
+    assert surrogate.asked == [extra.query, extra.document]
+    assert made(tmp_path, more, replace(CONFIG, dims=4), surrogate).query_vectors.shape == (97, 4)
+    assert made(tmp_path, more, replace(CONFIG, lexical=True), surrogate).lexical is not None
+    assert made(tmp_path, more, CONFIG, surrogate).lexical is None
+    assert len(surrogate.asked) == 2
+
+
+def test_damage_is_mended_by_preparing_again(tmp_path):
+    made(tmp_path)
+    before = files(tmp_path)
+    for name in ("tokens.npy", "clusters.npy", "query_vectors.npy"):
+        (tmp_path / name).write_bytes(before[name][:-1])
+    with pytest.raises(PreparedError, match="run prepare again"):
+        Prepared.load(tmp_path)
+    made(tmp_path)
+    assert files(tmp_path) == before
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+from cde_rag import artifact
+from cde_rag_training import array_folder, preparation, steps, surrogate
+from test_preparation import made
+
+left = int(sys.argv[2])
+def killed(path, data, write=artifact.write_durably):
+    global left
+    left -= 1
+    if left == 0:
+        path.with_name(f".{path.name}.half.tmp").write_bytes(data[: len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, data)
+
+array_folder.write_durably = steps.write_durably = preparation.write_durably = killed
+surrogate.BLOCK = 50
+made(Path(sys.argv[1]))
+print("done")
+"""
+
+
+@pytest.mark.parametrize("write", [1, 11, 12, 14, 18])
+def test_killed_at_any_write_the_next_run_goes_on(tmp_path, write):
+    made(tmp_path / "whole")
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed"), str(write)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with pytest.raises(PreparedError, match="not ready"):
+        Prepared.load(tmp_path / "killed")
+    records = {path.stem for path in (tmp_path / "killed/cache").glob("*.json")}
+    surrogate = Surrogate()
+    made(tmp_path / "killed", surrogate=surrogate)
+    found = {name: data for name, data in files(tmp_path / "killed").items() if not name.endswith(".tmp")}
+    assert found == files(tmp_path / "whole")
+    assert ("texts" in records) == (write > 11)
+    assert bool(surrogate.asked) == (write <= 11)
+
+
+def test_a_full_disk_leaves_nothing_that_looks_finished(tmp_path, monkeypatch):
+    made(tmp_path)
+    before = files(tmp_path)
+
+    def full(path, array):
+        path.with_name(f".{path.name}.tmp").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "write_array", full)
+        with pytest.raises(OSError, match="No space"):
+            made(tmp_path, config=replace(CONFIG, coarse_size=16))
+    with pytest.raises(PreparedError, match="not ready"):
+        Prepared.load(tmp_path)
+    made(tmp_path)
+    assert {name: data for name, data in files(tmp_path).items() if not name.endswith(".tmp")} == before
+
+
+def test_one_domain_fewer_pairs_than_a_cluster(tmp_path):
+    found = made(tmp_path, [pair for pair in stub_pairs(9) if pair.source == "faq"])
+    assert len(found) == 3
+    assert found.clusters.tolist() == [[0, 0]] * 3
+    assert found.domain_names == ("money",)
+    assert (found.titles == -1).all()
+    assert found.hard_negatives.shape == (3, 0)
+
+
+def test_domains_of_two_sources_may_share_a_name(tmp_path):
+    found = made(tmp_path, [Pair("the river", "a river", "one", "x"), Pair("the bank", "a bank", "two", "x")])
+    assert found.domain_names == ("x", "x")
+    assert found.domains.tolist() == [0, 1]
+
+
+def test_what_draws_depend_on(tmp_path):
+    one = made(tmp_path / "a")
+    two = made(tmp_path / "b", stub_pairs()[::-1])
+    other = made(tmp_path / "c", config=replace(CONFIG, seed=1))
+
+    def keywords(prepared, pair):
+        rows = prepared.views[(prepared.views[:, 0] == pair) & (prepared.views[:, 1] == 2), 2]
+        return [prepared.texts[row] for row in rows]
+
+    assert all(keywords(one, pair) == keywords(two, 95 - pair) for pair in range(96))
+    assert any(keywords(one, pair) != keywords(other, pair) for pair in range(96))
+
+
+def test_bad_pairs_and_bad_vectors(tmp_path):
+    with pytest.raises(CDEError, match="Expected pairs to prepare, found none"):
+        made(tmp_path, [])
+    with pytest.raises(CDEError, match=r"Pair 1 \(source 's'\): the document is blank"):
+        made(tmp_path, [Pair("a", "b", "s", "d"), Pair("a", " ", "s", "d")])
+    with pytest.raises(CDEError, match="Expected finite vectors of the surrogate, found others for the text"):
+        made(tmp_path, stub_pairs(3), surrogate=lambda texts: np.full((len(texts), 4), np.nan, dtype=np.float32))
+    assert not (tmp_path / MANIFEST).exists()
