@@ -87,8 +87,8 @@ class Place:
                 raise
             return self._engine
 
-    def use(self, engine: Engine) -> None:
-        """Take another engine for the one there is, which is closed; the place is locked, and nobody reads."""
+    def use(self, engine: Engine | None) -> None:
+        """Close the engine and take another, or none. The place is locked, and nobody reads."""
         with self._changing:
             old, self._engine = self._engine, engine
             if old is not None:

@@ -178,10 +178,14 @@ class QdrantEdgeStore(PointStore):
             yield manifest
 
     def _reshape(self, old: Manifest, new: Manifest) -> None:
-        self._place.open(self._user).write()  # so that all is in the files
-        engine = generations.changed_shard(self._folder, old, new)
-        generations.save(self._folder, new)
-        self._place.use(engine)
+        try:
+            self._place.open(self._user).write()  # so that all is in the files
+            engine = generations.changed_shard(self._folder, old, new)
+            generations.save(self._folder, new)
+            self._place.use(engine)
+        except BaseException:
+            self._place.use(None)  # the next call opens what the manifest says by now
+            raise
         generations.sweep(self._folder, new)
 
     def _damage(self, manifest: Manifest, shard: str) -> Iterator[Damage]:
