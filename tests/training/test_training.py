@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from prepared_stub import prepared_stub, stub_pairs
+from prepared_stub import prepared_stub, stub_pairs, stub_vectors
 from safetensors.torch import load_file
 from tiny import tiny_network
 from tiny_run import CORPORA, MACHINE, RATES, config, phase, rows, start_folder
 
 from cde_rag import CDEModel, Context, ResumeError
 from cde_rag.errors import CorpusError
-from cde_rag_training import guard, state
+from cde_rag_training import guard, state, training_data
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig
 from cde_rag_training.contexts import ContextConfig
 from cde_rag_training.filtering import FilterConfig, FilterWarning
@@ -30,6 +30,7 @@ from cde_rag_training.guard import ContextIgnoredWarning, TrainingError
 from cde_rag_training.held_out import Retrieval
 from cde_rag_training.logs import COLUMNS
 from cde_rag_training.packing import PackingConfig
+from cde_rag_training.preparation import PrepareConfig
 from cde_rag_training.recipe import RecipeError
 from cde_rag_training.training import train
 from cde_rag_training.views import ViewConfig
@@ -379,3 +380,30 @@ def test_retrieval_means():
 
     assert mean_of({"a": Retrieval(0.2, 0.1, 0.0), "b": Retrieval(0.4, 0.3, 1.0)}) == pytest.approx((0.3, 0.2, 0.5))
     assert RATES.first_stage == 0
+
+
+def test_pairs_are_prepared_first(work, tmp_path, monkeypatch):
+    """A list of pairs or a file of them; a second call finds them prepared and asks the surrogate for nothing."""
+    asked = []
+
+    def surrogate(*, max_length):
+        asked.append(max_length)
+        return lambda texts: stub_vectors(list(texts))
+
+    monkeypatch.setattr(training_data, "minilm", surrogate)
+    pairs = stub_pairs(60)
+    with (tmp_path / "pairs.jsonl").open("w") as file:
+        for pair in pairs:
+            row = {"query": pair.query, "document": pair.document, "source": pair.source, "domain": pair.domain}
+            file.write(json.dumps(row | {"parent": pair.parent}) + "\n")
+    run = config(work / "start", phase(2), prepare=PrepareConfig(max_length=32))
+    for name, data in (("list", pairs), ("file", tmp_path / "pairs.jsonl")):
+        train(data, run, tmp_path / name, held_out=stub_pairs(90)[60:])
+        train(data, run, tmp_path / name, held_out=stub_pairs(90)[60:])
+    assert asked == [32] * 4  # data and held-out data of both runs
+    assert same_weights(tmp_path / "list", tmp_path / "file")
+    log = rows(tmp_path / "list")
+    assert next(row for row in log if row["update"] == "0")["own_ndcg"]
+    agreeing = config(work / "start", phase(1, filter=FilterConfig(rule="agreement")))
+    train(pairs, agreeing, tmp_path / "agreeing")
+    assert (tmp_path / "agreeing" / "prepared" / "lexical_query_words.npy").exists()
