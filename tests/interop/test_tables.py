@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import WORDS
 
@@ -53,6 +53,7 @@ def embedder(tiny_model: CDEModel) -> ContextualEmbedder:
     return ContextualEmbedder(tiny_model, Context.null(tiny_model))
 
 
+@settings(max_examples=40)
 @given(some_records)
 def test_there_and_back(given: list[Record]) -> None:
     assert list(records(to_frame(given))) == given
