@@ -296,6 +296,11 @@ def test_tasks_are_found_by_name() -> None:
     }
 
 
+def test_without_network_a_task_by_name_is_one_sentence(tiny_model: CDEModel) -> None:
+    with pytest.raises(CorpusError, match=r"SciFact: its data is not in the cache .*Run once with network"):
+        sweep(find_tasks(["SciFact"]), model=tiny_model)
+
+
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("cde_rag.evaluation.mteb")]:
         monkeypatch.delitem(sys.modules, name)

@@ -12,6 +12,7 @@ from mteb.abstasks import AbsTask
 from mteb.cache import ResultCache
 from mteb.results import TaskResult
 
+from cde_rag.errors import CorpusError
 from cde_rag.evaluation.mteb.model import CDEForMTEB
 from cde_rag.evaluation.mteb.prefixes import task_prefixes
 from cde_rag.evaluation.report import table
@@ -142,6 +143,7 @@ def sweep(
 
     Raises:
         ContextError: The model expects another number of context documents.
+        CorpusError: A task's data is neither here nor to be had.
         ModelError: No such model.
         ValueError: No task or no seed.
     """
@@ -155,7 +157,7 @@ def sweep(
         found: list[float] = []  # in an order in which prefixes seldom change: a change loads the model again
         for seed in seeds:
             encoder.reseed(seed)
-            found.append(float(_score(encoder, tasks[place], cache, batch_size).get_score()))
+            found.append(_score(encoder, tasks[place], cache, batch_size))
             if on_progress is not None:
                 done = len(scores) * len(seeds) + len(found)
                 on_progress(SweepProgress(done, len(tasks) * len(seeds), tasks[place].metadata.name, seed))
@@ -176,19 +178,33 @@ def sweep(
     )
 
 
-def _score(encoder: CDEForMTEB, task: AbsTask, cache: ResultCache | None, batch_size: int) -> TaskResult:
+def _score(encoder: CDEForMTEB, task: AbsTask, cache: ResultCache | None, batch_size: int) -> float:
     """Score one task, unless its result is in the cache; one of other data of that name is scored again."""
-    for overwrite in ("only-missing", "always"):
-        task.rng_state, task.np_rng = Random(task.seed), np.random.default_rng(task.seed)
-        (result,) = mteb.evaluate(
-            cast(Any, encoder),
-            task,
-            co2_tracker=False,
-            cache=cache,
-            overwrite_strategy=overwrite,
-            encode_kwargs={"batch_size": batch_size, "show_progress_bar": False},
-            show_progress_bar=False,
-        ).task_results
-        if result.dataset_revision == task.metadata.revision:
-            break
-    return result
+    try:
+        result = _result(encoder, task, cache, batch_size, "only-missing")
+        if result.dataset_revision != task.metadata.revision:
+            result = _result(encoder, task, cache, batch_size, "always")
+    except OSError as error:
+        if task.data_loaded:
+            raise
+        raise CorpusError(
+            f"{task.metadata.name}: its data is not in the cache and could not be downloaded ({error}). Run once with "
+            "network, or give a folder in BEIR's layout."
+        ) from error
+    return float(result.get_score())
+
+
+def _result(
+    encoder: CDEForMTEB, task: AbsTask, cache: ResultCache | None, batch_size: int, overwrite: str
+) -> TaskResult:
+    task.rng_state, task.np_rng = Random(task.seed), np.random.default_rng(task.seed)  # the same under each context
+    found = mteb.evaluate(
+        cast(Any, encoder),
+        task,
+        co2_tracker=False,
+        cache=cache,
+        overwrite_strategy=overwrite,
+        encode_kwargs={"batch_size": batch_size, "show_progress_bar": False},
+        show_progress_bar=False,
+    )
+    return found.task_results[0]
