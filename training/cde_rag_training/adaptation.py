@@ -60,7 +60,7 @@ class AdaptationConfig:
     encoder_rate: float = 2e-5
     context_rate: float = 1e-4
     gate_rate: float = 1e-3
-    shares: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)  # of the training, that the development part chooses from
+    shares: tuple[float, ...] = (0.3, 0.6, 1.0)  # of the training, that the development part chooses from
     mini_batch_size: int = 32  # texts per forward pass
     seed: int = 0
 

@@ -8,7 +8,7 @@ from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.stores.base import Record
 from cde_rag_training.corpus_pairs import Asked, PairReport, ask, report, without_repeated
 from cde_rag_training.development import part
-from cde_rag_training.parts import Parts, hold_out, retrieval_set
+from cde_rag_training.parts import DEVELOPMENT, TEST, Parts, hold_out, retrieval_set
 from cde_rag_training.sections import Section, sampled, sections, whole_records
 from cde_rag_training.supplied_queries import read_supplied
 
@@ -18,8 +18,8 @@ class MaterialConfig:
     """How much of a corpus is looked at. All ours."""
 
     records: int = 8_000  # at most; parents whole
-    documents: int = 2_000  # that the test queries are asked over, at most
-    development_documents: int = 1_000  # that the development queries are asked over, at most
+    documents: int = 1_000  # that the test queries are asked over, at most
+    development_documents: int = 500  # that the development queries are asked over, at most
     seed: int = 0  # of the sample, the keywords, and what is kept apart
 
 
@@ -72,7 +72,7 @@ def material(
         dropped |= reasons
     parts = hold_out(asked, only="supplied" if queries else None, seed=config.seed)
     shown = _shown(found, [] if queries else asked)
-    test = part(retrieval_set(name, parts.test, shown), documents=config.documents, queries=len(parts.test))
+    test = part(retrieval_set(name, parts.test, shown), documents=config.documents, queries=TEST[1])
     kinds = {one.query: one.kind for one in parts.test}
     return Material(
         parts=parts,
@@ -80,7 +80,7 @@ def material(
         development=part(
             retrieval_set(name, parts.development, shown),
             documents=config.development_documents,
-            queries=len(parts.development),
+            queries=DEVELOPMENT[1],
         ),
         test=test,
         kinds=tuple(kinds[query] for query in test.queries),

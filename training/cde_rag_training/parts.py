@@ -9,8 +9,8 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag_training.corpus_pairs import Asked
 from cde_rag_training.sections import place_of
 
-DEVELOPMENT = (0.1, 300)  # share of the queries, and how many at most
-TEST = (0.2, 500)
+DEVELOPMENT = (0.1, 200)  # share of the queries, and how many at most
+TEST = (0.2, 400)
 FEWEST = {"training": 64, "development": 16, "test": 32}
 
 
