@@ -1,7 +1,7 @@
 """Training pairs: a query, the document that answers it, and where both come from."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -62,12 +62,3 @@ def per_source(pairs: Iterable[Pair], limits: Mapping[str, int]) -> list[Pair]:
                 count += len(groups[group])
         chosen += [pair for group, members in groups.items() if group in kept for pair in members]
     return chosen
-
-
-def parents_of(pairs: Sequence[Pair]) -> dict[tuple[str, str], list[int]]:
-    """Positions of the pairs of each (domain, parent), in the order given; pairs without a parent are left out."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for position, pair in enumerate(pairs):
-        if pair.parent:
-            groups.setdefault((pair.domain, pair.parent), []).append(position)
-    return groups
