@@ -36,7 +36,7 @@ def test_another_name_changes_nothing(run, collection: Path, tmp_path: Path):
 
 
 def test_damage_is_found_before_the_engine_reads_it(run, collection: Path):
-    path = next(path for path in (collection / "shard").rglob("segment.json"))
+    path = next(path for path in collection.rglob("segment.json"))
     path.write_bytes(path.read_bytes()[:-1])
     assert "segment.json" in run("verify", collection, code=1).stdout
     assert "segment.json" in run("search", collection, "river", code=1).stderr
@@ -45,7 +45,7 @@ def test_damage_is_found_before_the_engine_reads_it(run, collection: Path):
 def test_another_process_is_told(run, collection: Path):
     store = QdrantEdgeStore(collection)
     assert store.count() == 20
-    command = [sys.executable, "-m", "cde_rag.cli", "verify", str(collection)]
+    command = [sys.executable, "-c", "from cde_rag.cli import app; app()", "verify", str(collection)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert "only process that uses it" in done.stderr

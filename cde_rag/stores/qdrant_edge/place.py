@@ -55,7 +55,7 @@ class Place:
             StoreError: Another process uses it, or the folder cannot be written.
         """
         with self._changing:
-            if self._process != os.getpid():
+            if self._engine is not None and self._process != os.getpid():
                 hint = "Close it before the fork, and open it in one process."
                 raise StoreError(f"{self.folder}: expected the process that opened it, found a fork of it. {hint}")
             check_folder(self.folder)
@@ -66,6 +66,7 @@ class Place:
                 hint = "Close it there; what several processes need is kept on a server, or by FAISS"
                 taken = f"{self.folder}: expected to be the only process that uses it, found another at work. {hint}"
                 self._lock.enter_context(locked(self.folder / LOCK, taken))
+                self._process = os.getpid()
             self._users.add(user)
 
     def open(self, user: int) -> Engine:

@@ -138,6 +138,7 @@ class QdrantEdgeStore(PointStore):
         """See `Store.verify`. Files are compared with their checksums where nobody has the store open yet."""
         with self._turns.reading(), self._errors():
             manifest = self._load()
+            self._place.lock(self._user)
             shard = generations.shard_of(self._folder, manifest)
             damage = [] if self._place.is_open else list(broken_seals(shard, self._place.sealed))
             return damage or list(self._damage(manifest, shard.name))
