@@ -117,7 +117,8 @@ def _surrogate(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, S
 
 
 def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrogate") -> "list[Pair]":
-    from cde_rag_training.duplicates import DuplicateConfig, read_evaluation, without_near_duplicates
+    from cde_rag_training.duplicates import read_evaluation, without_near_duplicates
+    from cde_rag_training.near_duplicates import DuplicateConfig
 
     sets = [read_evaluation(folder) for folder in against]
     found = without_near_duplicates(pairs, DuplicateConfig(), surrogate=embed, against=sets)
