@@ -11,14 +11,7 @@ from jaxtyping import Float16, Float32, Int64
 
 from cde_rag.artifact import write_durably
 from cde_rag_training.archive import pack, unpacked
-from cde_rag_training.array_folder import (
-    check_files,
-    damaged,
-    manifest_of,
-    open_array,
-    seal,
-    write_array,
-)
+from cde_rag_training.array_folder import check_files, damaged, manifest_of, open_array, seal, write_array
 from cde_rag_training.layout import LAYOUT, LEXICAL, check_layout
 from cde_rag_training.lexical import LexicalPairs
 from cde_rag_training.tokens import TokenRows
