@@ -3,7 +3,7 @@
 All readings embed the same texts of a corpus, each given its own context of the same corpus and seed. Run with:
 python benchmarks/two_way.py MODEL FOLDER [--limit 200] [--context-size 64 128 256] [--json], where MODEL is a hub id or
 folder of a two-way model, or random:v1 or random:v2 for random weights of the published sizes, and FOLDER is in the
-layout of BEIR. With random weights only the seconds mean something: their attention is nearly even.
+layout of BEIR. With random weights only the seconds mean something.
 """
 
 import argparse
