@@ -13,7 +13,7 @@ from cde_rag.errors import require
 
 BANDS, ROWS = 42, 3  # a pair of texts with Jaccard 0.5 shares a band with probability 1 − (1 − 0.5³)⁴² = 0.996
 DOUBT = 0.18  # of an estimate by 126 hashes: four standard deviations at Jaccard 0.5
-BLOCK = 1 << 16  # candidates verified at a time
+BLOCK = 1 << 16  # candidates verified at a time: their numbers have 16 bits
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying modulo 2⁶⁴ loses nothing
 
 
@@ -23,7 +23,7 @@ class Shingled:
 
     Attributes:
         starts: Where the n-grams of each text start, and the end of the last.
-        shingles: 64 bits of each different n-gram of a text, ascending; two n-grams share them once in 10¹⁹.
+        shingles: 64 bits of each different n-gram of a text, ascending; 48 are compared (chance: one in 10¹⁴).
         signatures: MinHash; two texts agree in about as great a share of them as their Jaccard index.
     """
 
@@ -146,8 +146,8 @@ def _jaccard(one: Shingled, other: Shingled, found: Int64[np.ndarray, "found 2"]
     for texts, rows in ((one, found[:, 0]), (other, found[:, 1])):
         pair, place = _expanded(np.diff(texts.starts)[rows])
         sides.append((pair, texts.shingles[texts.starts[rows][pair] + place]))
-    # An n-gram together with its pair is one number, so that one intersection counts for all pairs.
-    names = [shingles + pair.astype(np.uint64) * MULTIPLIER for pair, shingles in sides]
-    sizes = [np.bincount(pair, minlength=len(found)) for pair, _ in sides]
-    shared = np.bincount(sides[0][0][np.isin(*names, assume_unique=True)], minlength=len(found))
-    return shared / (sizes[0] + sizes[1] - shared)
+    # A pair's number and 48 bits of an n-gram are one number, which stands twice where both texts have the n-gram.
+    names = [pair.astype(np.uint64) << np.uint64(48) | shingles >> np.uint64(16) for pair, shingles in sides]
+    both = np.sort(np.concatenate(names))
+    shared = np.bincount((both[1:][both[1:] == both[:-1]] >> np.uint64(48)).astype(np.int64), minlength=len(found))
+    return shared / (sum(np.bincount(pair, minlength=len(found)) for pair, _ in sides) - shared)
