@@ -17,7 +17,7 @@ from cde_rag_training.corpora import Corpora
 from cde_rag_training.first_vectors import FirstStageVectors
 from cde_rag_training.gradients import Figures, Gradients
 from cde_rag_training.guard import ContextGuard, enough_memory, not_finite
-from cde_rag_training.held_out import Retrieval, RetrievalRows, mean_of, retrieval
+from cde_rag_training.held_out import RetrievalRows, mean_of, retrieval
 from cde_rag_training.logs import Board, Log
 from cde_rag_training.mini_batches import Cutter
 from cde_rag_training.objective import Objective, Teacher
@@ -87,7 +87,6 @@ class Trainer:
             self._optimiser.restore(part_of(state, OPTIMISER))
             if self._average is not None:
                 self._average.restore(part_of(state, AVERAGE))
-        self.retrieval: dict[str, Retrieval] = {}
 
     def _new_average(self) -> WeightAverage | None:
         named = {name: value for group in self._optimiser.groups for name, value in group.parameters.items()}
@@ -120,7 +119,7 @@ class Trainer:
         """
         started = time.monotonic() - self._progress.seconds
         if self._progress.update == 0:
-            self._evaluate({"phase": self.phase.name, "update": 0})
+            self._report({"phase": self.phase.name, "update": 0})
         with tqdm(
             total=self.phase.schedule.updates or None,
             initial=self._progress.update,
@@ -167,7 +166,7 @@ class Trainer:
         rates = {f"{part}_rate": rate for part, rate in self._optimiser.rates(factor).items()}
         speed = float(row["tokens"]) / max(time.monotonic() - begun, 1e-9)
         row |= {"phase": self.phase.name, "update": number, "norm": norm, "seconds": now, "tokens_per_second": speed}
-        self._evaluate(row | rates | self._stages.figures())
+        self._report(row | rates | self._stages.figures())
         if isinstance(gain := row.get("null_gain", row.get("foreign_gain")), float):
             self._guard.look(gain, number)
         self._show(bar, float(row["loss"]), speed)
@@ -208,16 +207,14 @@ class Trainer:
         elsewhere = (other for other in apart if self._prepared.sources[other.pairs[0]] != source)
         return next(elsewhere, apart[0] if apart else None)
 
-    def _evaluate(self, row: dict[str, float | int | str]) -> None:
+    def _report(self, row: dict[str, float | int | str]) -> None:
         """Add the held-out figures where they are due, and write the row."""
         every, last = self._evaluation.every, self._share() >= 1
         if self._run.held_out is not None and every and (last or self._progress.update % every == 0):
             self._stages.network.eval()
             if rank() == 0:
-                self.retrieval = retrieval(
-                    self._stages, *self._run.held_out, mini_batch_size=self._machine.mini_batch_size
-                )
-                figures = mean_of(self.retrieval)._asdict()
+                size = self._machine.mini_batch_size
+                figures = mean_of(retrieval(self._stages, *self._run.held_out, mini_batch_size=size))._asdict()
                 row |= {f"{name}_ndcg": value for name, value in figures.items() if not math.isnan(value)}
         elif self._progress.update == 0:
             return
@@ -241,7 +238,8 @@ class Trainer:
             tensors |= {f"{OPTIMISER}{name}": value for name, value in self._optimiser.state()}
             if self._average is not None:
                 tensors |= {f"{AVERAGE}{name}": value for name, value in self._average.weights.items()}
-        self._progress = replace(self._progress, log_bytes=self._run.log.keep(), gains=self._guard.gains)
+        gains = () if finished else self._guard.gains
+        self._progress = replace(self._progress, log_bytes=self._run.log.keep(), gains=gains)
         self._run.state_file.write(State(self._progress, tensors))
 
 

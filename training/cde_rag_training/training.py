@@ -9,6 +9,7 @@ from typing import Any
 
 from safetensors.torch import save
 from torch import nn
+from tqdm import tqdm
 
 from cde_rag.artifact import write_durably
 from cde_rag.errors import CorpusError
@@ -102,7 +103,7 @@ def train(
         teaching = None if known is None else _stages(start._replace(network=known), device, config)
         state = file.read()
         if state is None and start.new_first_stage:
-            _teach_first_stage(stages, sets[0], config, output)
+            _teach_first_stage(stages, sets[0], config, output, bar=progress)
         adapters = _adapters(stages, config)
         state = _resumed(start, state)
         run = Run(
@@ -197,7 +198,7 @@ def _board(config: TrainingConfig, output: Path, done: Progress) -> Board | None
     return Board(output, first=done.earlier_updates + done.update)
 
 
-def _teach_first_stage(stages: Stages, prepared: Prepared, config: TrainingConfig, output: Path) -> None:
+def _teach_first_stage(stages: Stages, prepared: Prepared, config: TrainingConfig, output: Path, *, bar: bool) -> None:
     if prepared.document_vectors.shape[1] != stages.dim:
         raise CorpusError(
             f"{prepared.folder}: expected surrogate embeddings of {stages.dim} dimensions, which the new first stage "
@@ -205,8 +206,14 @@ def _teach_first_stage(stages: Stages, prepared: Prepared, config: TrainingConfi
         )
     rows = [stages.first_ids(prepared.texts[row]) for row in prepared.documents.tolist()]
     targets = prepared.document_vectors[:].astype("float32")
-    with first_one_first():
-        distil_first_stage(stages, rows, targets, config.start.distillation, output, seed=config.seed)
+    chosen = config.start.distillation
+    with first_one_first(), tqdm(total=chosen.updates, desc="first stage", unit="update", disable=not bar) as shown:
+
+        def log(update: int, cosine: float) -> None:
+            shown.set_postfix_str(f"cosine {cosine:.3f}", refresh=False)
+            shown.update(update - shown.n)
+
+        distil_first_stage(stages, rows, targets, chosen, output, seed=config.seed, log=log)
 
 
 def _phase(run: Run, stages: Stages, teaching: Stages | None, prepared: Prepared, state: State) -> Progress:
