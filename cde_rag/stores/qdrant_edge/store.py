@@ -193,7 +193,7 @@ class QdrantEdgeStore(PointStore):
         yield from generations.damaged_contexts(self._folder, manifest)
         try:
             points = self._points
-            found, count = len(list(points.in_order())), points.count()
+            found, count = sum(1 for _ in points.in_order()), points.count()
         except StoreError as error:
             yield Damage(shard, str(error))
             return
