@@ -22,7 +22,7 @@ from cde_rag_training.lexical import lexical_pairs
 from cde_rag_training.pairs import Pair
 from cde_rag_training.preparation import PrepareConfig, prepare
 from cde_rag_training.prepared import Prepared
-from cde_rag_training.queries import without_parent
+from cde_rag_training.queries import KeywordQueries, without_parent
 
 TOKENIZER = TextTokenizer(tiny_tokenizer())
 CONFIG = PrepareConfig(max_length=24, surrogate="stub", clusters=replace(LAPTOP, size=8), coarse_size=40)
@@ -263,3 +263,10 @@ def test_bad_pairs_and_bad_vectors(tmp_path):
     with pytest.raises(CDEError, match="Expected finite vectors of the surrogate, found others for the text"):
         made(tmp_path, stub_pairs(3), surrogate=lambda texts: np.full((len(texts), 4), np.nan, dtype=np.float32))
     assert not (tmp_path / MANIFEST).exists()
+
+
+def test_keywords_are_whole_words():
+    document = "Türkiye sells 3rd x-ray café machines over __init__ and snake_case"
+    drawn = KeywordQueries([document]).draw(document, np.random.default_rng(0))
+    assert drawn is not None
+    assert set(drawn.split()) <= {"türkiye", "sells", "x-ray", "café", "machines", "over", "and", "snake_case"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]+")
+_WORD = re.compile(r"\b[^\W\d_][\w-]+")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
