@@ -59,8 +59,10 @@ def test_prefixes_change_with_the_task_and_back(encoder, folder):
     corpus = Dataset.from_list([{"id": str(place), "text": text} for place, text in enumerate(TEXTS)])
     retrieval = task("Retrieval")
     own = ContextualEmbedder.from_corpus(TEXTS, model=CDEModel.from_pretrained(folder, device="cpu", dtype="float32"))
+    meta = encoder.mteb_model_meta
     for _ in range(2):
         encoder.encode([{"text": TEXTS}], task_metadata=task("STS"), **AT)
+        assert encoder.mteb_model_meta == meta  # or results would not be found again
         encoder.index(corpus, task_metadata=retrieval, encode_kwargs={}, **AT)
         assert encoder.embedder.fingerprint == own.fingerprint
         queries = encoder.encode(

@@ -32,8 +32,8 @@ _PUBLISHED: dict[str, dict[str, Any]] = {  # their cards on the hub
 _UNKNOWN: dict[str, Any] = {"languages": None, "license": None, "open_weights": None}
 
 
-def model_meta(model: CDEModel, *, context_size: int, seed: int) -> ModelMeta:
-    """A model's entry; MTEB keeps results of another context size, seed or reading apart.
+def model_meta(model: CDEModel, *, context_size: int) -> ModelMeta:
+    """A model's entry; MTEB keeps results of another context size or reading apart.
 
     Bundled models are called `cde-rag/<name>`, folders `local/<name>`; their revision is that of their weights.
     """
@@ -64,7 +64,6 @@ def model_meta(model: CDEModel, *, context_size: int, seed: int) -> ModelMeta:
             "attention": identity.attention,
             "semantics": identity.semantics,
             "context_size": context_size,
-            "seed": seed,
         },
         **facts,
     )

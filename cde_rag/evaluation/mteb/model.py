@@ -62,6 +62,7 @@ class CDEForMTEB:
             model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device, dtype=dtype)
         )
         self.context_size = context_size_for(self.model, context_size)
+        self._meta = model_meta(self.model, context_size=self.context_size)  # of the model as given, whatever the task
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -85,7 +86,8 @@ class CDEForMTEB:
     @property
     def mteb_model_meta(self) -> ModelMeta:
         """What MTEB writes down about the model."""
-        return model_meta(self.model, context_size=self.context_size, seed=self.seed)
+        settings = {**(self._meta.experiment_kwargs or {}), "seed": self.seed}
+        return self._meta.model_copy(update={"experiment_kwargs": settings})
 
     def index(
         self,
