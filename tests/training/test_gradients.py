@@ -236,6 +236,21 @@ def test_transformed_documents_are_read_as_they_are_shown(prepared, tmp_path):
     assert abs(frozen.total - plain.total) > 1e-4
 
 
+def test_bf16_is_for_products_only(prepared):
+    """The weights and their gradients stay float32; the loss and its gradients are nearly the same."""
+    batch = batch_of(prepared, siblings=False)
+    exact, expected = gradients_of(prepared, batch)
+    network = tiny_network().requires_grad_()
+    stages = stages_of(network, TextTokenizer(tiny_tokenizer()), device="cpu", precision="bfloat16")
+    figures, found = gradients_of(prepared, batch, stages=stages)
+    assert figures.total != exact.total
+    assert figures.total == pytest.approx(exact.total, rel=2e-2)
+    for name, gradient in expected.items():
+        if gradient is not None and gradient.norm() > 1e-2:
+            assert found[name].dtype == torch.float32, name
+            assert F.cosine_similarity(found[name].flatten(), gradient.flatten(), dim=0) > 0.98, name
+
+
 def test_losses_under_other_contexts(prepared):
     """Those of the same texts in a batch that has that context from the beginning."""
     batch = batch_of(prepared, siblings=False)

@@ -1,20 +1,28 @@
-"""Training starts exactly at all-MiniLM-L6-v2, under every context."""
+"""Training starts exactly at all-MiniLM-L6-v2, or another BERT, under every context."""
 
 import gzip
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from prepared_stub import prepared_stub
+from safetensors.torch import save_file
+from tiny import tiny_network, tiny_tokenizer
+from tiny_run import config
 
-from cde_rag import Context, ContextualEmbedder
+from cde_rag import Context, ContextualEmbedder, ModelError
 from cde_rag.embedder import fit
 from cde_rag.model import CDEModel
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.sampling import Sample
-from cde_rag_training.start import bert_tokenizer, from_bert
+from cde_rag_training.config import DistillationConfig, StartConfig
+from cde_rag_training.start import BERT_LAYER, bert_tokenizer, from_bert, load_start
 from cde_rag_training.surrogate import minilm_folder
+from cde_rag_training.training import train
 
 
 @pytest.mark.slow
@@ -34,3 +42,59 @@ def test_start_is_minilm(shared_data):
         assert (vectors * expected).sum(axis=1).min() > 0.9999
     cosines = (model.first_stage(texts) * np.asarray(expected)).sum(axis=1)
     assert cosines.max() < 0.9  # the first stage is another, smaller network, which has to be taught
+
+
+def bert_folder(folder):
+    """The tiny model's second stage as a BERT checkpoint under Hugging Face's keys."""
+    folder.mkdir()
+    network = tiny_network()
+    ours, config = network.state_dict(), network.config
+    state = {
+        "embeddings.word_embeddings.weight": ours["embeddings.word.weight"],
+        "embeddings.position_embeddings.weight": ours["embeddings.position.weight"],
+        "embeddings.token_type_embeddings.weight": torch.zeros(2, config.dim),
+        "embeddings.LayerNorm.weight": ours["embeddings.norm.weight"],
+        "embeddings.LayerNorm.bias": ours["embeddings.norm.bias"],
+    }
+    for number in range(config.layers):
+        for kind in ("weight", "bias"):
+            layer = f"second_stage.layers.{number}."
+            for theirs, mine in BERT_LAYER.items():
+                state[f"encoder.layer.{number}.{theirs}.{kind}"] = ours[f"{layer}{mine}.{kind}"]
+            parts = ours[f"{layer}query_key_value.{kind}"].chunk(3)
+            for name, part in zip(("query", "key", "value"), parts, strict=True):
+                state[f"encoder.layer.{number}.attention.self.{name}.{kind}"] = part.clone()
+    save_file(state, folder / "model.safetensors")
+    sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 64}
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}))
+    (folder / "tokenizer.json").write_text(tiny_tokenizer())
+    return folder
+
+
+def test_a_bert_becomes_a_model(tmp_path):
+    """Its first stage is taught the surrogate's vectors before anything else; an interrupted run knows that it was."""
+    start = StartConfig(model=str(bert_folder(tmp_path / "bert")), name="made", max_length=32)
+    run = replace(config(tmp_path), start=replace(start, distillation=DistillationConfig(updates=80, rate=1e-2)))
+    loaded = load_start(run.start, seed=0)
+    assert loaded.new_first_stage
+    assert (loaded.network.config.name, loaded.network.config.max_length) == ("made", 32)
+    for name, value in tiny_network().state_dict().items():
+        if name.startswith("second_stage.layers."):
+            assert torch.equal(loaded.network.state_dict()[name], value), name
+    prepared = prepared_stub(tmp_path / "prepared")
+    model = CDEModel.from_pretrained(train(prepared, run, tmp_path / "run"), dtype="float32")
+    texts = [prepared.text(row).replace("[CLS] ", "").replace(" [SEP]", "") for row in prepared.documents.tolist()]
+    cosines = (model.first_stage(texts) * prepared.document_vectors).sum(axis=1)
+    untaught = CDEModel(loaded.network, loaded.tokenizer, "0" * 64, device="cpu", dtype="float32")
+    assert cosines.mean() > (untaught.first_stage(texts) * prepared.document_vectors).sum(axis=1).mean() + 0.1
+    taught = (tmp_path / "run" / "distillation.safetensors").read_bytes()
+    train(prepared, run, tmp_path / "run")
+    assert (tmp_path / "run" / "distillation.safetensors").read_bytes() == taught
+
+
+def test_a_bert_without_its_sizes_is_named(tmp_path):
+    folder = bert_folder(tmp_path / "bert")
+    (folder / "config.json").write_text('{"model_type": "bert", "vocab_size": 64}')
+    with pytest.raises(ModelError, match=r"expected the sizes of a BERT .* 'hidden_size'"):
+        load_start(StartConfig(model=str(folder)), seed=0)

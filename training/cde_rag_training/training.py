@@ -229,7 +229,7 @@ def _phase(run: Run, stages: Stages, teaching: Stages | None, prepared: Prepared
 
 
 def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], done: Progress) -> None:
-    folder, network = run.output / MODEL, stages.network.cpu()
+    folder, network = run.output / MODEL, stages.network
     if isinstance(network, TwoStage):
         checkpoints.write(folder, network, start.tokenizer.serialised)
     else:
