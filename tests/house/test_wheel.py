@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cde_rag
+from cde_rag_training.presets import PRESETS, preset_text
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLED = ROOT / "cde_rag/model/bundled/cde-mini-0"
@@ -47,9 +48,15 @@ def test_the_bundled_model_is_there_to_the_byte_and_small(wheel: zipfile.ZipFile
     assert sum(path.stat().st_size for path in BUNDLED.iterdir()) <= 35e6
 
 
-def test_the_command(wheel: zipfile.ZipFile) -> None:
+def test_the_commands(wheel: zipfile.ZipFile) -> None:
     entry_points = wheel.read(f"cde_rag-{cde_rag.__version__}.dist-info/entry_points.txt").decode()
     assert "cde-rag = cde_rag.cli:app" in entry_points
+    assert "cde-rag-train = cde_rag_training.cli:app" in entry_points
+
+
+def test_the_recipes(wheel: zipfile.ZipFile) -> None:
+    for name in PRESETS:
+        assert wheel.read(f"cde_rag_training/presets/{name}.toml").decode() == preset_text(name)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_a_bad_pair_is_named(run: Run, pairs: Path, model: Path, tmp_path: Path,
     pairs.write_text("\n".join([lines[0], json.dumps(row), *lines[1:]]))
     options = ("--output", tmp_path / "p", "--start", model, "--surrogate", "tfidf", "--keep-duplicates")
     assert expected in one_sentence(run("prepare", pairs, *options, code=1))
-    assert "Skipped 1 bad rows" in run("prepare", pairs, *options, "--skip-bad").stderr
+    assert "Skipped 1 bad ones" in run("prepare", pairs, *options, "--skip-bad").stderr
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 import csv
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
+from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
     from cde_rag_training.corpus_pairs import PairReport
@@ -71,8 +73,11 @@ def adapt(
         queries=queries,
         name=", ".join(sources),
     )
+    tell_skipped(reader.skipped, reader.reports)
     _tell_pairs(found.pairs)
     if dry_run:
+        if as_json:
+            print_json(asdict(found.pairs))
         return
     from cde_rag_training.adaptation import AdaptationConfig
     from cde_rag_training.adaptation import adapt as run

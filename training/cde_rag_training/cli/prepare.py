@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line, print_json, printable
+from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
     from cde_rag_training.duplicates import SetReport
@@ -98,10 +99,7 @@ def prepare(
 
 def _read(reader: "PairReader") -> "list[Pair]":
     pairs = list(reader)
-    if reader.skipped:
-        typer.echo(f"Skipped {reader.skipped} bad rows:", err=True)
-        for line in reader.reports:
-            typer.echo(printable(f"  {line}"), err=True)
+    tell_skipped(reader.skipped, reader.reports)
     return pairs
 
 

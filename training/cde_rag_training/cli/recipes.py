@@ -1,12 +1,13 @@
-"""How every command takes a recipe."""
+"""What commands share: how they take a recipe, and how they tell what was passed over."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cde_rag.cli.output import printable
 from cde_rag.errors import CDEError
 
 if TYPE_CHECKING:
@@ -48,3 +49,11 @@ def settings_told() -> Generator[None, None, None]:
         yield
     except ValueError as error:
         raise error if isinstance(error, CDEError) else CDEError(str(error)) from error
+
+
+def tell_skipped(count: int, reports: Sequence[str]) -> None:
+    """Say on stderr how many rows or records were passed over, and the first of them."""
+    if count:
+        typer.echo(f"Skipped {count} bad ones:", err=True)
+        for line in reports:
+            typer.echo(printable(f"  {line}"), err=True)
