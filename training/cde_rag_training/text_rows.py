@@ -67,7 +67,9 @@ def rows_of(pairs: Sequence[Pair], *, keyword_views: int, sentence_views: int, s
         "queries": _integers([row(pair.query) for pair in pairs]),
         "documents": _integers([row(pair.document) for pair in pairs]),
         "titles": _integers([row(pair.parent) if pair.parent else NONE for pair in pairs]),
-        "hard_negatives": _integers([some + [NONE] * (width - len(some)) for some in negatives]).reshape(len(pairs), width),
+        "hard_negatives": _integers([some + [NONE] * (width - len(some)) for some in negatives]).reshape(
+            len(pairs), width
+        ),
         "sources": sources,
         "domains": domains,
         "parents": parents,
