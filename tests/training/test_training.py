@@ -31,6 +31,7 @@ from cde_rag_training.held_out import Retrieval
 from cde_rag_training.logs import COLUMNS
 from cde_rag_training.packing import PackingConfig
 from cde_rag_training.preparation import PrepareConfig
+from cde_rag_training.prepared import Prepared
 from cde_rag_training.recipe import RecipeError
 from cde_rag_training.training import train
 from cde_rag_training.views import ViewConfig
@@ -407,3 +408,24 @@ def test_pairs_are_prepared_first(work, tmp_path, monkeypatch):
     agreeing = config(work / "start", phase(1, filter=FilterConfig(rule="agreement")))
     train(pairs, agreeing, tmp_path / "agreeing")
     assert (tmp_path / "agreeing" / "prepared" / "lexical_query_words.npy").exists()
+
+
+def test_a_foreign_context_is_of_another_source(work, tmp_path, monkeypatch):
+    """Or, of one source only, holds no document of the batch or its context."""
+    seen, losses_under = [], Gradients.losses_under
+
+    def watched(self, batch, contexts):
+        seen.append((batch, contexts[-1]))
+        return losses_under(self, batch, contexts)
+
+    monkeypatch.setattr(Gradients, "losses_under", watched)
+    one_source = prepared_stub(tmp_path / "one", [replace(pair, source="docs") for pair in stub_pairs()])
+    for prepared in (Prepared.load(work / "prepared"), one_source):
+        seen.clear()
+        train(prepared, config(work / "start", phase(8)), tmp_path / prepared.folder.name / "run")
+        assert len(seen) >= 2
+        for batch, foreign in seen:
+            assert len(foreign.context)
+            assert not set(foreign.context) & {*batch.context, *batch.documents}
+            if prepared is not one_source:
+                assert prepared.sources[foreign.pairs[0]] != prepared.sources[batch.pairs[0]]

@@ -17,7 +17,7 @@ COLUMNS = (
     "corpus",  # what the batch was drawn as
     "loss",  # nats, under the batch's own context
     "null_loss",  # the same batch under the null context; empty between probes
-    "foreign_loss",  # under the context of another corpus
+    "foreign_loss",  # under the context of another source, or what is apart of another batch's
     "null_gain",  # null_loss - loss
     "foreign_gain",  # foreign_loss - loss
     "distillation",  # KL to the teacher, nats

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
@@ -29,7 +30,7 @@ from cde_rag_training.schedule import Schedule
 from cde_rag_training.stages import Stages
 from cde_rag_training.state import Progress, State, StateFile
 
-FOREIGN = 8  # batches that are looked through for one of another source
+FOREIGN = 32  # batches that are looked through for a foreign context
 WEIGHTS, AVERAGE, OPTIMISER = "weights:", "average:", "optimiser:"  # begin the names of a state's tensors
 
 
@@ -186,7 +187,7 @@ class Trainer:
         return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus}
 
     def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
-        """The same batch under the null context and that of another corpus, before the update."""
+        """The same batch under the null context and that of another batch, before the update."""
         every = self._evaluation.probe_every
         if every == 0 or number % every or len(batch.context) == 0:
             return {}
@@ -200,12 +201,17 @@ class Trainer:
         }
 
     def _foreign(self, batch: Batch) -> Batch | None:
-        """A batch with a context of another source; where there is none, one whose context shares no document."""
-        source, shared = self._prepared.sources[batch.pairs[0]], {*batch.context.tolist(), *batch.documents.tolist()}
-        others = (self._batches.batch(self._progress.update + step) for step in range(1, FOREIGN + 1))
-        apart = [other for other in others if len(other.context) and shared.isdisjoint(other.context.tolist())]
-        elsewhere = (other for other in apart if self._prepared.sources[other.pairs[0]] != source)
-        return next(elsewhere, apart[0] if apart else None)
+        """A batch with a context of another source or, failing that, most documents apart from this one's."""
+        source, shared = self._prepared.sources[batch.pairs[0]], np.union1d(batch.context, batch.documents)
+        best: Batch | None = None
+        for step in range(1, FOREIGN + 1):
+            other = self._batches.batch(self._progress.update + step)
+            other = replace(other, context=np.setdiff1d(other.context, shared))
+            if len(other.context) and self._prepared.sources[other.pairs[0]] != source:
+                return other
+            if len(other.context) > (0 if best is None else len(best.context)):
+                best = other
+        return best
 
     def _report(self, row: dict[str, float | int | str]) -> None:
         """Add the held-out figures where they are due, and write the row."""
