@@ -3,14 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from prepared_stub import prepared_stub, stub_pairs
 from tiny import tiny_network, tiny_tokenizer
-from typer.testing import CliRunner, Result
+from training_run import Run, one_sentence
+from typer.testing import CliRunner
 
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag_training.cli import app
@@ -18,7 +18,6 @@ from cde_rag_training.cli.recipes import NAMES
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
 
-Run = Callable[..., Result]
 COMMANDS = "prepare cluster inspect train presets interpolate adapt experiment".split()
 RECIPE = """
 [start]
@@ -44,16 +43,6 @@ updates = {updates}
 [phases.rates]
 encoder = 1e-3
 """
-
-
-@pytest.fixture
-def run() -> Run:
-    def run_command(*arguments: object, code: int = 0) -> Result:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-        assert result.exit_code == code, result.output
-        return result
-
-    return run_command
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +145,6 @@ def test_experiments_are_listed_and_run(run: Run, prepared: Path, tmp_path: Path
     assert "there are difficulty" in run("experiment", "harder", prepared, code=2).output
 
 
-def one_sentence(result: Result) -> str:
-    """The only line of stderr, which is an error."""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("Error: ")
-    return line
-
-
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
@@ -217,3 +199,31 @@ def test_missing_files_and_wrong_usage(run: Run, tmp_path: Path, recipe: Path, p
     assert "not both" in both.output
     assert "there are paper-small" in run("train", prepared, "--preset", "x", "--output", gone, code=2).output
     assert "phases, from 0" in run("inspect", prepared, "--phase", 7, code=2).output
+
+
+def test_pairs_of_one_domain_can_be_trained_on(run: Run, model: Path, recipe: Path, tmp_path: Path):
+    path = tmp_path / "one.csv"
+    rows = [f"{pair.query},{pair.document}" for pair in stub_pairs(60)]
+    path.write_text("\n".join(["query,document", *rows]))
+    options = ("--start", model, "--surrogate", "tfidf", "--max-length", 32, "--keep-duplicates")
+    run("prepare", path, "--output", tmp_path / "prepared", *options)
+    assert Prepared.load(tmp_path / "prepared").domain_names == ("one",)
+    run("train", tmp_path / "prepared", "--config", recipe, "--output", tmp_path / "run")
+
+
+def test_near_duplicates_are_taken_out_and_told(run: Run, pairs: Path, model: Path, tmp_path: Path):
+    lines = pairs.read_text().splitlines()
+    copy = json.loads(lines[0]) | {"query": "a river of credit", "document": json.loads(lines[1])["document"] + " is"}
+    pairs.write_text("\n".join([*lines, json.dumps(copy)]))
+    evaluation = tmp_path / "evaluation"
+    evaluation.mkdir()
+    (evaluation / "corpus.jsonl").write_text(json.dumps({"_id": "1", "text": json.loads(lines[5])["document"]}))
+    (evaluation / "queries.jsonl").write_text(json.dumps({"_id": "1", "text": "a text that nothing else is like"}))
+    options = ("--start", model, "--surrogate", "tfidf", "--max-length", 32, "--against", evaluation)
+    done = run("prepare", pairs, "--output", tmp_path / "p", *options)
+    assert "taken out because of evaluation: " in done.stderr
+    assert "97 pairs, " in done.stderr
+    assert len(Prepared.load(tmp_path / "p")) < 97
+    assert (
+        "--against" in run("prepare", pairs, "--output", tmp_path / "p", *options, "--keep-duplicates", code=2).output
+    )
