@@ -16,7 +16,6 @@ from cde_rag_training.filtering import (
     agreed,
     by_rule,
     duplicates,
-    false_negatives,
     preferred,
     report,
     warn_of_start_model,
@@ -26,25 +25,6 @@ from cde_rag_training.loss import own_hard_negatives, without_in_batch_negatives
 
 def some_scores(queries, documents, seed):
     return torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, size=(queries, documents)).astype("f4"))
-
-
-def test_mask_of_cde_mini_by_eye():
-    documents = torch.eye(4, 4)
-    documents[3] = documents[2]  # a duplicate
-    queries = torch.tensor([[0.6, 0.8, 0, 0], [0.7, 0.714, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0]], dtype=torch.float32)
-    same_query = torch.tensor([0, 1, 2, 3])
-    mask = false_negatives(queries, documents, same_query)
-    # Query 0 scores its own document 0.6 and document 1 0.8, more than the margin above; query 1 likes both alike.
-    assert mask.tolist() == [
-        [False, True, False, False],
-        [False, False, False, False],
-        [False, False, False, True],
-        [False, False, True, False],
-    ]
-    mask = false_negatives(queries, documents, torch.tensor([0, 1, 0, 3]))
-    assert mask[0, 2]
-    assert mask[2, 0]
-    assert not mask.diagonal().any()
 
 
 GOLDEN_RULES = {

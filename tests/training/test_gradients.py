@@ -210,8 +210,11 @@ def test_a_finished_first_stage_is_looked_up(prepared, tmp_path, caching):
 
 
 def test_other_weights_or_texts_are_other_vectors(prepared, tmp_path):
+    """What only the second stage reads with does not matter."""
     first, second = tiny_stages(), tiny_stages()
     second.network.first_stage.down.bias.data += 1
+    first.network.set_attention.latents.data += 1
+    FirstStageVectors(tiny_stages(), prepared, tmp_path, mini_batch_size=4)
     one, other = (FirstStageVectors(each, prepared, tmp_path, mini_batch_size=4) for each in (first, second))
     rows = prepared.documents[:3].tolist()
     assert len(list(tmp_path.iterdir())) == 2

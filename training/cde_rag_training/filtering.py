@@ -89,29 +89,6 @@ def duplicates(
     return _but_own(mask)
 
 
-def false_negatives(
-    queries: Float[Tensor, "pairs dim"],
-    documents: Float[Tensor, "pairs dim"],
-    same_query: Int[Tensor, "pairs"],
-) -> Bool[Tensor, "pairs pairs"]:
-    """Mark the documents that must not serve as negatives for a query, as cde-mini-0 was trained.
-
-    Args:
-        queries: Surrogate embeddings, unit norm.
-        documents: Surrogate embeddings, unit norm; row i belongs to query i.
-        same_query: Equal numbers where two queries are the same text.
-
-    Returns:
-        `mask[i, j]` is true where pair j has the same query as pair i, document j is a duplicate of document i
-        (cosine ≥ 0.95) or scores 0.10 or more above document i for query i. The diagonal is false.
-
-    Source: paper §4.1 eq. 4 with a margin, since the start model is the surrogate: the plain rule would mask, for
-    42 % of the queries, just what is to be learned.
-    """
-    positions = torch.arange(len(documents), device=documents.device)
-    return preferred(queries @ documents.T, margin=MARGIN) | duplicates(same_query, positions, documents)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
     """Which rule is applied beside `duplicates`, which always is. The defaults are ours, design §9."""

@@ -54,7 +54,9 @@ class FirstStageVectors:
 def _digest(stages: Stages, prepared: Prepared, rows: np.ndarray) -> str:
     """Of all that determines the vectors: weights that the first stage reads with, and token ids of the documents."""
     network = stages.network
-    read = {name: value for name, value in network.state_dict().items() if not name.startswith("second_stage.")}
+    read = {
+        name: value for name, value in network.state_dict().items() if name.startswith(("first_stage.", "embeddings."))
+    }
     found = hashlib.sha256(save({name: value.contiguous() for name, value in read.items()}))
     found.update(repr(network.config).encode())
     found.update(rows.tobytes())

@@ -65,6 +65,7 @@ class Gradients:
     ) -> None:
         self._stages, self._cutter, self._objective, self._vectors = stages, cutter, objective, vectors
         self._dropout, self._caching, self._size, self._seed = context_dropout, caching, mini_batch_size, list(seed)
+        self._latest: tuple[Batch, MiniBatches, BatchLoss] | None = None
 
     def add(self, batch: Batch, update: int) -> Figures:
         """Add one update's gradients; of several processes, each those of its own queries' losses.
@@ -87,9 +88,12 @@ class Gradients:
         )
 
     def _cut(self, batch: Batch) -> tuple[MiniBatches, BatchLoss]:
-        size, (process, processes) = len(batch.pairs), (rank(), count())
-        own = slice(process * size // processes, (process + 1) * size // processes)
-        return self._cutter(batch, own), self._objective.of(batch, own)
+        """This process's share of a batch; that of the latest one is kept."""
+        if self._latest is None or self._latest[0] is not batch:
+            size, (process, processes) = len(batch.pairs), (rank(), count())
+            own = slice(process * size // processes, (process + 1) * size // processes)
+            self._latest = batch, self._cutter(batch, own), self._objective.of(batch, own)
+        return self._latest[1:]
 
     def _backward(self, batch: Batch, parts: MiniBatches, dropped: Sequence[bool], loss: Loss) -> Float[Tensor, ""]:
         stages = self._stages

@@ -36,13 +36,7 @@ from cde_rag_training.trainer import WEIGHTS, Run, Trainer, batches_of, part_of
 from cde_rag_training.training_data import Data, opened
 
 MODEL, CARD = "model", "README.md"
-NO_PART_OF_A_RUN = (
-    "machine",
-    "evaluation",
-    "guard",
-    "share",
-    "prepare",
-)  # may change when it goes on; data has a digest
+NO_PART_OF_A_RUN = ("machine", "evaluation", "guard", "share", "prepare")  # settings; the data has a digest of its own
 
 
 def train(
