@@ -1,6 +1,7 @@
 """Pairs from an unlabelled corpus: the query never stands in the text it asks for, and never asks for two texts."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -142,11 +143,23 @@ def test_a_sample_has_whole_parents_in_any_order():
 
 def test_a_retrieval_set_has_an_answer_to_each_query_and_parents_where_they_are_shared():
     asked = [one for one in asked_of(*corpus(6), parent_key="book") if one]
-    data = retrieval_set("pumps", asked[:2], [(one.section.id, one.shown, one.section.parent) for one in asked])
+    data = retrieval_set("pumps", asked[:2], asked, [(one.section.id, one.shown, one.section.parent) for one in asked])
     assert data.queries == ("Pump 0", "Pump 1")
     assert data.judgments == ({"document 0": 1}, {"document 1": 1})
     assert data.corpus.parents == ("b0", "b0", "b0", "b1", "b1", "b1")
     assert not set(data.query_ids) & set(data.corpus.ids)
+
+
+def test_a_query_of_several_documents_stands_in_one_part_and_finds_them_all():
+    asked = [one for one in asked_of(*corpus(240)) if one]
+    double = [replace(one, query=f"query {number // 2}") for number, one in enumerate(asked)]
+    parts = hold_out(double, seed=0)
+    sides = [{one.query for one in part} for part in (parts.training, parts.development, parts.test)]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == 120
+    data = retrieval_set(
+        "pumps", parts.test, double, [(one.section.id, one.shown, one.section.parent) for one in asked]
+    )
+    assert {len(judged) for judged in data.judgments} == {2}
 
 
 def test_supplied_queries_name_a_document_by_id_or_by_text(tmp_path: Path):

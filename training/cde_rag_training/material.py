@@ -72,13 +72,13 @@ def material(
         dropped |= reasons
     parts = hold_out(asked, only="supplied" if queries else None, seed=config.seed)
     shown = _shown(found, [] if queries else asked)
-    test = part(retrieval_set(name, parts.test, shown), documents=config.documents, queries=TEST[1])
+    test = part(retrieval_set(name, parts.test, asked, shown), documents=config.documents, queries=TEST[1])
     kinds = {one.query: one.kind for one in parts.test}
     return Material(
         parts=parts,
         pairs=report(asked, dropped),
         development=part(
-            retrieval_set(name, parts.development, shown),
+            retrieval_set(name, parts.development, asked, shown),
             documents=config.development_documents,
             queries=DEVELOPMENT[1],
         ),

@@ -16,7 +16,7 @@ FEWEST = {"training": 64, "development": 16, "test": 32}
 
 @dataclass(frozen=True)
 class Parts:
-    """Queries in three parts; no parent stands in two.
+    """Queries in three parts; no parent and no query stands in two.
 
     Attributes:
         training: What is learned from.
@@ -55,6 +55,10 @@ def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> P
         else:
             parts[part] += counted
             left[part] -= len(counted)
+    seen = set[str]()
+    for name in ("test", "development", "training"):
+        parts[name] = [one for one in parts[name] if one.query.lower() not in seen]
+        seen |= {one.query.lower() for one in parts[name]}
     for name, fewest in FEWEST.items():
         if len(parts[name]) < fewest:
             counts = ", ".join(f"{len(found)} for {part}" for part, found in parts.items())
@@ -65,17 +69,21 @@ def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> P
     return Parts(parts["training"], parts["development"], parts["test"])
 
 
-def retrieval_set(name: str, asked: Sequence[Asked], shown: Sequence[tuple[str, str, str]]) -> RetrievalSet:
-    """Queries over a corpus; each has the documents that some equal query asks for.
+def retrieval_set(
+    name: str, asked: Sequence[Asked], answers: Sequence[Asked], shown: Sequence[tuple[str, str, str]]
+) -> RetrievalSet:
+    """Queries over a corpus; right for one is every document that it asks for anywhere.
 
     Args:
         name: Of the corpus.
         asked: The queries.
+        answers: All queries of the corpus.
         shown: Id, text and parent of each document, those asked for among them.
     """
-    relevant: dict[str, dict[str, int]] = {}
-    for one in asked:
-        relevant.setdefault(one.query, {})[f"document {one.section.id}"] = 1  # never equal to a query's id
+    relevant: dict[str, dict[str, int]] = {one.query: {} for one in asked}
+    for one in answers:
+        if one.query in relevant:
+            relevant[one.query][f"document {one.section.id}"] = 1  # never equal to a query's id
     sizes = Counter(parent for _, _, parent in shown)
     parents = tuple(parent if sizes[parent] > 1 else None for _, _, parent in shown)
     corpus = Corpus(
