@@ -173,7 +173,7 @@ def recipe_of(config: AdaptationConfig, material: Material, *, minutes: float, n
         phases=(phase,),
         evaluation=EvaluationConfig(every=0, probe_every=0),
         guard=GuardConfig(action="none"),
-        machine=MachineConfig(mini_batch_size=config.mini_batch_size, save_every=20),
+        machine=MachineConfig(mini_batch_size=config.mini_batch_size, gradient_caching=False, save_every=20),
     )
 
 
