@@ -66,6 +66,7 @@ def test_what_is_left_out_keeps_its_default(recipe):
         ("[[phases]]\n[phases.corpora.parents]\npassages = [1]", "passages has 2 entries, found 1"),
         ("[[phases]]\n[phases.schedule]\nupdates = 0", "updates or minutes above 0"),
         ("phases = []", "one phase or more"),
+        ("[[phases]]\n[[phases]]", "phases of different names"),
         ("share = 2", "a share in 0"),
         ("[machine]\nmini_batch_size = 0", "at least 1"),
     ],

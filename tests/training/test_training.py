@@ -93,7 +93,7 @@ def test_a_run_leaves_a_model_a_log_and_a_card(work):
         "| faq | 32 |",
         "| start, mean |",
         '"temperature": 0.1',
-        "| contrastive | 16 |",
+        "| contrastive | 8 |",
     ):
         assert part in card
 

@@ -73,7 +73,7 @@ if __name__ == "__main__":  # a process that can be killed: python tiny_run.py F
     folder, output = map(Path, sys.argv[1:])
     train(
         folder / "prepared",
-        config(folder / "start", phase(8), phase(8, average=0.0)),
+        config(folder / "start", phase(8), phase(8, name="second", average=0.0)),
         output,
         held_out=folder / "held_out",
     )

@@ -44,15 +44,14 @@ def card(
         counts = Counter(prepared.source_names[code] for code in np.asarray(prepared.sources).tolist())
         lines.append(f"Phase *{phase.name}*, {len(prepared)} pairs:")
         lines += ["", "| source | pairs |", "| --- | --- |"]
-        lines += [f"| {source} | {count} |" for source, count in sorted(counts.items())] + [""]
+        lines += [f"| {source} | {count} |" for source, count in sorted(counts.items())]
+        lines += ["", f"Prepared with `{json.dumps(prepared.settings)}`.", ""]
     lines += ["## Training", "", "| phase | updates | loss, first | last | null − own, last | foreign − own, last |"]
     lines += ["| --- | --- | --- | --- | --- | --- |", *(_phase(phase.name, rows) for phase in config.phases), ""]
-    lines += [
-        "Losses in nats, means of ten rows of the log: with another's context, or none, the loss is so much higher."
-    ]
+    lines.append("Losses in nats, means of ten rows of the log; null − own is what the context takes from the loss.")
     if found:
         lines += ["", *_held_out(rows, found)]
-    recipe = {name: value for name, value in asdict(config).items() if name != "machine"}
+    recipe = {name: value for name, value in asdict(config).items() if name not in ("machine", "prepare")}
     lines += ["", "## Recipe", "", "```json", json.dumps(recipe, indent=1), "```", ""]
     return "\n".join(lines)
 

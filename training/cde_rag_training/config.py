@@ -192,6 +192,9 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if not self.phases:
             raise ValueError("Expected one phase or more, found none. Leave phases out for the default one.")
+        names = [phase.name for phase in self.phases]
+        if len(set(names)) < len(names):
+            raise ValueError(f"Expected phases of different names, found {names}. Name each one.")
         if not 0 <= self.share <= 1:
             raise ValueError(f"Expected a share in 0 … 1, found {self.share}.")
 
