@@ -130,6 +130,18 @@ def test_minutes_are_what_is_left_and_are_kept(given: Material, tmp_path: Path):
         adaptation._minutes(config, given, tmp_path / "b", spent=500.0, once=80.0)
 
 
+def test_a_new_first_stage_takes_its_part_of_the_time(given: Material, tmp_path: Path):
+    (tmp_path / "minilm").mkdir()
+    whole = adaptation._minutes(AdaptationConfig(), given, tmp_path, spent=0.0, once=1.0)
+    less = adaptation._minutes(AdaptationConfig(model="minilm"), given, tmp_path / "minilm", spent=0.0, once=1.0)
+    assert whole - less == pytest.approx(1.5)
+
+
+def test_a_model_without_a_null_context_is_never_without_a_context(given: Material):
+    (phase,) = recipe_of(AdaptationConfig(), given, minutes=1.0, name="mine", null=False).phases
+    assert phase.corpora.context.null_share == phase.context_dropout == 0
+
+
 def test_a_small_corpus_gets_small_batches(given: Material):
     (phase,) = recipe_of(AdaptationConfig(), given, minutes=1.0, name="mine").phases
     third = len(given.parts.training) // 3

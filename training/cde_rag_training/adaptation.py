@@ -12,9 +12,11 @@ from cde_rag.artifact import canonical_json, write_durably
 from cde_rag.errors import ResumeError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model import CDEModel
+from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.texts import digest
 from cde_rag_training.comparison import Comparison, Scores, bm25_scores, compared, minilm_scores, model_scores
 from cde_rag_training.config import (
+    DistillationConfig,
     EvaluationConfig,
     GuardConfig,
     LossConfig,
@@ -41,6 +43,8 @@ from cde_rag_training.transformations import TransformationConfig
 PLAN, REPORT, WORK, REJECTED = "plan.json", "report.json", "work", "not-better"
 RESERVE = 1.3  # times the seconds that the comparison should take are kept for it
 SURROGATE_TOKENS = 96
+DISTILLATION = DistillationConfig(updates=300, max_length=SURROGATE_TOKENS)  # where the first stage is new: minilm
+DISTILLATION_SHARE = 0.15  # of the time, kept for that
 LEAST_MINUTES = 0.2  # of training
 SECONDS_A_SHARE = 5.0  # to write and load one more model
 
@@ -118,9 +122,11 @@ def adapt(
     say(f"Measuring what {config.model} and BM25 do as they are")
     scores, once = _scores_before(config, material)
     say("Preparing the pairs: tokens, vectors, clusters")
-    prepared = _prepared(config, material, work)
+    start = load_start(StartConfig(model=config.model), seed=config.seed)
+    prepared = _prepared(config, material, start.tokenizer, work)
     minutes = _minutes(config, material, work, spent=time.monotonic() - clock, once=once)
-    recipe = recipe_of(config, material, minutes=minutes, name=output.resolve().name)
+    null = start.network.config.null_embedding
+    recipe = recipe_of(config, material, minutes=minutes, name=output.resolve().name, null=null)
     say(f"Training for {minutes:.1f} minutes")
     train(prepared, recipe, work / "run", progress=progress)
     say("Choosing how much of the training to keep, on the development part")
@@ -144,7 +150,9 @@ def adapt(
     return done
 
 
-def recipe_of(config: AdaptationConfig, material: Material, *, minutes: float, name: str) -> TrainingConfig:
+def recipe_of(
+    config: AdaptationConfig, material: Material, *, minutes: float, name: str, null: bool = True
+) -> TrainingConfig:
     """The recipe of an adaptation: small batches, small rates, against the clock.
 
     Args:
@@ -152,11 +160,14 @@ def recipe_of(config: AdaptationConfig, material: Material, *, minutes: float, n
         material: Of the corpus.
         minutes: Of training.
         name: Of the model.
+        null: Whether it knows a null context.
     """
     third = len(material.parts.training) // 3
     corpora = CorporaConfig(
         batch_size=min(config.batch_size, third),
-        context=ContextConfig(smallest=min(32, third), largest=min(config.largest_context, third)),
+        context=ContextConfig(
+            smallest=min(32, third), largest=min(config.largest_context, third), null_share=0.2 if null else 0.0
+        ),
         transformations=TransformationConfig(titled_share=0.5 if material.titled else 0.0),
     )
     phase = PhaseConfig(
@@ -166,10 +177,11 @@ def recipe_of(config: AdaptationConfig, material: Material, *, minutes: float, n
         loss=LossConfig(temperature=0.03),
         schedule=ScheduleConfig(updates=0, minutes=minutes),
         rates=RatesConfig(encoder=config.encoder_rate, context=config.context_rate, gates=config.gate_rate),
+        context_dropout=0.005 if null else 0.0,
     )
     return TrainingConfig(
         seed=config.seed,
-        start=StartConfig(model=config.model, name=name),
+        start=StartConfig(model=config.model, name=name, distillation=DISTILLATION),
         phases=(phase,),
         evaluation=EvaluationConfig(every=0, probe_every=0),
         guard=GuardConfig(action="none"),
@@ -209,8 +221,7 @@ def _scores_before(config: AdaptationConfig, material: Material) -> tuple[dict[s
     return {"start": start, "bm25": bm25_scores(material.test)}, once
 
 
-def _prepared(config: AdaptationConfig, material: Material, work: Path) -> Prepared:
-    tokenizer = load_start(StartConfig(model=config.model), seed=config.seed).tokenizer
+def _prepared(config: AdaptationConfig, material: Material, tokenizer: TextTokenizer, work: Path) -> Prepared:
     settings = PrepareConfig(max_length=config.max_length, surrogate=f"minilm-{SURROGATE_TOKENS}", seed=config.seed)
     surrogate = minilm(max_length=SURROGATE_TOKENS)
     return prepare(to_pairs(material.parts.training), tokenizer, work / "prepared", settings, surrogate=surrogate)
@@ -223,7 +234,8 @@ def _minutes(config: AdaptationConfig, material: Material, work: Path, *, spent:
         return float(json.loads(path.read_text(encoding="utf-8")))
     share_of_test = len(material.development.corpus.ids) / len(material.test.corpus.ids)
     comparison = once + len(config.shares) * (once * share_of_test + SECONDS_A_SHARE)
-    minutes = config.minutes - (spent + RESERVE * comparison) / 60
+    new_first_stage = DISTILLATION_SHARE if config.model == MINILM else 0.0
+    minutes = (1 - new_first_stage) * config.minutes - (spent + RESERVE * comparison) / 60
     if minutes < LEAST_MINUTES:
         raise TrainingError(
             f"Expected {LEAST_MINUTES} minutes for training at least, found {minutes:.1f}: of {config.minutes:g} "
