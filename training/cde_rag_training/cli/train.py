@@ -41,7 +41,7 @@ def train(
     Examples:
       cde-rag-train train prepared --preset laptop --output runs/laptop
       cde-rag-train train prepared --config recipe.toml --output runs/a --held-out held-out
-      torchrun --nproc 2 -m cde_rag_training train prepared --config recipe.toml --output runs/a
+      torchrun --nproc-per-node 2 -m cde_rag_training train prepared --config recipe.toml --output runs/a
     """
     from cde_rag_training.training import train as run
 
