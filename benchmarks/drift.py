@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from cde_rag.context import Context
-from cde_rag.drift import REACH, WORTH, compare
+from cde_rag.drift import REACH, WORTH, ask, compare
 from cde_rag.embedder import ContextualEmbedder, fit
 from cde_rag.embedding import Embedded
 from cde_rag.errors import require
@@ -178,7 +178,6 @@ def move(bench: Bench, old: str, new: str, step: float) -> dict[str, Any]:
     texts = [text for domain, count in sources for text in domain.texts[:count]]
     queries = [query for domain, _ in sources for query in asked_of(domain, ids, QUERIES)]
     fresh = bench.space(texts, 1)
-    differences, kept = compare(space, fresh, texts, None)
     scores = [judged_ndcg(each, ids, each.embed_passages(texts, None).vectors, queries) for each in (space, fresh)]
     judged = scores[1] - scores[0]
     halves = [float(judged[place::2].mean()) for place in (0, 1)]
@@ -186,8 +185,18 @@ def move(bench: Bench, old: str, new: str, step: float) -> dict[str, Any]:
     return {
         "old": old, "new": new, "step": step, "queries": len(queries), "ndcg": float(scores[0].mean()),
         "judged": float(judged.mean()), "judged_error": error, "even": halves[0], "odd": halves[1],
-        "probed": float(differences.mean()), "probed_error": float(differences.std()) / math.sqrt(len(differences)),
-        "kept": kept, "energy": energy(space.context, fresh.context),
+        **signals(bench, space, fresh, texts),
+    }  # fmt: skip
+
+
+def signals(bench: Bench, present: CachedSpace, candidate: CachedSpace, probes: Sequence[str]) -> dict[str, float]:
+    """What is seen without judgments: what the estimate is made of, and two signals that it was chosen against."""
+    found = compare(present, candidate, bench.old("null"), probes, None)
+    direct = ask(candidate, probes, None)[0] - ask(present, probes, None)[0]
+    return {
+        "value": float(found.value.mean()), "value_error": float(found.value.std()) / math.sqrt(len(probes)),
+        "value_kept": found.value_kept, "kept": found.kept, "direct": float(direct.mean()),
+        "energy": energy(present.context, candidate.context),
     }  # fmt: skip
 
 
@@ -210,10 +219,7 @@ def growth(bench: Bench, name: str, seed: int) -> dict[str, Any]:
     """What the estimate says of a domain under the context of its first half; 256 probes."""
     texts = sorted(bench.domain(name).texts[:DOCUMENTS], key=lambda text: _hash(f"{seed}\0{text}"))
     old, new = bench.space(texts[: DOCUMENTS // 2], seed), bench.space(texts, seed)
-    differences, kept = compare(old, new, sorted(texts, key=_hash)[:256], None)
-    error = float(differences.std()) / math.sqrt(len(differences))
-    return {"old": name, "new": name, "seed": seed, "probed": float(differences.mean()), "probed_error": error,
-            "kept": kept, "energy": energy(old.context, new.context)}  # fmt: skip
+    return {"old": name, "new": name, "seed": seed, **signals(bench, old, new, sorted(texts, key=_hash)[:256])}
 
 
 def budget(bench: Bench, old: str, new: str) -> dict[str, Any]:
@@ -297,8 +303,9 @@ def jobs() -> Iterator[list[Any]]:
     yield from (["budget", old, new] for old, new in BUDGETS)
 
 
-COLUMNS = ("kind", "old", "new", "step", "seed", "queries", "ndcg", "judged", "judged_error", "even", "odd", "probed",
-           "probed_error", "kept", "energy")  # fmt: skip
+Constants = tuple[float, float, float]  # SLOPE, OFFSET and RESIDUAL of cde_rag.drift
+COLUMNS = ("kind", "old", "new", "step", "seed", "queries", "ndcg", "judged", "judged_error", "even", "odd", "value",
+           "value_error", "value_kept", "kept", "direct", "energy")  # fmt: skip
 
 
 def report(cache: Path, docs: Path) -> None:
@@ -313,67 +320,74 @@ def report(cache: Path, docs: Path) -> None:
                 key: round(value, 5) for key, value in row.items() if isinstance(value, float) and value == value
             }
             writer.writerow({**row, "energy": "", **numbers, "kind": row["job"][0]})
-    slope, residual = fitted(moves)
-    print(f"SLOPE {slope:.2f}  RESIDUAL {residual:.3f}, of {len(moves)} moves")
-    print(f"held out, 90 % intervals hold {np.mean(held_out(moves)):.0%} of {len(moves)} judged gains")
-    starts = [row for row in moves if row["old"] in ("null", "generic")]
-    pairs = [row for row in moves if row not in starts]
-    for name, some in (("all", moves), ("from null and generic", starts), ("from another domain", pairs)):
-        judged = [row["judged"] for row in some]
-        told = {
-            "probes": spearman([row["probed"] for row in some], judged),
-            "neighbours": spearman([1 - row["kept"] for row in some], judged),
-            "halves of the queries": spearman([row["even"] for row in some], [row["odd"] for row in some]),
+    constants = fitted(moves)
+    print("SLOPE {:.2f}  OFFSET {:.3f}  RESIDUAL {:.3f}".format(*constants), f"of {len(moves)} moves")
+    told = [estimated(row, constants) for row in moves]
+    starts = [place for place, row in enumerate(moves) if row["old"] in ("null", "generic")]
+    pairs = [place for place in range(len(moves)) if place not in starts]
+    apart = held_out(moves)
+    within = [abs(row["judged"] - gain) <= math.hypot(reach, REACH * row["judged_error"])
+              for row, (gain, reach) in zip(moves, apart, strict=True)]  # fmt: skip
+    print(f"held out: 90 % intervals hold {np.mean(within):.0%} of the judged gains")
+    for name, some in (("all", range(len(moves))), ("null and generic", starts), ("another domain", pairs)):
+        judged = [moves[place]["judged"] for place in some]
+        signs = {
+            "estimate": [told[place][0] for place in some],
+            "held out": [apart[place][0] for place in some],
+            "direct": [moves[place]["direct"] for place in some],
+            "neighbours changed": [1 - moves[place]["kept"] for place in some],
+            "energy": [moves[place]["energy"] for place in some],
         }
-        if some == pairs:
-            told["energy"] = spearman([row["energy"] for row in some], judged)
-        print(f"Spearman, {name} ({len(some)}): {', '.join(f'{key} {value:.2f}' for key, value in told.items())}")
-    for row in moves:
-        reach, noise = (100 * REACH * each for each in (error(row, slope, residual), row["judged_error"]))
-        alarm = "  pays" if 100 * slope * row["probed"] > max(reach, 100 * WORTH) else ""
-        print(
-            f"| {row['old']} → {row['new']} {row['step']:.0%} | {100 * row['ndcg']:.1f} | {100 * row['judged']:+.1f} ± "
-            f"{noise:.1f} | {100 * slope * row['probed']:+.1f} ± {reach:.1f} | {row['kept']:.0%} |{alarm}"
-        )
-    same = growths + [row for row in pairs if row["step"] == 0]
-    alarms = [row for row in same if slope * row["probed"] > REACH * error(row, slope, residual)]
-    large = [row for row in alarms if slope * row["probed"] >= WORTH]
-    print(f"same domain: {len(same)} growths, {len(alarms)} with an interval above 0, {len(large)} of these worth it; "
-          f"largest estimate {100 * slope * max(row['probed'] for row in same):+.2f}")  # fmt: skip
+        halves = spearman(*([moves[place][half] for place in some] for half in ("even", "odd")))
+        figures = [f"{sign} {spearman(each, judged):.2f}" for sign, each in signs.items() if np.isfinite(each).all()]
+        print(f"Spearman, from {name} ({len(some)}): {', '.join(figures)}; halves of the queries {halves:.2f}")
+    for row, (gain, reach) in zip(moves, told, strict=True):
+        judged = f"{100 * row['judged']:+.1f} ± {100 * REACH * row['judged_error']:.1f}"
+        told_it = f"{100 * gain:+.1f} ± {100 * reach:.1f}{' pays' if gain > max(reach, WORTH) else ''}"
+        name = f"{row['old']} → {row['new']} {row['step']:.0%}"
+        print(f"| {name} | {100 * row['ndcg']:.1f} | {judged} | {told_it} | {row['kept']:.0%} |")
+    same = [estimated(row, constants) for row in growths + [row for row in moves if row["step"] == 0]]
+    alarms = [gain for gain, reach in same if gain > reach]
+    print(f"same domain: {len(same)} growths, {len(alarms)} with an interval above 0, "
+          f"{sum(gain >= WORTH for gain in alarms)} that would be worth it; "
+          f"estimates {100 * min(same)[0]:+.2f} … {100 * max(same)[0]:+.2f}")  # fmt: skip
     for row in budgets:
         print(f"{row['old']} → {row['new']}, {row['documents']} documents, {row['queries']} queries")
         best = row["found"]["all"][0]
         for name, (mean, deviation) in row["found"].items():
             print(f"  {name:<22} {100 * mean:.1f}  {100 * (mean - best):+.1f} ± {100 * REACH * deviation:.1f}")
-    draw(starts, pairs, growths, slope, residual, docs / "drift.png")
+    figure = {"null or generic": starts, "another domain's": pairs}
+    draw({name: [(moves[i], told[i]) for i in some] for name, some in figure.items()}, same, docs / "drift.png")
 
 
-def held_out(moves: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Whether each judged gain is within the interval that the moves of other domains give it."""
-    within: list[bool] = []
-    for row in moves:
-        others = [other for other in moves if row["new"] not in (other["old"], other["new"])]
-        slope, residual = fitted(others)
-        reach = REACH * math.hypot(error(row, slope, residual), row["judged_error"])
-        within.append(abs(row["judged"] - slope * row["probed"]) <= reach)
-    return within
+def held_out(moves: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """What the moves without a domain, its old context included, give that domain's moves."""
+    return [
+        estimated(row, fitted([other for other in moves if row["new"] not in (other["old"], other["new"])]))
+        for row in moves
+    ]
 
 
-def error(row: Mapping[str, Any], slope: float, residual: float) -> float:
-    """Standard error of an estimate: of its probes, and of the method, which grows with the neighbours that change."""
-    return math.hypot(slope * row["probed_error"], residual * (1 - row["kept"]))
+def estimated(row: Mapping[str, Any], constants: Constants) -> tuple[float, float]:
+    """The gain and how far its interval reaches, as `estimate_gain` would give them."""
+    slope, offset, residual = constants
+    changed, slope = 1 - row["kept"], slope / (1 - row["value_kept"])
+    gain = changed * (slope * row["value"] - offset)
+    return gain, REACH * changed * math.hypot(slope * row["value_error"], residual)
 
 
-def fitted(moves: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """The slope of judged over measured gains, and what is left beside the noise of probes and queries.
-
-    What is left grows with the neighbours that change, so both are counted per share of them.
-    """
+def fitted(moves: Sequence[Mapping[str, Any]]) -> Constants:
+    """Slope, offset, and what is left beside the noise of probes and queries, each for the neighbours that change."""
     changed = np.array([1 - row["kept"] for row in moves])
-    judged, probed = (np.array([row[key] for row in moves]) / changed for key in ("judged", "probed"))
-    slope = float(judged @ probed / (probed @ probed))
-    noise = np.array([math.hypot(row["judged_error"], slope * row["probed_error"]) for row in moves]) / changed
-    return slope, math.sqrt(max(float(np.mean((judged - slope * probed) ** 2 - noise**2)), 0.0))
+    judged = np.array([row["judged"] for row in moves]) / changed
+    value = np.array([row["value"] / (1 - row["value_kept"]) for row in moves])
+    noise = np.array([row["judged_error"] for row in moves]) / changed
+    residual = 0.0
+    for _ in range(20):  # a move weighs by how sure it is, which the residual says, too
+        slope, intercept = np.polyfit(value, judged, 1, w=1 / np.hypot(noise, residual))
+        left = (judged - slope * value - intercept) ** 2 - noise**2
+        residual = math.sqrt(max(float(np.average(left, weights=1 / (noise**2 + residual**2))), 1e-4))
+    return float(slope), -float(intercept), residual
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
@@ -383,26 +397,22 @@ def spearman(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def draw(
-    starts: Sequence[Mapping[str, Any]],
-    pairs: Sequence[Mapping[str, Any]],
-    growths: Sequence[Mapping[str, Any]],
-    slope: float,
-    residual: float,
+    moves: Mapping[str, Sequence[tuple[Mapping[str, Any], tuple[float, float]]]],
+    growths: Sequence[tuple[float, float]],
     path: Path,
 ) -> None:
     """Judged over estimated gains; the second panel is the middle of the first."""
     figure = require("matplotlib.figure", "plots").Figure(figsize=(10, 4.4), layout="constrained")
-    for axes, limit in zip(figure.subplots(1, 2), (7.5, 2.5), strict=True):
-        for some, label in ((starts, "from the null or generic context"), (pairs, "from another domain's context")):
+    for axes, limit in zip(figure.subplots(1, 2), (7.0, 2.5), strict=True):
+        for name, some in moves.items():
             axes.errorbar(
-                [100 * slope * row["probed"] for row in some],
-                [100 * row["judged"] for row in some],
-                xerr=[100 * REACH * error(row, slope, residual) for row in some],
-                yerr=[100 * REACH * row["judged_error"] for row in some],
-                fmt="o", markersize=4, linewidth=0.6, label=label,
+                [100 * gain for _, (gain, _) in some],
+                [100 * row["judged"] for row, _ in some],
+                xerr=[100 * reach for _, (_, reach) in some],
+                yerr=[100 * REACH * row["judged_error"] for row, _ in some],
+                fmt="o", markersize=4, linewidth=0.6, label=f"from the {name} context",
             )  # fmt: skip
-        told = [100 * slope * row["probed"] for row in growths]
-        axes.plot(told, [-0.9 * limit] * len(told), "|", color="black", label="growth inside a domain, not judged")
+        axes.plot([100 * gain for gain, _ in growths], [-0.9 * limit] * len(growths), "|k", label="growth in a domain")
         axes.axline((0, 0), slope=1, color="grey", linewidth=0.8)
         axes.set(xlim=(-limit, limit), ylim=(-limit, limit), xlabel="estimated gain, NDCG@10 × 100, 90 %")
         axes.set_ylabel("gain of judged queries")

@@ -203,10 +203,10 @@ class Collection(Searchable):
             seed: Of the new context's sample, and of the probes'.
             context_size: Documents of the new context; as many as the model expects, or 512, by default.
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
-            probes: Documents to measure it on; six times as many texts are embedded.
+            probes: Documents to measure it on; seven times as many texts are embedded.
 
         Raises:
-            ContextError: The model expects another number of context documents.
+            ContextError: The model expects another number of context documents, or has no null context.
             ModelError: The collection's model is plain and reads no context.
             StoreError: The collection is empty.
         """

@@ -1,8 +1,9 @@
 """What a new context would win, measured on a collection's own texts: no judgments, no change.
 
-A sample of the documents, the probes, is asked for: once by words that are rare in the others, once by some words in a
-row, in the present context and in the one that `recontextualize` would make. The difference of NDCG@10 is the question
-itself, put to stand-ins for queries. `docs/drift.md` compares it with judged queries.
+A sample of the documents, the probes, is embedded in the present context, in the one that `recontextualize` would make,
+and in none. How many of their neighbours change between the first two says how much a new context does. What context is
+worth in this corpus at all is asked of queries made of the probes' own words, with context and without. `docs/drift.md`
+compares both together with judged queries.
 """
 
 import hashlib
@@ -28,13 +29,15 @@ from cde_rag.passages import rows, with_siblings
 from cde_rag.stores.base import Row, Store
 from cde_rag.texts import check_positive
 
-PROBES = 512  # documents that are asked for, by default                                   docs/drift.md
-RARE_WORDS = 3  # of a document that make a query                                          docs/drift.md
-RUN = 10  # words in a row that make a query, at most a third of the text                  docs/drift.md
-WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default                ours
-SLOPE = 1.0  # judged gain over measured gain                                              docs/drift.csv
-RESIDUAL = 0.01  # standard deviation of judged gains around the estimate, NDCG@10         docs/drift.csv
-CONFIDENCE = 1.96  # standard errors of a 95 % interval
+PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
+TEXTS = 7  # embedded for each probe: a document in three spaces, and two queries in two of them
+RARE_WORDS = 3  # of a document that make a query                                           docs/drift.md
+RUN = 10  # words in a row that make a query, at most a third of the text                   docs/drift.md
+WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default               ours
+SLOPE = 1.24  # judged gain over that of the probes                                         docs/drift.csv
+OFFSET = 0.15  # judged loss for each neighbour's worth of change, where probes see nothing  docs/drift.csv
+RESIDUAL = 0.07  # standard deviation of judged gains for each neighbour's worth of change  docs/drift.csv
+REACH = 1.645  # standard errors of an interval of 90 %: by chance, 5 % are above nothing
 DEPTH = 10  # ranks that count
 _WORD = re.compile(r"\w{3,}")
 
@@ -45,7 +48,7 @@ class Drift:
 
     Attributes:
         gain: Estimate of what NDCG@10 of the collection's queries would gain, a fraction; below 0: lose.
-        interval: 95 %, the error of the method included.
+        interval: 90 %, the error of the method included.
         neighbours_kept: How much of a document's ten nearest among the probes would stay, 0 … 1.
         documents: In the collection.
         probes: Documents that were asked for.
@@ -103,7 +106,7 @@ class Drift:
         low, high = self.interval
         gain_axes.errorbar([0], [self.gain], [[self.gain - low], [high - self.gain]], fmt="o", capsize=6)
         gain_axes.axhline(0, color="grey", linewidth=1)
-        gain_axes.set(title="NDCG@10 to be won, 95 %", xticks=[])
+        gain_axes.set(title="NDCG@10 to be won, 90 %", xticks=[])
         figure.savefig(path, dpi=150)
 
 
@@ -129,7 +132,7 @@ def measure_drift(
         probes: Documents that are asked for, at most.
 
     Raises:
-        ContextError: The model expects another number of context documents.
+        ContextError: The model expects another number of context documents, or has no null context.
         ModelError: The model is plain.
         StoreError: The collection is empty.
         ValueError: `probes` is below 1.
@@ -155,9 +158,10 @@ def measure_drift(
         sample = _sample(store, probes, seed)
         passages = with_siblings(store, sample, parent_key, embedder.max_siblings)
         texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
-        differences, kept = compare(embedder, candidate, texts, siblings)
-        gain, interval = estimate_gain(differences)
-        asked, embedded = len(texts), embedded + 2 * 3 * len(texts)
+        null = embedder.rebound(Context.null(embedder.model))
+        found = compare(embedder, candidate, null, texts, siblings)
+        gain, interval = estimate_gain(found)
+        kept, asked, embedded = found.kept, len(texts), embedded + TEXTS * len(texts)
     return Drift(
         gain=gain,
         interval=interval,
@@ -171,45 +175,69 @@ def measure_drift(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the probes show of two contexts, and of none.
+
+    Attributes:
+        value: Of context for each probe: the NDCG@10 of its queries under the candidate minus that under none.
+        value_kept: The share of neighbours that stay from none to the candidate.
+        kept: The share of neighbours that stay from the present context to the candidate.
+    """
+
+    value: Float64[np.ndarray, " probes"]
+    value_kept: float
+    kept: float
+
+
 def compare(
     present: Embedder,
     candidate: Embedder,
+    null: Embedder,
     texts: Sequence[str],
     siblings: Sequence[Sequence[str]] | None,
-) -> tuple[Float64[np.ndarray, " probes"], float]:
-    """Ask for each document by two queries made of it, in two spaces.
+) -> Comparison:
+    """Look at documents in three spaces of one model.
 
     Args:
-        present: Of one space.
-        candidate: Of the other.
-        texts: The documents.
+        present: Of the collection's context.
+        candidate: Of a new one.
+        null: Of the null context.
+        texts: The probes.
         siblings: For each its siblings' texts; None where there are none.
-
-    Returns:
-        For each document the NDCG@10 of its queries in the candidate's space minus that in the present one; and how
-        many of a document's neighbours stay, see `neighbours_kept`.
     """
-    found: list[Float64[np.ndarray, " probes"]] = []
-    documents: list[Float32[np.ndarray, "probes dim"]] = []
-    kinds = (rare_words(texts), [run_of_words(text) for text in texts])
-    for embedder in (present, candidate):
-        vectors = embedder.embed_passages(texts, siblings).vectors
-        found.append(np.mean([own_ndcg(embedder.embed_queries(queries), vectors) for queries in kinds], axis=0))
-        documents.append(vectors)
-    return found[1] - found[0], neighbours_kept(*documents)
+    with_context, candidates = ask(candidate, texts, siblings)
+    without, alone = ask(null, texts, siblings)
+    vectors = alone if present.context.is_null else present.embed_passages(texts, siblings).vectors
+    return Comparison(with_context - without, neighbours_kept(alone, candidates), neighbours_kept(vectors, candidates))
 
 
-def estimate_gain(differences: Float64[np.ndarray, " probes"]) -> tuple[float, tuple[float, float]]:
-    """What NDCG@10 would gain, with a 95 % interval, from what `compare` found for each document.
+def estimate_gain(found: Comparison) -> tuple[float, tuple[float, float]]:
+    """What NDCG@10 would gain, with a 90 % interval.
 
-    The interval holds the error of the sample, and of the method: how far judged queries were from the estimate.
+    The share of neighbours that a new context changes, times what such a change is worth in this corpus: what it is
+    worth on the way from no context at all, less what probes promise and judged queries do not keep. The interval holds
+    the error of the sample, and of the method: how far judged queries were from the estimate.
 
-    Source: ours; `SLOPE` and `RESIDUAL` are fitted by `benchmarks/drift.py`.
+    Source: ours; `benchmarks/drift.py` fits the constants.
     """
-    gain = SLOPE * float(differences.mean())
-    error = SLOPE * float(differences.std()) / math.sqrt(len(differences))
-    reach = CONFIDENCE * math.hypot(error, RESIDUAL)
+    changed, value_changed = 1 - found.kept, 1 - found.value_kept
+    if not changed or not value_changed:
+        return 0.0, (0.0, 0.0)
+    slope = SLOPE / value_changed
+    gain = changed * (slope * float(found.value.mean()) - OFFSET)
+    error = slope * float(found.value.std()) / math.sqrt(len(found.value))
+    reach = REACH * changed * math.hypot(error, RESIDUAL)
     return gain, (gain - reach, gain + reach)
+
+
+def ask(
+    embedder: Embedder, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None
+) -> tuple[Float64[np.ndarray, " probes"], Float32[np.ndarray, "probes dim"]]:
+    """The mean NDCG@10 of the two queries that are made of each document, and the documents' vectors."""
+    vectors = embedder.embed_passages(texts, siblings).vectors
+    kinds = (rare_words(texts), [run_of_words(text) for text in texts])
+    return np.mean([own_ndcg(embedder.embed_queries(queries), vectors) for queries in kinds], axis=0), vectors
 
 
 def own_ndcg(

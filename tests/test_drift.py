@@ -18,7 +18,7 @@ from cde_rag import drift as module
 from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.context import Context
-from cde_rag.drift import estimate_gain, neighbours_kept, own_ndcg, rare_words, run_of_words
+from cde_rag.drift import Comparison, estimate_gain, neighbours_kept, own_ndcg, rare_words, run_of_words
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.model import CDEModel
@@ -103,11 +103,21 @@ def test_queries_do_not_depend_on_the_order(texts: list[str]):
 
 def test_the_interval_holds_the_error_of_sample_and_method():
     few, many = np.tile([0.0, 0.2], 8), np.tile([0.0, 0.2], 800)
-    for differences in (few, many):
-        gain, (low, high) = estimate_gain(differences)
-        assert gain == pytest.approx(0.1 * module.SLOPE)
-        error = math.hypot(module.SLOPE * 0.1 / math.sqrt(len(differences)), module.RESIDUAL)
-        assert (high - gain, gain - low) == pytest.approx((1.96 * error, 1.96 * error))
+    for value in (few, many):
+        gain, (low, high) = estimate_gain(Comparison(value, value_kept=0.5, kept=0.9))
+        assert gain == pytest.approx(0.1 * (module.SLOPE * 0.1 / 0.5 - module.OFFSET))
+        error = 0.1 * math.hypot(module.SLOPE * 0.1 / 0.5 / math.sqrt(len(value)), module.RESIDUAL)
+        assert (high - gain, gain - low) == pytest.approx((1.645 * error, 1.645 * error))
+
+
+@given(st.floats(0, 1), st.floats(-0.2, 0.2), st.floats(0, 0.99))
+def test_what_changes_no_neighbour_gains_nothing_and_what_changes_more_gains_or_loses_more(
+    kept: float, worth: float, value_kept: float
+):
+    value = np.full(8, worth)
+    assert estimate_gain(Comparison(value, value_kept, 1.0)) == (0, (0, 0))
+    gain, all_gone = (estimate_gain(Comparison(value, value_kept, share))[0] for share in (kept, 0.0))
+    assert gain == pytest.approx((1 - kept) * all_gone, abs=1e-12)
 
 
 def test_an_unchanged_collection_has_no_drift(tmp_path: Path, tiny_model: CDEModel):
@@ -125,7 +135,7 @@ def test_it_is_measured_with_the_context_that_recontextualize_makes(
     papers = made(tmp_path / "papers", tiny_model, texts_of(WATER, 40), parent_key=parent_key)
     papers.add(texts_of(MONEY, 40), metadata=[{"page": f"m{i // 4}"} for i in range(40)])
     found = papers.drift(seed=3, context_size=SIZE)
-    assert (found.documents, found.probes, found.embedded) == (80, 80, SIZE + 2 * 3 * 80)
+    assert (found.documents, found.probes, found.embedded) == (80, 80, SIZE + 7 * 80)
     assert found.present.fingerprint == papers.embedder.fingerprint
     records = sorted(papers.scroll(), key=lambda record: record.text)
     before = papers.vectors([record.id for record in records])
@@ -202,7 +212,7 @@ def test_one_record_says_nothing(tmp_path: Path, tiny_model: CDEModel):
     papers.add_records([Record("1", "river")])
     found = papers.drift()
     assert (found.gain, found.neighbours_kept, found.probes, found.pays()) == (0, 1, 1, False)
-    assert found.interval[0] < 0 < found.interval[1]
+    assert found.interval == (0, 0)
     found.plot(tmp_path / "drift.png")
 
 

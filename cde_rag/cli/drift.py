@@ -28,7 +28,9 @@ def drift(
         int | None, typer.Option(min=1, help="Documents of the new context. [default: 512]")
     ] = None,
     strategy: Annotated[str, typer.Option(help="Of the new context: random, or clusters.")] = "random",
-    probes: Annotated[int, typer.Option(min=1, help="Documents to measure it on; six texts each are embedded.")] = 512,
+    probes: Annotated[
+        int, typer.Option(min=1, help="Documents to measure it on; seven texts each are embedded.")
+    ] = 512,
     worth: Annotated[float, typer.Option(help="NDCG@10 that a new context has to win, as a fraction.")] = 0.01,
     plot: Annotated[
         Path | None, typer.Option(callback=_image, metavar="FILE", help="Draw it: a .png, .svg or .pdf.")
@@ -38,9 +40,9 @@ def drift(
 ) -> None:
     """Estimate what a new context would win, without judgments and without a change to the collection.
 
-    Some documents are asked for by words of their own, in the present context and in the one that recontextualize with
-    the same options would make. Exit codes, for cron: 0 no need; 3 a new context surely wins something, and probably
-    what it is worth; 1 and 2 as everywhere.
+    Some documents are looked at in the present context, in the one that recontextualize with the same options would
+    make, and in none, and asked for by words of their own. Exit codes, for cron: 0 no need; 3 a new context surely wins
+    something, and probably what it is worth; 1 and 2 as everywhere.
 
     \b
     Examples:
@@ -60,12 +62,13 @@ def drift(
         print_json({"pays": pays, **fields})
     else:
         low, high = found.interval
+        verdict = "yes" if pays else "not surely" if high >= worth else "no"
         shown = {
-            "gain": f"{found.gain:+.3f} NDCG@10 (95 %: {low:+.3f} … {high:+.3f})",
+            "gain": f"{found.gain:+.3f} NDCG@10 (90 %: {low:+.3f} … {high:+.3f})",
             "neighbours_kept": f"{found.neighbours_kept:.1%}",
             "elapsed_s": f"{found.elapsed_s:.1f}",
         }
         del fields["interval"]
-        print_fields({"pays": "yes" if pays else "no"} | fields | shown)
+        print_fields({"pays": verdict} | fields | shown)
     if pays:
         raise typer.Exit(PAYS)
