@@ -27,7 +27,6 @@ sentence_transformers: Any = require("sentence_transformers", "interop")
 
 CONFIG, CONTEXT, MODEL = "config.json", "corpus.context.safetensors", "model"  # in the folder of the module
 TASKS = ("query", "document")  # as sentence-transformers calls the roles
-BEHIND = ("Dense", "Normalize")  # modules of sentence-transformers that may follow in a folder that `load` reads
 
 
 class ContextualModule(torch.nn.Module):
@@ -120,10 +119,7 @@ class ContextualModule(torch.nn.Module):
             ContextMismatchError: The model has other weights than the one that made the Context.
             ModelError: The model's files are missing or damaged.
         """
-        folder = Path(input_path)
-        context = Context.load(folder / CONTEXT)
-        name = replace(ModelName.parse(context.identity.name), base=str(folder / MODEL), revision=None)
-        return cls(ContextualEmbedder(str(name), context), read_json(folder / CONFIG).get("default_task"))
+        return _read(Path(input_path), device=None)
 
     @property
     def _place(self) -> torch.device:
@@ -166,9 +162,9 @@ def sentence_transformer(embedder: ContextualEmbedder, *, default_task: str | No
 def load(folder: str | Path, *, device: str | None = None) -> Any:
     """Read what `save_pretrained` wrote, running no code of the folder.
 
-    `SentenceTransformer(folder, trust_remote_code=True)` does the same: since version 6 sentence-transformers asks for
-    that flag wherever a module is not its own, although this one is installed. For a folder that is not surely
-    one of these the flag lets its code run; here it is refused.
+    `SentenceTransformer(folder, trust_remote_code=True)` reads it too: since version 6 sentence-transformers asks for
+    that flag wherever a module is not its own, although this one is installed. But the flag lets the code of a folder
+    run that only looks like one of these; here nothing but the model and its Context is read.
 
     Args:
         folder: Of a SentenceTransformer made by `sentence_transformer`.
@@ -181,13 +177,24 @@ def load(folder: str | Path, *, device: str | None = None) -> Any:
     """
     place = Path(folder) / "modules.json"
     try:
-        kinds = [str(module["type"]) for module in json.loads(place.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        modules = [(str(module["type"]), str(module["path"])) for module in json.loads(place.read_bytes())]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"Expected a SentenceTransformer's modules at {place}, found: {error!r}.") from error
     ours = f"{ContextualModule.__module__}.{ContextualModule.__name__}"
-    foreign = [kind for kind in kinds[1:] if not kind.startswith("sentence_transformers.") or not kind.endswith(BEHIND)]
-    if kinds[:1] != [ours] or foreign:
-        raise ModelError(
-            f"{place}: expected {ours}, found {', '.join(kinds)}. Load it with SentenceTransformer itself."
-        )
-    return sentence_transformers.SentenceTransformer(str(folder), device=device, trust_remote_code=True)
+    if [kind for kind, _ in modules] != [ours]:
+        found = ", ".join(kind for kind, _ in modules)
+        raise ModelError(f"{place}: expected {ours} alone, found {found}. Load it with SentenceTransformer itself.")
+    module = _read(Path(folder) / modules[0][1], device=device)
+    return sentence_transformer(module.embedder, default_task=module.default_task)
+
+
+def _read(folder: Path, *, device: str | None) -> ContextualModule:
+    """What `ContextualModule.save` wrote."""
+    context = Context.load(folder / CONTEXT)
+    name = replace(ModelName.parse(context.identity.name), base=str(folder / MODEL), revision=None)
+    default_task = read_json(folder / CONFIG).get("default_task")
+    embedder = ContextualEmbedder(str(name), context, device=device)
+    try:
+        return ContextualModule(embedder, default_task)
+    except ValueError as error:
+        raise ModelError(f"{folder / CONFIG}: {error}") from error

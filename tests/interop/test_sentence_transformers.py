@@ -134,6 +134,31 @@ def test_a_folder_of_something_else_runs_no_code(model: Any, tmp_path: Path) -> 
             load(tmp_path / "saved")
 
 
+def test_a_folder_that_looks_like_one_of_ours_runs_no_code(model: Any, tmp_path: Path) -> None:
+    """What sentence-transformers would read beside the modules can name code, too."""
+    folder = tmp_path / "saved"
+    model.save_pretrained(str(folder))
+    settings = folder / "config_sentence_transformers.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_type": "SparseEncoder"}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'it ran')!r}, 'w')\nclass Config: pass\n")
+    np.testing.assert_allclose(load(folder).encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-2)
+    assert not (tmp_path / "it ran").exists()
+
+    place = folder / "modules.json"
+    dense = {"idx": 1, "name": "1", "path": "1_Dense", "type": "sentence_transformers.models.Dense"}
+    place.write_text(json.dumps([*json.loads(place.read_text()), dense]))  # whose activation can be any callable
+    with pytest.raises(ModelError, match=r"alone, found .*Dense"):
+        load(folder)
+
+
+def test_a_default_task_that_is_none(model: Any, tmp_path: Path) -> None:
+    model.save_pretrained(str(tmp_path / "saved"))
+    (tmp_path / "saved/0_ContextualModule/config.json").write_text('{"default_task": "clustering"}')
+    with pytest.raises(ModelError, match=r"config\.json: Expected default_task .*'clustering'"):
+        load(tmp_path / "saved")
+
+
 def test_a_model_without_files_cannot_be_saved(tiny_model: CDEModel, tmp_path: Path) -> None:
     model = sentence_transformer(ContextualEmbedder(tiny_model, Context.null(tiny_model)))
     with pytest.raises(ModelError, match="read by its name or from a folder"):
