@@ -37,8 +37,8 @@ class PlainEmbedder:
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
-        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, or
-            reads fewer tokens; or prefixes for other roles.
+        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
+            files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles.
     """
 
     def __init__(

@@ -3,12 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from safetensors import SafetensorError
 
 from cde_rag.artifact import canonical_json
 from cde_rag.errors import ModelError, require
@@ -28,6 +29,8 @@ READ = re.compile(
     r"|(added_tokens|config_sentence_transformers|modules|special_tokens_map|tokenizer)\.json"
 )
 VOCABULARY = re.compile(r"vocab\.(json|txt)|merges\.txt|.*\.model")  # read where there is no tokenizer.json
+ADAPTER = "adapter_config.json"  # of weights whose base is elsewhere
+TOKENIZER_ELSEWHERE = "tokenizer_name_or_path"  # a setting of a module
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what models call the prompt of a document
 
 
@@ -45,20 +48,27 @@ def load(
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
-        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, or
-            reads fewer tokens; or prefixes for other roles, or another dtype.
+        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
+            files of another folder, or reads fewer tokens; or prefixes for other roles, or another dtype.
     """
     if prefixes is not None and set(prefixes) != {"query", "document"}:
         raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")
     if dtype is not None and dtype not in DTYPES:
         raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
     folder, exact = _resolve(name)
-    digests = {path.relative_to(folder).as_posix(): sha256(path) for path in _files(folder)}
+    files = _files(folder)
+    written = _written(files)
+    digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
     sentence_transformers: Any = require("sentence_transformers", EXTRA)
     try:
         model = sentence_transformers.SentenceTransformer(str(folder), device=device, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise ModelError(f"{folder}: sentence-transformers cannot load it: {error}") from error
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
+    if _written(files) != written:
+        raise ModelError(f"{folder} was written while it was read. Load it again.")
     if max_length:
         _shorten(model, max_length)
     return model if dtype is None else model.to(DTYPES[dtype]), _identity(exact, digests, model, prefixes)
@@ -87,11 +97,19 @@ def _files(folder: Path) -> list[Path]:
     """The files that determine the vectors: the model's own and those of its modules."""
     place = folder / MODULES
     try:
-        parts = [Path(str(module["path"])) for module in json.loads(place.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        parts = [Path(str(module["path"])) for module in json.loads(place.read_bytes())]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelError(f"Expected the modules of a SentenceTransformer at {place}, found: {error!r}.") from error
-    inner = [path for part in parts if part != Path() and ".." not in part.parts for path in (folder / part).rglob("*")]
+    if outside := [str(part) for part in parts if part.is_absolute() or ".." in part.parts]:
+        raise ModelError(f"{place}: expected modules inside the folder, found {', '.join(outside)}.")
+    inner = [path for part in parts if part != Path() for path in (folder / part).rglob("*")]
     found = sorted(path for path in {*folder.iterdir(), *inner} if path.is_file())
+    if elsewhere := [path.name for path in found if _leads_elsewhere(path)]:
+        raise ModelError(
+            f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base or "
+            "a tokenizer elsewhere that could change unnoticed. Merge an adapter into its base (merge_and_unload), and "
+            "save the whole model with save_pretrained."
+        )
     safe = {path.parent for path in found if path.suffix == ".safetensors"}
     pickles = [path for path in found if path.suffix in PICKLES and path.parent not in safe]
     if not safe or pickles:
@@ -105,6 +123,24 @@ def _files(folder: Path) -> list[Path]:
         for path in found
         if READ.fullmatch(path.name) or (VOCABULARY.fullmatch(path.name) and path.parent not in fast)
     ]
+
+
+def _leads_elsewhere(path: Path) -> bool:
+    """Whether a model that has this file is read from other folders, too."""
+    if path.name == ADAPTER:
+        return True
+    if not (path.name.startswith("sentence_") and path.suffix == ".json"):
+        return False
+    try:
+        settings: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):  # sentence-transformers says what is wrong
+        return False
+    return isinstance(settings, dict) and bool(cast(dict[str, Any], settings).get(TOKENIZER_ELSEWHERE))
+
+
+def _written(files: Iterable[Path]) -> list[tuple[int, int, int]]:
+    """When files were last written, as far as that can be told."""
+    return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in files)]
 
 
 def _identity(name: str, digests: Mapping[str, str], model: Any, prefixes: Mapping[str, str] | None) -> ModelIdentity:

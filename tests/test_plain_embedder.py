@@ -5,6 +5,7 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -292,10 +293,58 @@ def test_as_a_surrogate(plain: PlainEmbedder, tmp_path: Path) -> None:
     np.testing.assert_allclose(surrogate(TEXTS), plain.embed_documents(TEXTS), atol=1e-6)
 
 
-def test_modules_json_that_leads_elsewhere(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["../1_Pooling", "/1_Pooling"])
+def test_modules_json_that_leads_elsewhere(folder: Path, tmp_path: Path, path: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     place = tmp_path / "copy" / "modules.json"
     modules = json.loads(place.read_text())
-    place.write_text(json.dumps([modules[0], modules[1] | {"path": "../1_Pooling"}]))
-    with pytest.raises(ModelError):
+    place.write_text(json.dumps([modules[0], modules[1] | {"path": path}]))
+    with pytest.raises(ModelError, match="modules inside the folder"):
+        PlainEmbedder(tmp_path / "copy")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("adapter_config.json", {"peft_type": "LORA"}), ("sentence_bert_config.json", {"tokenizer_name_or_path": "/t"})],
+)
+def test_models_that_are_in_part_elsewhere(folder: Path, tmp_path: Path, name: str, settings: dict[str, str]) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / name).write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=rf"found {name}, which names .*elsewhere"):
+        PlainEmbedder(tmp_path / "copy")
+
+
+def test_truncated_weights(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    place = tmp_path / "copy" / "model.safetensors"
+    place.write_bytes(place.read_bytes()[:-1])
+    with pytest.raises(ModelError, match="cannot load it"):
+        PlainEmbedder(tmp_path / "copy")
+
+
+def test_files_that_are_written_later_do_not_change_a_model(folder: Path, tmp_path: Path) -> None:
+    """Safetensors are mapped: what is not copied is the file."""
+    shutil.copytree(folder, tmp_path / "copy")
+    plain = PlainEmbedder(tmp_path / "copy", device="cpu")
+    before = plain.embed_queries(TEXTS)
+    other = (write_transformer(tmp_path / "other", seed=1) / "model.safetensors").read_bytes()
+    with (tmp_path / "copy" / "model.safetensors").open("r+b") as file:
+        assert file.write(other) == file.seek(0, 2)
+    np.testing.assert_array_equal(plain.embed_queries(TEXTS), before)
+    changed = PlainEmbedder(tmp_path / "copy", device="cpu")
+    assert changed.fingerprint != plain.fingerprint
+    assert np.abs(changed.embed_queries(TEXTS) - before).max() > 1e-2
+
+
+def test_files_that_are_written_while_they_are_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+
+    def load_and_write(*given: Any, **options: Any) -> SentenceTransformer:
+        (tmp_path / "copy" / "config.json").touch()
+        return SentenceTransformer(*given, **options)
+
+    monkeypatch.setattr("sentence_transformers.SentenceTransformer", load_and_write)
+    with pytest.raises(ModelError, match="written while it was read"):
         PlainEmbedder(tmp_path / "copy")

@@ -73,7 +73,8 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
     tokenizer = _tokenizer(files)
     with torch.device("meta"):
         network = TwoWay(files.config, prefix_end=tokenizer.first_id(PREFIX_END))
-    state = published.own_state(read_tensors(folder, files.weights), files.config)
+    mapped = published.own_state(read_tensors(folder, files.weights), files.config)
+    state = {name: tensor.clone() for name, tensor in mapped.items()}  # whoever writes the files changes what is mapped
     network.load_state_dict(state, strict=True, assign=True)
     network.restore_tables()
     digest = hashlib.sha256(json.dumps([files.config.sizes(), files.digests], sort_keys=True).encode()).hexdigest()
