@@ -128,7 +128,11 @@ def _check_digest(repository: str, path: Path, expected: str) -> None:
 
 def _cached(repository: str, revision: str | None, name: str) -> Path | None:
     """A file in the cache, if it is there."""
-    found = require("huggingface_hub", EXTRA).try_to_load_from_cache(repository, name, revision=revision or "main")
+    errors = require("huggingface_hub.errors", EXTRA)
+    try:
+        found = require("huggingface_hub", EXTRA).try_to_load_from_cache(repository, name, revision=revision or "main")
+    except errors.HFValidationError:  # no name of a repository
+        return None
     return Path(found) if isinstance(found, str) else None
 
 

@@ -45,7 +45,8 @@ class TextTokenizer:
     @property
     def size(self) -> int:
         """One more than the highest id that it can give, at least."""
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        special = self._tokenizer.encode("").ids  # which need not be in the vocabulary
+        return max([*self._tokenizer.get_vocab(with_added_tokens=True).values(), *special], default=-1) + 1
 
     @property
     def special_tokens(self) -> int:
@@ -53,8 +54,15 @@ class TextTokenizer:
         return self._tokenizer.num_special_tokens_to_add(is_pair=False)
 
     def first_id(self, text: str) -> int:
-        """The id of the first token of a text, special tokens apart."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids[0]
+        """The id of the first token of a text, special tokens apart.
+
+        Raises:
+            ModelError: It makes no token of that text.
+        """
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids[0]
+        except Exception as error:  # the library raises bare Exceptions
+            raise ModelError(f"Expected a tokenizer that has a token for {text!r}, found: {error}.") from error
 
     def __call__(self, texts: Sequence[str], max_length: int, *, prefix: str = "", first: int = 0) -> list[Tokens]:
         """Tokenize a batch in one call.

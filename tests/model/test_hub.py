@@ -126,7 +126,10 @@ def test_shards(hub):
     assert load("somebody/parts").identity == parts.identity
 
 
-@pytest.mark.parametrize(("name", "options"), [("somebody/nothing", {}), (REPOSITORY, {"revision": "v9"})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("somebody/nothing", {}), (REPOSITORY, {"revision": "v9"}), ("a/b--c", {}), ("a/b--c", {"revision": "0" * 40})],
+)
 def test_no_such_model_or_revision(hub, name, options):
     with pytest.raises(ModelError, match=r"Expected the model .* on the hub, found: .*Check the name"):
         load(name, **options)

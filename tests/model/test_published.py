@@ -10,9 +10,9 @@ import torch
 from golden import V1, V2, golden, golden_config, tokenizer_json, write_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
-from cde_rag import CDEModel, MissingExtraError, ModelError
+from cde_rag import CDEModel, Context, ContextualEmbedder, MissingExtraError, ModelError
 from cde_rag.model import loading
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way import checkpoint, published
@@ -127,6 +127,8 @@ def test_weights_of_the_other_family(tmp_path, tiny_backbones):
         ("transductive_corpus_size", "8"),
         ("max_seq_length", 0),
         ("max_seq_length", 10**6),
+        ("pool_ignore_contextual_tokens", None),
+        ("pool_ignore_instruction_tokens", "false"),
         ("transductive_sequence_dropout_prob", None),
     ],
 )
@@ -154,6 +156,21 @@ def test_truncated_weights(folder, share):
     )
     with pytest.raises(ModelError, match=r"expected safetensors, found: .*Download it again"):
         load(folder)
+
+
+def test_files_that_are_written_later_do_not_change_a_model(folder):
+    """Safetensors are mapped: what is not copied is the file."""
+    model = load(folder)
+    embedder = ContextualEmbedder(model, Context.generic(model))
+    before = embedder.embed_queries(["river"]), model.first_stage(["river"])
+    path = folder / "model.safetensors"
+    other = save({name: torch.ones_like(tensor) for name, tensor in load_file(path).items()})
+    assert path.stat().st_size == len(other)
+    with path.open("r+b") as file:
+        file.write(other)
+    np.testing.assert_array_equal(embedder.embed_queries(["river"]), before[0])
+    np.testing.assert_array_equal(model.first_stage(["river"]), before[1])
+    assert load(folder).identity.weights_sha256 != model.identity.weights_sha256
 
 
 def test_pickle_is_refused_with_the_reason(folder):
@@ -223,6 +240,27 @@ def test_a_tokenizer_of_another_model(folder):
     value["model"]["vocab"]["zebra"] = 10**6
     (folder / "tokenizer.json").write_text(json.dumps(value))
     with pytest.raises(ModelError, match=r"tokenizer\.json: expected a tokenizer of at most"):
+        load(folder)
+
+
+def test_a_special_token_beyond_the_vocabulary(folder):
+    value = json.loads(tokenizer_json())
+    value["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [10**6]
+    (folder / "tokenizer.json").write_text(json.dumps(value))
+    with pytest.raises(ModelError, match=r"at most \d+ word pieces .*found 1000001"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": ".*"}, "content": ""}},
+        {"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}},
+    ],
+)
+def test_a_tokenizer_that_knows_no_colon(folder, part):
+    (folder / "tokenizer.json").write_text(json.dumps(json.loads(tokenizer_json()) | part))
+    with pytest.raises(ModelError, match="a token for ': '"):
         load(folder)
 
 

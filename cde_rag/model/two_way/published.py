@@ -247,9 +247,16 @@ def _modern_bert(config: TwoWayConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _pooling(value: Mapping[str, Any]) -> str:
     """Which token states the training code averages; missing flags mean what they mean in it."""
-    if not value.get("pool_ignore_contextual_tokens", True):
+    if not _flag(value, "pool_ignore_contextual_tokens", missing=True):
         return "sequence"
-    return "text_after_prefix" if value.get("pool_ignore_instruction_tokens", False) else "text"
+    return "text_after_prefix" if _flag(value, "pool_ignore_instruction_tokens", missing=False) else "text"
+
+
+def _flag(value: Mapping[str, Any], field: str, *, missing: bool) -> bool:
+    found = value.get(field, missing)
+    if not isinstance(found, bool):
+        raise ModelError(f"The config's {field} has to be true or false, found {found!r}.")
+    return found
 
 
 def _size(value: Mapping[str, Any], field: str) -> int:
