@@ -106,9 +106,9 @@ def _files(folder: Path) -> list[Path]:
     found = sorted(path for path in {*folder.iterdir(), *inner} if path.is_file())
     if elsewhere := [path.name for path in found if _leads_elsewhere(path)]:
         raise ModelError(
-            f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base or "
-            "a tokenizer elsewhere that could change unnoticed. Merge an adapter into its base (merge_and_unload), and "
-            "save the whole model with save_pretrained."
+            f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base "
+            "or a tokenizer elsewhere that could change unnoticed. Merge an adapter into its base (merge_and_unload), "
+            "and save the whole model with save_pretrained."
         )
     safe = {path.parent for path in found if path.suffix == ".safetensors"}
     pickles = [path for path in found if path.suffix in PICKLES and path.parent not in safe]
