@@ -94,13 +94,22 @@ def embed(dataset: Any, embedder: Embedder, *, column: str = "embedding", fields
         CorpusError: A text is blank or no valid Unicode, with its row, from 0; there is no such column, or `column` is
             there already.
         MissingExtraError: datasets is not installed.
+        TypeError: It is no such dataset.
     """
     datasets: Any = require("datasets", EXTRA)
+    if not isinstance(dataset, datasets.Dataset | datasets.IterableDataset):
+        raise TypeError(f"Expected a datasets.Dataset or an IterableDataset, found {type(dataset).__name__}.")
     named = fields or Fields()
-    if (names := dataset.column_names) is not None and (named.text not in names or column in names):
-        raise CorpusError(f"Expected a column {named.text!r} and none named {column!r}, found {', '.join(names)}.")
+
+    def check(names: Iterable[str]) -> None:
+        if named.text not in names or column in names:
+            raise CorpusError(f"Expected a column {named.text!r} and none named {column!r}, found {', '.join(names)}.")
+
+    if dataset.column_names is not None:  # else it is a stream that knows them when it is read
+        check(dataset.column_names)
 
     def add(batch: Mapping[str, Sequence[Any]], indices: Sequence[int]) -> dict[str, Any]:
+        check(batch)
         titles = batch[named.title] if named.title in batch else [None] * len(indices)
         found = zip(titles, batch[named.text], strict=True)
         texts = [embedded_text(Record("", text, title or "")) for title, text in found]
@@ -111,7 +120,10 @@ def embed(dataset: Any, embedder: Embedder, *, column: str = "embedding", fields
     if dataset.features is not None:
         vector = datasets.Sequence(datasets.Value("float32"), length=embedder.dim)
         options["features"] = datasets.Features({**dataset.features, column: vector})
-    if isinstance(dataset, datasets.Dataset):  # which would pickle the embedder to name its cache
+    if isinstance(dataset, datasets.Dataset):
+        if not len(dataset):  # `map` would leave it without the column
+            return datasets.Dataset.from_dict({key: [] for key in options["features"]}, features=options["features"])
+        # which would pickle the embedder to name its cache
         options |= {"new_fingerprint": secrets.token_hex(8), "load_from_cache_file": False}
     return dataset.map(add, **options)
 
@@ -139,7 +151,7 @@ def _batches(frame: Any) -> Iterator[Any]:
     try:
         for start in range(0, len(frame), ROWS):
             yield pyarrow.RecordBatch.from_pandas(frame.iloc[start : start + ROWS], preserve_index=False)
-    except (ValueError, TypeError, NotImplementedError) as error:  # pyarrow's own errors are among these
+    except (ValueError, TypeError, NotImplementedError, OverflowError) as error:  # pyarrow's own errors are among these
         raise CorpusError(f"DataFrame: expected values of one type in a column, found others: {error}") from error
 
 
@@ -149,5 +161,5 @@ def _arrow(found: Iterable[Record | Hit]) -> Any:
     names = dict.fromkeys(name for row in table for name in row)
     try:
         return pyarrow.table({name: [row.get(name) for row in table] for name in names})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise CorpusError(f"Expected values of one type in a field of the metadata, found others: {error}") from error

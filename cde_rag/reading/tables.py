@@ -151,9 +151,11 @@ def _values(column: Any, what: str) -> list[object]:
     """The values of a part of a Parquet column."""
     if "binary" in str(column.type).partition("<")[0]:
         raise CorpusError(f"{what} holds bytes ({column.type}). Leave it out of the file, or write it as strings.")
+    if str(column.type).startswith("extension<pandas."):  # of a period that would be a bare number
+        raise CorpusError(f"{what} holds {column.type}. Write it as strings.")
     try:
         return _microseconds(column).to_pylist()
-    except ValueError as error:  # nanoseconds
+    except (ValueError, OverflowError) as error:  # nanoseconds, or years that Python's own dates do not reach
         raise CorpusError(f"{what} holds {column.type}: {error}") from error
 
 

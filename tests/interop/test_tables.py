@@ -118,6 +118,9 @@ def test_other_columns() -> None:
         (pd.to_datetime(["2020-01-01 00:00:00.000000001", None]), "lose data"),
         ([b"1", b"2"], "the column 'x' holds bytes"),
         ([object(), None], "expected values of one type"),
+        ([2**70, None], "expected values of one type"),
+        (pd.period_range("2020-01", periods=2, freq="M"), r"'x' holds .*period.*as strings"),
+        (np.array(["99999-01-01", "2020-01-01"], dtype="datetime64[s]"), "'x' holds timestamp"),
     ],
 )
 def test_values_that_json_cannot_hold(column: list[Any], message: str) -> None:
@@ -199,3 +202,15 @@ def test_embeddings_that_cannot_be_made(embedder: ContextualEmbedder) -> None:
         embed(table, embedder, fields=Fields(text="body"))
     with pytest.raises(CorpusError, match="none named 'text'"):
         embed(table, embedder, column="text")
+    for row, message in (({"body": "a"}, "Expected a column 'text'"), ({"text": "a", "embedding": 1}, "none named")):
+        stream = datasets.IterableDataset.from_generator(lambda rows: iter(rows), gen_kwargs={"rows": [row]})
+        with pytest.raises(CorpusError, match=message):  # it does not know its columns before
+            list(embed(stream, embedder))
+    with pytest.raises(TypeError, match="found DataFrame"):
+        embed(table.to_pandas(), embedder)
+
+
+def test_embeddings_of_nothing(embedder: ContextualEmbedder) -> None:
+    made = embed(datasets.Dataset.from_dict({"text": [], "n": []}), embedder)
+    assert made.column_names == ["text", "n", "embedding"]
+    assert made.features["embedding"].length == 16
