@@ -30,6 +30,7 @@ from cde_rag.errors import (
 if TYPE_CHECKING:
     from cde_rag.collection import Collection
     from cde_rag.context import Context
+    from cde_rag.drift import Drift
     from cde_rag.embedder import ContextualEmbedder
     from cde_rag.evaluation import evaluate
     from cde_rag.generations import Recontextualization
@@ -57,6 +58,7 @@ __all__ = [
     "ContextualEmbedder",
     "CorpusError",
     "Damage",
+    "Drift",
     "FilterError",
     "Hit",
     "Inspection",
@@ -84,6 +86,7 @@ _HOMES = {
     "Context": "cde_rag.context",
     "ContextualEmbedder": "cde_rag.embedder",
     "Damage": "cde_rag.stores.base",
+    "Drift": "cde_rag.drift",
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.inspection",
     "PlainEmbedder": "cde_rag.plain_embedder",

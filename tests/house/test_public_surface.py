@@ -23,6 +23,7 @@ PUBLIC = [
     "ContextualEmbedder",
     "CorpusError",
     "Damage",
+    "Drift",
     "FilterError",
     "Hit",
     "Inspection",
