@@ -66,6 +66,8 @@ def test_a_model_that_is_not_better_stands_aside(given: Material, config: Adapta
     assert told["pairs"]["made"] == {"title": 160}
     assert set(told["shares"]) == {"0.5", "1"}
     assert len(said) == 5
+    assert done.updates == told["updates"] > 0
+    assert "So few updates teach little" in str(done)
     with pytest.raises(ResumeError, match="finished adaptation"):
         adapt(given, config, output)
 

@@ -1,5 +1,6 @@
 """A model adapted to one corpus of documents in a few minutes, and compared to doing nothing."""
 
+import csv
 import json
 import shutil
 import time
@@ -32,6 +33,7 @@ from cde_rag_training.corpora import CorporaConfig
 from cde_rag_training.corpus_pairs import to_pairs
 from cde_rag_training.filtering import FilterConfig
 from cde_rag_training.guard import TrainingError
+from cde_rag_training.logs import LOG
 from cde_rag_training.material import Material
 from cde_rag_training.preparation import PrepareConfig, prepare
 from cde_rag_training.prepared import Prepared
@@ -45,6 +47,7 @@ RESERVE = 1.3  # times the seconds that the comparison should take are kept for 
 SURROGATE_TOKENS = 96
 DISTILLATION = DistillationConfig(updates=300, max_length=SURROGATE_TOKENS)  # where the first stage is new: minilm
 DISTILLATION_SHARE = 0.15  # of the time, kept for that
+FEW_UPDATES = 100  # fewer are too few to tell anything
 LEAST_MINUTES = 0.2  # of training
 SECONDS_A_SHARE = 5.0  # to write and load one more model
 
@@ -76,18 +79,25 @@ class Adaptation:
     Attributes:
         model: Folder of the adapted model: the output itself where it is better, else `not-better` inside of it.
         comparison: With doing nothing.
-        training_minutes: Of the time.
+        minutes: Of training, out of all the time.
+        updates: Made in them.
     """
 
     model: Path
     comparison: Comparison
-    training_minutes: float
+    minutes: float
+    updates: int
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        return {"model": str(self.model.resolve()), "training_minutes": self.training_minutes} | (
-            self.comparison.to_json()
-        )
+        training = {"training_minutes": self.minutes, "updates": self.updates}
+        return {"model": str(self.model.resolve())} | training | self.comparison.to_json()
+
+    def __str__(self) -> str:
+        lines = [str(self.comparison), f"Trained for {self.minutes:.1f} minutes: {self.updates} updates."]
+        if not self.comparison.better and self.updates < FEW_UPDATES:
+            lines.append("So few updates teach little: give more minutes, or a faster machine.")
+        return "\n".join(lines)
 
 
 def adapt(
@@ -144,7 +154,7 @@ def adapt(
     )
     model = output if comparison.better else output / REJECTED
     shutil.copytree(folders[share], model, dirs_exist_ok=True)
-    done = Adaptation(model, comparison, minutes)
+    done = Adaptation(model, comparison, minutes, updates=_updates(work / "run"))
     told = done.to_json() | {"pairs": asdict(material.pairs), "config": asdict(config)}
     write_durably(output / REPORT, json.dumps(told, indent=2).encode())
     return done
@@ -251,6 +261,11 @@ def _finished(prepared: Prepared, recipe: TrainingConfig, work: Path, share: flo
     folder = work / f"share-{share:g}"
     shutil.copytree(train(prepared, replace(recipe, share=share), work / "run"), folder, dirs_exist_ok=True)
     return folder
+
+
+def _updates(run: Path) -> int:
+    with (run / LOG).open(encoding="utf-8") as file:
+        return sum(bool(row["loss"]) for row in csv.DictReader(file))
 
 
 def _scores(folder: Path, data: RetrievalSet) -> Scores:

@@ -92,7 +92,7 @@ def adapt(
     if as_json:
         print_json(done.to_json())
     else:
-        typer.echo(str(done.comparison))
+        typer.echo(str(done))
         typer.echo(f"The model is in {done.model}" + ("." if done.comparison.better else ", to look at."))
     if not done.comparison.better:
         raise typer.Exit(NOT_BETTER)
