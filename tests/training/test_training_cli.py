@@ -96,6 +96,7 @@ def test_presets_are_recipes_that_say_what_they_are(name: str, run: Run):
     assert preset(name).phases
     assert run("presets", name).stdout == preset_text(name)
     assert f"cde-rag-train train prepared --preset {name}" in preset_text(name)
+    assert ("--lexical" in preset_text(name)) == (preset(name).phases[0].filter.rule == "agreement")
     summary = json.loads(run("presets", "--json").stdout)[name]
     assert summary.endswith(".")
     assert run("presets").stdout.count("\n") == len(PRESETS)
