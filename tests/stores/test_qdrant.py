@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from contract import EXACT, OTHER, SPACE, Opener, StoreContract, assert_hits, created, row, units
 from filter_cases import BOOK, CASES
+from mortal import WRITES, Killed, Mortal
 from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
@@ -73,38 +74,6 @@ def store(client: QdrantClient) -> Store:
 
 
 # Kills
-
-
-class Killed(BaseException):
-    pass
-
-
-WRITES = frozenset(
-    "create_collection update_collection upsert batch_update_points delete delete_payload create_vector_name "
-    "delete_vector_name".split()
-)
-
-
-class Mortal:
-    """Kills the process that uses a client before, or just after, one of its writing requests; the server lives on."""
-
-    def __init__(self, client: QdrantClient, *, after: bool) -> None:
-        self.left = 0
-        self.after = after
-        for name in WRITES:
-            setattr(client, name, self.dying(getattr(client, name)))
-
-    def dying(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*args: Any, **asked: Any) -> Any:
-            self.left -= 1
-            if self.left == 0 and not self.after:
-                raise Killed
-            answer = call(*args, **asked)
-            if self.left == 0:
-                raise Killed
-            return answer
-
-        return wrapped
 
 
 def state(store: Store) -> Any:

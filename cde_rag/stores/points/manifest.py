@@ -65,6 +65,7 @@ class Manifest:
         last: Number of the newest generation ever made.
         generations: All that are there, oldest first.
         leftover: Fingerprints of generations that are being made or dropped; what there is of them counts for nothing.
+        adopted: Whether it is made of someone else's points, which keep their ids, payload and vectors.
     """
 
     dim: int
@@ -73,6 +74,7 @@ class Manifest:
     last: int
     generations: tuple[GenerationState, ...]
     leftover: tuple[str, ...] = ()
+    adopted: bool = False
 
     @property
     def serving(self) -> GenerationState:
@@ -103,6 +105,8 @@ class Manifest:
         """As stored."""
         content = json.loads(json.dumps(dataclasses.asdict(self)))
         content |= {"format": FORMAT, "fingerprint": self.serving.fingerprint}
+        if not self.adopted:
+            del content["adopted"]  # as all versions read it
         return content | {"checksum": _checksum(content)}
 
     @classmethod
@@ -119,7 +123,8 @@ class Manifest:
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
         generations = tuple(GenerationState(**state) for state in content["generations"])
         plain = {name: content[name] for name in ("dim", "settings", "active", "last")}
-        return cls(**plain, generations=generations, leftover=tuple(content["leftover"]))
+        adopted = content.get("adopted", False)
+        return cls(**plain, generations=generations, leftover=tuple(content["leftover"]), adopted=adopted)
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ class Point(Protocol):
 
     @property
     def id(self) -> object:
-        """UUID of a point of ours."""
+        """UUID of a point of ours; a number where it is adopted."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class NewPoint(NamedTuple):
     """A point to be written as a whole.
 
     Attributes:
-        id: UUID.
+        id: As `Points.point_id` gives it.
         payload: JSON object.
         vectors: By name.
     """
@@ -83,6 +83,10 @@ class Points(Protocol):
     @property
     def always_exact(self) -> bool:
         """Whether every search is exact."""
+        ...
+
+    def point_id(self, id_: str) -> str | None:
+        """Id of the point that holds the record of an id, or will; None where no record can have the id."""
         ...
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> Mapping[str, Point]:

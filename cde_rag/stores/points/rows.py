@@ -14,7 +14,7 @@ import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -99,7 +99,7 @@ def read(point: Point, name: str, where: str) -> Stored:
     id_, order, title, text = (payload.get(key) for key in (ID, ORDER, "title", "text"))
     if not (isinstance(id_, str) and isinstance(order, int) and isinstance(title, str) and isinstance(text, str)):
         raise damaged(where, f"a record in point {point.id}, found none")
-    if point_id(id_) != str(point.id) or _seal(id_, order, title, text) != payload.get("cde_record"):
+    if str(point.id) not in (point_id(id_), id_) or _seal(id_, order, title, text) != payload.get("cde_record"):
         raise damaged(where, f"record {id_!r:.80} with its checksum, found another")
     metadata = _metadata(payload.get("metadata"))
     if metadata is None or _seal(id_, metadata[1]) != payload.get("cde_metadata"):
@@ -108,6 +108,11 @@ def read(point: Point, name: str, where: str) -> Stored:
     if noted is None:
         raise damaged(where, f"a vector {name[:20]}… of record {id_!r:.80}, found none")
     return Stored(str(point.id), order, Row(Record(id_, text, title, metadata[0]), noted[0]), noted[1])
+
+
+def is_record(point: Point | None) -> TypeGuard[Point]:
+    """Whether a point is there and holds a record, whole or not; others of a collection can be someone else's."""
+    return point is not None and ID in (point.payload or {})
 
 
 def note(payload: Mapping[str, Any], name: str) -> tuple[str, str] | None:

@@ -18,7 +18,7 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.points import writing
 from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
 from cde_rag.stores.points.points import Point, Points
-from cde_rag.stores.points.rows import Stored, checked_vector, point_id, read
+from cde_rag.stores.points.rows import Stored, checked_vector, read
 from cde_rag.stores.points.search import search
 from cde_rag.stores.points.selection import Having, No
 from cde_rag.stores.points.translation import translate
@@ -91,8 +91,8 @@ class PointStore(ABC):
         reject_str(ids, call="delete", what="ids")
         with self._turns.writing():
             self._load()  # there has to be a store
-            found = self._points.retrieve(_point_ids(ids))
-            self._points.delete(list(found))
+            found = {str(point.id) for point in writing.records_of(self._points, ids) if point is not None}
+            self._points.delete(sorted(found))
         return len(found)
 
     def get(self, ids: Sequence[str]) -> list[Row]:
@@ -100,9 +100,8 @@ class PointStore(ABC):
         reject_str(ids, call="get", what="ids")
         with self._turns.reading():
             name = self._load().serving.vector
-            found = self._points.retrieve(_point_ids(ids))
-            points = [found.get(str(point_id(id_))) for id_ in ids]
-            return [self._read(point, name).row for point in points if point is not None]
+            found = writing.records_of(self._points, ids)
+            return [self._read(point, name).row for point in found if point is not None]
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         """See `Store.count`."""
@@ -225,7 +224,3 @@ class PointStore(ABC):
         except StoreError:
             self._load().serving.check_space(fingerprint)
             raise
-
-
-def _point_ids(ids: Sequence[str]) -> list[str]:
-    return sorted({point for id_ in ids if (point := point_id(id_)) is not None})

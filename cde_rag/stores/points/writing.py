@@ -12,9 +12,9 @@ from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.points import NewPoint, NewVector, Point, Points
 from cde_rag.stores.points.rows import (
     OURS,
+    is_record,
     metadata_payload,
     note,
-    point_id,
     read,
     record_payload,
     vector_payload,
@@ -33,13 +33,13 @@ def put_rows(
     A point is written as a whole, with what of the old one still holds: its place, its vectors in other generations
     if they were made from the same digest, and whatever someone else keeps in it.
     """
-    ids = [str(point_id(record.id)) for record, _ in records]
+    ids = [str(points.point_id(record.id)) for record, _ in records]
     old = points.retrieve(ids, vectors=True)
     new = itertools.count(points.last_order() + 1)
     made: list[NewPoint] = []
     for (record, metadata), id_, digest, vector in zip(records, ids, digests, vectors, strict=True):
         was = old.get(id_)
-        order = next(new) if was is None else read(was, manifest.serving.vector, points.place).order
+        order = read(was, manifest.serving.vector, points.place).order if is_record(was) else next(new)
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
         name = manifest.serving.vector
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
@@ -55,7 +55,7 @@ def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
         KeyError: There is no record of some id.
     """
     found_points(points, list(metadata))
-    points.set_payloads({str(point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()})
+    points.set_payloads({str(points.point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()})
 
 
 def put_vectors(
@@ -67,7 +67,7 @@ def put_vectors(
     vectors: Float32[np.ndarray, "rows dim"],
 ) -> int:
     """Give rows their vectors in an inactive generation; returns how many of them are still as they were read."""
-    ids = [str(point_id(row.record.id)) for row in rows]
+    ids = [str(points.point_id(row.record.id)) for row in rows]
     found = points.retrieve(ids)
     active = manifest.serving.vector
     made: list[NewVector] = []
@@ -91,12 +91,18 @@ def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | boo
     Raises:
         KeyError: There is no record of some id.
     """
-    wanted = [point_id(id_) for id_ in ids]
-    found = points.retrieve(sorted({id_ for id_ in wanted if id_ is not None}), vectors=vectors)
-    missing = [id_ for id_, point in zip(ids, wanted, strict=True) if point not in found]
+    found = records_of(points, ids, vectors=vectors)
+    missing = [id_ for id_, point in zip(ids, found, strict=True) if point is None]
     if missing:
         raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
-    return [found[str(point)] for point in wanted]
+    return [point for point in found if point is not None]
+
+
+def records_of(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[Point | None]:
+    """The points of records, in the order asked; None where there is no record of an id."""
+    wanted = [points.point_id(id_) for id_ in ids]
+    found = points.retrieve(sorted({id_ for id_ in wanted if id_ is not None}), vectors=vectors)
+    return [point if is_record(point := found.get(str(id_))) else None for id_ in wanted]
 
 
 def _kept(was: Point, manifest: Manifest, digest: str) -> tuple[dict[str, Any], dict[str, Any]]:

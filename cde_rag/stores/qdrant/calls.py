@@ -46,8 +46,8 @@ def call_if_found(work: Callable[[], Result]) -> Result | None:
         if _not_found(error.__cause__):
             return None
         raise
-    except ValueError as error:  # the client in local mode
-        if "not found" in str(error):
+    except (KeyError, ValueError) as error:  # the client in local mode, of a point and of a collection
+        if isinstance(error, KeyError) or "not found" in str(error):
             return None
         raise
 

@@ -43,7 +43,7 @@ def save(points: ClientPoints, manifest: Manifest) -> None:
 
 
 def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str) -> None:
-    """Make a store with generation 1 active, in a new collection or beside what is in one.
+    """Make a store with generation 1 active, in a new collection or beside what is in one, or of what is in one.
 
     Raises:
         StoreError: There is a store already, or other vectors of that name, or the server refused it.
@@ -58,7 +58,8 @@ def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, sett
         space.create_vectors(points.client, points.collection, name, dim)
     points.create_indexes()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
-    save(points, Manifest(dim, settings, active=1, last=1, generations=(_state(1, fingerprint, context),)))
+    states = (_state(1, fingerprint, context),)
+    save(points, Manifest(dim, settings, active=1, last=1, generations=states, adopted=points.adopted))
 
 
 def begin(points: ClientPoints, fingerprint: str, context: bytes) -> int:

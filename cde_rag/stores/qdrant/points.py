@@ -10,9 +10,10 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.stores.points.fields import NUMBERS, TOKENS
 from cde_rag.stores.points.points import NewPoint, NewVector
-from cde_rag.stores.points.rows import ORDER, place_of
+from cde_rag.stores.points.rows import ORDER, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.qdrant.calls import call, call_if_found
+from cde_rag.stores.qdrant.ids import is_native, native, natives
 
 _AT_ONCE: Final = 512  # points read in one request
 _REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
@@ -20,7 +21,11 @@ _FLOAT_BYTES: Final = 14  # in JSON
 
 _INDEXES: Final = {ORDER: models.PayloadSchemaType.INTEGER, TOKENS: models.PayloadSchemaType.KEYWORD}
 
+_AMONG_THEIRS: Final = {"text": "cde_text", "title": "cde_title", "metadata": "cde_json"}
+_SWAPPED: Final = _AMONG_THEIRS | {name: key for key, name in _AMONG_THEIRS.items()}  # so that none of either is lost
+
 Item = TypeVar("Item")
+_AnyPoint = TypeVar("_AnyPoint", models.Record, models.ScoredPoint)
 
 ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
 OURS: Final = models.FieldCondition(key=ORDER, range=models.Range(gte=1))
@@ -33,12 +38,15 @@ class ClientPoints:
         client: Of a server, or in local mode.
         collection: Name of the collection, or an alias of it.
         local: Whether the client is in local mode, which has no indexes and always searches exactly.
+        adopted: Whether they are someone else's, who have payload and vectors of their own in them. Then a record whose
+            id Qdrant can have is the point of that id, and ours in a payload have names that are not theirs.
     """
 
-    def __init__(self, client: QdrantClient, collection: str, *, local: bool) -> None:
+    def __init__(self, client: QdrantClient, collection: str, *, local: bool, adopted: bool = False) -> None:
         self.client = client
         self.collection = collection
         self.local = local
+        self.adopted = adopted
 
     @property
     def place(self) -> str:
@@ -50,22 +58,31 @@ class ClientPoints:
         """See `Points.always_exact`."""
         return self.local
 
+    def point_id(self, id_: str) -> str | None:
+        """See `Points.point_id`."""
+        return id_ if self.adopted and is_native(id_) else point_id(id_)
+
     def create_indexes(self) -> None:
-        """Make the indexes that order and filters need, before there are points."""
+        """Make the indexes that order and filters need."""
         for key, schema in () if self.local else _INDEXES.items():
             call(
                 lambda key=key, schema=schema: self.client.create_payload_index(self.collection, key, schema, wait=True)
             )
 
+    def delete_indexes(self) -> None:
+        """Remove those indexes; nothing where they are not."""
+        for key in () if self.local else _INDEXES:
+            call(lambda key=key: self.client.delete_payload_index(self.collection, key, wait=True))
+
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, models.Record]:
         """See `Points.retrieve`."""
         found: dict[str, models.Record] = {}
         for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
+            some = natives(ids[start : start + _AT_ONCE])
             records = call(
                 lambda some=some: self.client.retrieve(self.collection, some, with_payload=ROW, with_vectors=vectors)
             )
-            found |= {str(record.id): record for record in records}
+            found |= {str(record.id): self._translated(record) for record in records}
         return found
 
     def count(self, where: Selection = ALL) -> int:
@@ -107,7 +124,8 @@ class ClientPoints:
             full = len(found) == size
             last = self._order(found[-1]) if full else 0
             whole = [record for record in found if not full or self._order(record) < last]
-            yield from sorted((one for one in whole if self._place(one) > after), key=self._place)
+            behind = (one for one in whole if self._place(one) > after)
+            yield from map(self._translated, sorted(behind, key=self._place))
             if not full:
                 return
             size = size if whole else 2 * size  # more of one place than fit
@@ -135,21 +153,27 @@ class ClientPoints:
             )
             for query in queries
         ]
-        return [one.points for one in call(lambda: self.client.query_batch_points(self.collection, requests))]
+        found = call(lambda: self.client.query_batch_points(self.collection, requests))
+        return [[*map(self._translated, one.points)] for one in found]
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
         """See `Points.upsert`. In as few requests as their size allows."""
-        structs = [models.PointStruct(id=new.id, payload=new.payload, vector=new.vectors) for new in points]
-        for some in _requests(structs, [_bytes(new.payload, new.vectors) for new in points]):
+        structs = [
+            models.PointStruct(id=native(new.id), payload=self.translated(new.payload), vector=new.vectors)
+            for new in points
+        ]
+        for some in in_requests(structs, [json_bytes(new.payload, new.vectors) for new in points]):
             call(lambda some=some: self.client.upsert(self.collection, some, wait=True))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
         """See `Points.set_payloads`."""
         operations = [
-            models.SetPayloadOperation(set_payload=models.SetPayload(payload=payload, points=[id_]))
+            models.SetPayloadOperation(
+                set_payload=models.SetPayload(payload=self.translated(payload), points=natives([id_]))
+            )
             for id_, payload in payloads.items()
         ]
-        for some in _requests(operations, [_bytes(payload) for payload in payloads.values()]):
+        for some in in_requests(operations, [json_bytes(payload) for payload in payloads.values()]):
             call(lambda some=some: self.client.batch_update_points(self.collection, some, wait=True))
 
     def set_vectors(self, name: str, vectors: Sequence[NewVector]) -> None:
@@ -157,20 +181,22 @@ class ClientPoints:
 
         First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole.
         """
-        for some in _requests(vectors, [_bytes(new.noted, {name: new.vector}) for new in vectors]):
-            ids: list[models.ExtendedPointId] = [new.point for new in some]
+        for some in in_requests(vectors, [json_bytes(new.noted, {name: new.vector}) for new in vectors]):
+            ids = natives([new.point for new in some])
             operations: list[models.UpdateOperation] = [
                 models.DeletePayloadOperation(delete_payload=models.DeletePayload(keys=[name], points=ids)),
                 models.UpdateVectorsOperation(
                     update_vectors=models.UpdateVectors(
-                        points=[models.PointVectors(id=new.point, vector={name: new.vector}) for new in some]
+                        points=[models.PointVectors(id=native(new.point), vector={name: new.vector}) for new in some]
                     )
                 ),
                 *(
                     models.SetPayloadOperation(
                         set_payload=models.SetPayload(
                             payload=new.noted,
-                            filter=models.Filter(must=[models.HasIdCondition(has_id=[new.point]), _unchanged(new)]),
+                            filter=models.Filter(
+                                must=[models.HasIdCondition(has_id=natives([new.point])), _unchanged(new)]
+                            ),
                         )
                     )
                     for new in some
@@ -189,14 +215,26 @@ class ClientPoints:
     def delete(self, ids: Sequence[str]) -> None:
         """See `Points.delete`."""
         if ids:
-            which = models.PointIdsList(points=[*ids])
+            which = models.PointIdsList(points=natives(ids))
             call(lambda: self.client.delete(self.collection, which, wait=True))
+
+    def translated(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """A payload with the names that stand in Qdrant for those in it, or the other way round."""
+        return {among_theirs(key): value for key, value in payload.items()} if self.adopted else dict(payload)
+
+    def _translated(self, point: _AnyPoint) -> _AnyPoint:
+        return point.model_copy(update={"payload": self.translated(point.payload or {})}) if self.adopted else point
 
     def _order(self, record: models.Record) -> int:
         return self._place(record)[0]
 
     def _place(self, record: models.Record) -> tuple[int, str]:
         return place_of(record, self.collection)
+
+
+def among_theirs(key: str) -> str:
+    """What a key of ours is called in a payload of someone else's, and the other way round."""
+    return _SWAPPED.get(key, key)
 
 
 def selection_filter(where: Selection) -> models.Filter:
@@ -225,8 +263,13 @@ def _unchanged(new: NewVector) -> models.Condition:
     return models.FieldCondition(key=f"{new.digest_of}.digest", match=models.MatchValue(value=new.digest))
 
 
-def _requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
-    """The items in runs of a bearable size, of at least one."""
+def in_requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
+    """The items in runs that one request can bear, of at least one.
+
+    Args:
+        items: What is sent.
+        sizes: Of each, see `json_bytes`.
+    """
     some: list[Item] = []
     total = 0
     for item, size in zip(items, sizes, strict=True):
@@ -239,7 +282,7 @@ def _requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item
         yield some
 
 
-def _bytes(payload: object, vectors: object = None) -> int:
+def json_bytes(payload: object, vectors: object = None) -> int:
     """About how long these are in JSON."""
     named = cast(dict[str, object], vectors) if isinstance(vectors, dict) else {}
     floats = sum(len(cast(list[object], vector)) for vector in named.values() if isinstance(vector, list))

@@ -36,10 +36,11 @@ class QdrantStore(PointStore):
 
     def __init__(self, client: QdrantClient, collection: str, *, exact: bool = False) -> None:
         super().__init__(turns_of(client, collection), exact=exact)
-        self._client = client
-        self._collection = collection
+        self.client = client
+        self.collection = collection
+        self._adopted = False
         self._folder = client.init_options.get("path") is not None
-        self._local = self._folder or client.init_options.get("location") == ":memory:"
+        self.local = self._folder or client.init_options.get("location") == ":memory:"
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """See `Store.create`. A collection that is there keeps its points and vectors and gets ours beside them."""
@@ -49,20 +50,20 @@ class QdrantStore(PointStore):
 
     def exists(self) -> bool:
         """See `Store.exists`."""
-        return generations.is_store(metadata_of(self._client, self._collection))
+        return generations.is_store(metadata_of(self.client, self.collection))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """See `Store.add`."""
         super().add(rows, vectors, fingerprint=fingerprint)
-        if self._folder and call(lambda: self._client.count(self._collection)).count > LOCAL_POINTS:
+        if self._folder and call(lambda: self.client.count(self.collection)).count > LOCAL_POINTS:
             hint = "Use a server, or QdrantEdgeStore."
             warnings.warn(f"A folder of Qdrant takes about 150 records a second. {hint}", CDEWarning, stacklevel=2)
 
     def lease(self) -> AbstractContextManager[None]:
         """See `Store.lease`. On a server it outlives a killed process by half a minute."""
-        if self._local:
-            return held(self._turns.lease, self._collection)
-        return leased(self._client, self._collection)
+        if self.local:
+            return held(self._turns.lease, self.collection)
+        return leased(self.client, self.collection)
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """See `Store.create_generation`.
@@ -88,13 +89,15 @@ class QdrantStore(PointStore):
 
     @property
     def _points(self) -> ClientPoints:
-        return ClientPoints(self._client, self._collection, local=self._local)
+        return ClientPoints(self.client, self.collection, local=self.local, adopted=self._adopted)
 
     def _load(self) -> Manifest:
-        return generations.load(self._points)
+        manifest = generations.load(self._points)
+        self._adopted = manifest.adopted
+        return manifest
 
     def _save(self, manifest: Manifest) -> None:
         generations.save(self._points, manifest)
 
     def _context(self, state: GenerationState) -> bytes:
-        return read_context(self._client, self._collection, state.fingerprint)
+        return read_context(self.client, self.collection, state.fingerprint)

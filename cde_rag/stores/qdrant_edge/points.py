@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from cde_rag.stores.points.fields import NUMBERS, TOKENS
 from cde_rag.stores.points.points import NewPoint, NewVector
-from cde_rag.stores.points.rows import ORDER, note, place_of
+from cde_rag.stores.points.rows import ORDER, note, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.qdrant_edge.engine import Engine
 
@@ -44,6 +44,10 @@ class ShardPoints:
     def always_exact(self) -> bool:
         """See `Points.always_exact`."""
         return False
+
+    def point_id(self, id_: str) -> str | None:
+        """See `Points.point_id`."""
+        return point_id(id_)
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, ReadPoint]:
         """See `Points.retrieve`."""

@@ -1,0 +1,231 @@
+"""Someone else's points as records of ours, beside what they are to their old readers.
+
+A point that is adopted keeps its id, its vectors and its payload; into the payload come keys of ours, which all begin
+with `cde_`. It is read, embedded and written while its application may write it, too, and an application writes points
+as a whole. So a point is marked before it is read, and what it was embedded as counts only where the mark is still
+there: a point that was written meanwhile has lost it, and is found again among those that lack our vector.
+"""
+
+import itertools
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+from qdrant_client import QdrantClient, models
+
+from cde_rag.errors import StoreError
+from cde_rag.stores.base import Row
+from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.stores.points.manifest import vector_name
+from cde_rag.stores.points.points import NewPoint
+from cde_rag.stores.points.rows import ID, OURS, metadata_payload, record_payload, vector_payload
+from cde_rag.stores.qdrant import generations, points, space
+from cde_rag.stores.qdrant.calls import call, call_if_found
+from cde_rag.stores.qdrant.contexts import CONTEXTS, METADATA, concrete, delete_context, metadata_of
+from cde_rag.stores.qdrant.ids import native, natives
+from cde_rag.stores.qdrant.points import in_requests, json_bytes
+from cde_rag.stores.qdrant.store import QdrantStore
+
+MARK: Final = "cde_mark"  # in the payload of a point that is someone else's
+_PAGE: Final = 512  # points read at once
+_VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}"))
+_COPY: Final = "Or copy the texts into a collection of their own; cde_rag.adoption.foreign_records reads them."
+_THEIRS: Final = models.Filter(must_not=[points.OURS])  # points that are no records of ours
+
+
+class Foreign(NamedTuple):
+    """A point of someone else's.
+
+    Attributes:
+        id: Of the point.
+        payload: As its application wrote it.
+    """
+
+    id: str
+    payload: dict[str, Any]
+
+
+class AdoptingStore(QdrantStore):
+    """A QdrantStore while it takes in points that are there. One object for each run.
+
+    Args:
+        client: As for QdrantStore.
+        collection: Someone else's.
+    """
+
+    def __init__(self, client: QdrantClient, collection: str) -> None:
+        super().__init__(client, collection)
+        self._marks: dict[str, str] = {}
+
+    def begin(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
+        """Make a store, without records as yet, of a collection that is there.
+
+        Raises:
+            StoreError: There is no collection, or it is a store already; or the server adds no vectors to one.
+        """
+        encoded = encode(settings, "The store's settings")
+        if metadata_of(self.client, self.collection) is None:
+            raise StoreError(f"{self.collection}: expected a collection with points, found none of this name.")
+        self._adopted = True
+        try:
+            with self._turns.writing():
+                generations.first(self._points, dim, fingerprint, context, encoded)
+        except StoreError as error:
+            raise StoreError(f"{error} {_COPY}") from error
+
+    def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
+        """As `QdrantStore.add`; rows of points that `marked` gave out are passed over if these were written since."""
+        places = [place for place, row in enumerate(rows) if row.record.id in self._marks]
+        others = [place for place, row in enumerate(rows) if row.record.id not in self._marks]
+        if others:
+            super().add([rows[place] for place in others], vectors[others], fingerprint=fingerprint)
+        if places:
+            self._take([rows[place] for place in places], vectors[places], fingerprint)
+
+    def foreign(self) -> Iterator[list[Foreign]]:
+        """Pages of the points that are no records."""
+        offset = None
+        while True:
+            page, offset = call(
+                lambda offset=offset: self.client.scroll(self.collection, _THEIRS, limit=_PAGE, offset=offset)
+            )
+            yield [_foreign(point) for point in page]
+            if offset is None:
+                return
+
+    def count_foreign(self) -> int:
+        """How many points are no records."""
+        return call(lambda: self.client.count(self.collection, _THEIRS, exact=True)).count
+
+    def marked(self, ids: Sequence[str]) -> list[Foreign]:
+        """Those of some points that are there, to be embedded and added."""
+        mark, sent = uuid.uuid4().hex, natives(ids)
+        if not sent:
+            return []
+        which = models.PointIdsList(points=sent)
+        with self._turns.writing():
+            call_if_found(lambda: self.client.set_payload(self.collection, {MARK: mark}, which, wait=True))
+            found = call(lambda: self.client.retrieve(self.collection, sent))
+        self._marks |= {str(point.id): mark for point in found}
+        return [_foreign(point) for point in found]
+
+    def _take(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], fingerprint: str) -> None:
+        records = list(check_records(row.record for row in rows))
+        with self._turns.writing():
+            manifest = self._load()
+            manifest.serving.check_space(fingerprint)
+            check_unit(vectors, len(rows), manifest.dim)
+            name, order = manifest.serving.vector, itertools.count(self._points.last_order() + 1)
+            made: list[NewPoint] = []
+            for (record, metadata), row, vector in zip(records, rows, vectors, strict=True):
+                payload = record_payload(record, next(order)) | metadata_payload(record.id, metadata)
+                payload |= vector_payload(record.id, name, row.digest, vector)
+                made.append(NewPoint(record.id, self._points.translated(payload), {name: vector.tolist()}))
+            made = self._unchanged(made)
+            for some in in_requests(made, [json_bytes(new.payload, new.vectors) for new in made]):
+                operations = self._operations(some)
+                call_if_found(  # a point that is gone since it was read needs no vector
+                    lambda operations=operations: self.client.batch_update_points(
+                        self.collection, operations, wait=True
+                    )
+                )
+        for row in rows:
+            del self._marks[row.record.id]
+
+    def _unchanged(self, made: Sequence[NewPoint]) -> list[NewPoint]:
+        """Those whose points nobody wrote since they were read; asked just before, as embedding takes its time."""
+        sent = natives(new.id for new in made)
+        found = call(lambda: self.client.retrieve(self.collection, sent, with_payload=[MARK]))
+        marks = {str(point.id): (point.payload or {}).get(MARK) for point in found}
+        return [new for new in made if marks.get(new.id) == self._marks[new.id]]
+
+    def _operations(self, some: Sequence[NewPoint]) -> list[models.UpdateOperation]:
+        """First the vectors come, then what makes each point a record, so that every record is whole."""
+        vectors = [models.PointVectors(id=native(new.id), vector=new.vectors) for new in some]
+        return [
+            models.UpdateVectorsOperation(update_vectors=models.UpdateVectors(points=vectors)),
+            *(
+                models.SetPayloadOperation(
+                    set_payload=models.SetPayload(payload=new.payload, filter=_marked(new.id, self._marks[new.id]))
+                )
+                for new in some
+            ),
+        ]
+
+
+def only_here(client: QdrantClient, collection: str) -> Iterator[str]:
+    """Ids of the records in an adopted collection that are nobody else's, since they were added through it."""
+    store, offset = QdrantStore(client, collection), None
+    store.manifest()
+    nobodys = models.Filter(must=[points.OURS, models.IsEmptyCondition(is_empty=models.PayloadField(key=MARK))])
+    while True:
+        page, offset = call(
+            lambda offset=offset: client.scroll(collection, nobodys, limit=_PAGE, offset=offset, with_payload=[ID])
+        )
+        yield from (str((point.payload or {})[ID]) for point in page)
+        if offset is None:
+            return
+
+
+def release(client: QdrantClient, collection: str) -> None:
+    """Take out of an adopted collection all that is ours; killed, the same call goes on.
+
+    Args:
+        client: As for QdrantStore.
+        collection: What was adopted. Its points, their vectors and their payload stay.
+
+    Raises:
+        StoreError: It was not adopted, there are records that only we have, or a run is at work on it.
+    """
+    store = QdrantStore(client, collection)
+    if store.exists():
+        with store.lease():
+            _give_up(client, collection)
+    elif METADATA not in (metadata_of(client, collection) or {}):
+        raise StoreError(f"{collection}: expected a collection that was adopted, found none of ours. Nothing to do.")
+    for name in space.vector_params(client, collection):
+        if _VECTOR.fullmatch(name):
+            _forget_keys(client, collection, [name])
+            delete_context(client, collection, name.removeprefix(vector_name("")))
+            space.delete_vectors(client, collection, name)  # last, since the name is what is found again
+    _forget_keys(client, collection, [*map(points.among_theirs, OURS), MARK])
+    points.ClientPoints(client, collection, local=store.local, adopted=True).delete_indexes()
+    beside = concrete(client, collection) + CONTEXTS
+    if client.collection_exists(beside) and not call(lambda: client.count(beside, exact=True)).count:
+        call(lambda: client.delete_collection(beside))
+    call(lambda: client.update_collection(collection, metadata={METADATA: None}))
+
+
+def _give_up(client: QdrantClient, collection: str) -> None:
+    """From here on there is no store, but what there was of it."""
+    manifest = generations.load(points.ClientPoints(client, collection, local=True))
+    if not manifest.adopted:
+        hint = "It is a store of its own: drop the collection."
+        raise StoreError(f"{collection}: expected a collection that was adopted, found one that was not. {hint}")
+    ours = list(only_here(client, collection))
+    if ours:
+        raise StoreError(
+            f"{collection}: expected records that are its application's, too; found {len(ours)} that were added "
+            f"through the collection, such as {ours[0]!r:.80}. Delete them; cde_rag.adoption.only_here lists them."
+        )
+    call(lambda: client.update_collection(collection, metadata={METADATA: {"released": True}}))
+
+
+def _forget_keys(client: QdrantClient, collection: str, keys: list[str]) -> None:
+    there = [
+        models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=key))]) for key in (MARK, ID)
+    ]
+    which = models.FilterSelector(filter=models.Filter(should=[*there]))
+    call(lambda: client.delete_payload(collection, keys, which, wait=True))
+
+
+def _foreign(point: models.Record) -> Foreign:
+    return Foreign(str(point.id), {key: value for key, value in (point.payload or {}).items() if key != MARK})
+
+
+def _marked(id_: str, mark: str) -> models.Filter:
+    same = models.FieldCondition(key=MARK, match=models.MatchValue(value=mark))
+    return models.Filter(must=[models.HasIdCondition(has_id=natives([id_])), same])

@@ -1,0 +1,467 @@
+"""A foreign collection of Qdrant becomes ours as well: its application goes on as before, and nothing of it is lost."""
+
+import itertools
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mortal import Killed, Mortal
+from qdrant_client import QdrantClient, models
+from qdrant_client.http.exceptions import UnexpectedResponse
+from tiny import WORDS
+
+from cde_rag.adoption import adopt, catch_up, foreign_records, only_here, release
+from cde_rag.collection import Collection
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.model import CDEModel
+from cde_rag.recontextualization import recontextualize
+from cde_rag.stores.base import Record
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.qdrant.ids import is_native, native
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+
+SIZE = 8  # context documents
+DIM = 5  # of the application's vectors
+
+
+@pytest.fixture
+def client() -> QdrantClient:
+    return QdrantClient(":memory:")
+
+
+def sentence(number: int) -> str:
+    return " ".join(np.random.default_rng(number).choice(WORDS, 6))
+
+
+def their_vector(text: str) -> list[float]:
+    """Of the application's model."""
+    draw = np.random.default_rng(list(text.encode()))
+    vector = draw.normal(size=DIM).astype(np.float32)
+    return (vector / np.linalg.norm(vector)).tolist()
+
+
+def uuid_of(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012d}"
+
+
+class Application:
+    """Writes and reads a collection in its own way; its payload uses our names, too."""
+
+    def __init__(self, client: QdrantClient, vector: str | None = None) -> None:
+        self.client = client
+        self.vector = vector
+        params = models.VectorParams(size=DIM, distance=models.Distance.COSINE)
+        config = params if vector is None else {vector: params}
+        client.create_collection("theirs", vectors_config=config, metadata={"team": "x"})
+
+    def write(self, id_: int | str, text: str | None, **more: Any) -> None:
+        vector = their_vector(text or "none")
+        payload = more if text is None else {"text": text, "title": "theirs", "metadata": 7, **more}
+        named = {self.vector or "": vector}  # as libraries send it; local mode refuses a list beside named vectors
+        point = models.PointStruct(id=id_, vector=named, payload=payload)
+        self.client.upsert("theirs", [point], wait=True)
+
+    def fill(self, count: int) -> None:
+        for number in range(count):
+            self.write(number if number % 2 else uuid_of(number), sentence(number), page=number // 3)
+
+    def search(self, text: str, limit: int = 5) -> list[tuple[object, str]]:
+        found = self.client.query_points("theirs", their_vector(text), using=self.vector, limit=limit).points
+        return [(point.id, (point.payload or {})["text"]) for point in found]
+
+    def state(self) -> list[tuple[object, Mapping[str, Any], list[float]]]:
+        """Its points: id, payload without keys of ours, and its own vector."""
+        found, _ = self.client.scroll("theirs", limit=1000, with_vectors=True)
+        return [
+            (
+                point.id,
+                {key: value for key, value in (point.payload or {}).items() if not key.startswith("cde_")},
+                self._own(point.vector),
+            )
+            for point in found
+        ]
+
+    def _own(self, vector: Any) -> list[float]:
+        own = vector.get(self.vector or "", []) if isinstance(vector, dict) else vector
+        return np.round(own, 4).tolist()
+
+
+@pytest.fixture(params=[None, "dense"])
+def application(request: pytest.FixtureRequest, client: QdrantClient) -> Application:
+    made = Application(client, request.param)
+    made.fill(20)
+    return made
+
+
+def adopted(client: QdrantClient, model: CDEModel, **more: Any) -> Collection:
+    return adopt(client, "theirs", texts="text", model=model, context_size=SIZE, **more)
+
+
+def texts_of(collection: Collection) -> dict[str, str]:
+    return {record.id: record.text for record in collection.scroll()}
+
+
+def assert_as_if_built(collection: Collection, place: Any) -> None:
+    """All vectors and digests are those of a collection that was built in its context from its records."""
+    records = list(collection.scroll())
+    fresh = Collection.create(FaissStore(place), collection.embedder, parent_key=collection.parent_key)
+    fresh.add_records(records)
+    ids = [record.id for record in records]
+    np.testing.assert_allclose(collection.vectors(ids), fresh.vectors(ids), atol=1e-5)
+    assert [row.digest for row in collection.store.get(ids)] == [row.digest for row in fresh.store.get(ids)]
+    assert collection.verify() == []
+
+
+# What is there afterwards
+
+
+@pytest.mark.parametrize("parent_key", [None, "page"])
+def test_it_is_a_collection_beside_what_it_was(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, tmp_path: Any, parent_key: str | None
+) -> None:
+    before, found = application.state(), application.search(sentence(3))
+    papers = adopted(client, tiny_model, parent_key=parent_key)
+    assert application.state() == before
+    assert application.search(sentence(3)) == found
+    ids = {str(number) if number % 2 else uuid_of(number): sentence(number) for number in range(20)}
+    assert texts_of(papers) == ids
+    assert papers.get(["3"]) == [Record("3", sentence(3), metadata={"title": "theirs", "metadata": 7, "page": 1})]
+    assert papers.count({"page": 1}) == 3
+    assert_as_if_built(papers, tmp_path / "fresh")
+    again = Collection.open(QdrantStore(client, "theirs"), model=tiny_model)
+    assert again.search("river bank") == papers.search("river bank")
+    assert again.inspect().parent_key == parent_key
+
+
+def test_it_moves_to_another_context_and_back(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, tmp_path: Any
+) -> None:
+    before = application.state()
+    papers = adopted(client, tiny_model)
+    first = papers.embedder.fingerprint
+    recontextualize(papers, seed=1, context_size=SIZE)
+    application.write(3, "flood of risk")
+    assert catch_up(papers).adopted == 1
+    assert_as_if_built(papers, tmp_path / "moved")
+    papers.rollback()
+    assert papers.embedder.fingerprint == first
+    assert texts_of(papers)["3"] == "flood of risk"
+    assert_as_if_built(papers, tmp_path / "back")
+    assert [point for point in application.state() if point[0] != 3] == [point for point in before if point[0] != 3]
+
+
+def test_release_leaves_what_was_there(application: Application, client: QdrantClient, tiny_model: CDEModel) -> None:
+    before = application.state()
+    papers = adopted(client, tiny_model)
+    recontextualize(papers, seed=1, context_size=SIZE)
+    release(client, "theirs")
+    assert application.state() == before
+    found, _ = client.scroll("theirs", limit=99)
+    assert not any(key.startswith("cde_") for point in found for key in point.payload or {})
+    info = client.get_collection("theirs").config
+    assert set(info.params.vectors if isinstance(info.params.vectors, dict) else {""}) == {application.vector or ""}
+    assert info.metadata == {"team": "x"}
+    assert [one.name for one in client.get_collections().collections] == ["theirs"]
+    with pytest.raises(StoreError, match="adopted"):
+        release(client, "theirs")
+    assert texts_of(adopted(client, tiny_model)) == {str(id_): payload["text"] for id_, payload, _ in before}
+
+
+# Two who write
+
+
+def test_what_the_application_writes_is_caught_up(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, tmp_path: Any
+) -> None:
+    papers = adopted(client, tiny_model, parent_key="page")
+    application.write(3, "flood of risk", page=1)
+    application.write(99, "credit and interest", page=1)
+    application.client.delete("theirs", [5])
+    assert "99" not in texts_of(papers)
+    assert papers.get(["3", "99"]) == []
+    report = catch_up(papers)
+    assert (report.adopted, report.skipped, report.documents) == (2, 0, 20)
+    texts = texts_of(papers)
+    assert (texts["3"], texts["99"]) == ("flood of risk", "credit and interest")
+    assert "5" not in texts
+    assert catch_up(papers).adopted == 0
+    assert papers.verify() == []
+
+
+def test_what_is_written_between_reading_and_writing_is_not_overwritten(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, tmp_path: Any
+) -> None:
+    """The texts are read by a function, which writes others while it is at it."""
+    changes = {3: "flood of risk", 7: sentence(7)}  # another text, and the very same
+    adopting = False
+
+    def read(payload: Mapping[str, Any]) -> Record:
+        text = payload["text"]
+        if adopting and text == sentence(9):
+            while changes:
+                application.write(*changes.popitem(), page=1)
+            client.delete("theirs", [11])
+        return Record("", text, metadata={"page": payload["page"]})
+
+    embedder = ContextualEmbedder.from_corpus(map(sentence, range(20)), model=tiny_model, context_size=SIZE)
+    adopting = True
+    papers = adopt(client, "theirs", texts=read, embedder=embedder)
+    assert not changes
+    assert texts_of(papers)["3"] == "flood of risk"
+    assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in application.state()}
+    assert_as_if_built(papers, tmp_path / "fresh")
+    with pytest.raises(StoreError, match="texts="):
+        catch_up(papers)
+    application.write(12, "late risk", page=1)
+    assert catch_up(papers, texts=read).adopted == 1
+
+
+def test_what_is_written_at_the_last_moment_is_not_overwritten(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After all was read and compared, and before it is written; a point can also go then."""
+    write, changes = client.batch_update_points, [lambda: application.write(3, "flood of risk")]
+    changes += [lambda: application.write(7, sentence(7)), lambda: client.delete("theirs", [11])]
+
+    def batch(*args: Any, **asked: Any) -> Any:
+        if changes:
+            changes.pop(0)()
+        return write(*args, **asked)
+
+    monkeypatch.setattr(client, "batch_update_points", batch)
+    papers = adopted(client, tiny_model)
+    while changes:
+        catch_up(papers)
+        application.write(50 + len(changes), "credit")
+    catch_up(papers)
+    assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in application.state()}
+    assert texts_of(papers)["3"] == "flood of risk"
+    assert papers.verify() == []
+
+
+def test_what_is_added_here_is_no_point_that_old_readers_find(
+    application: Application, client: QdrantClient, tiny_model: CDEModel
+) -> None:
+    papers = adopted(client, tiny_model)
+    found, before = application.search("money loan", 50), application.state()
+    papers.add(["money loan", "river boat", "changed"], ids=["new", "500", "3"], metadata=[{}, {"a": 1}, {}])
+    assert application.search("money loan", 50) == found
+    assert [point for point in application.state() if point[1]] == before  # also what they have at 3
+    assert papers.search("money loan", 1)[0].id == "new"
+    assert [record.text for record in papers.get(["3", "500", "new"])] == ["changed", "river boat", "money loan"]
+    assert sorted(only_here(client, "theirs")) == ["500", "new"]
+    with pytest.raises(StoreError, match="found 2 that were added"):
+        release(client, "theirs")
+    application.write(500, "written by both")
+    assert catch_up(papers).adopted == 1  # in place of ours
+    assert papers.get(["500"])[0].text == "written by both"
+    assert papers.delete(["new"]) == 1
+    client.delete("theirs", [500])
+    release(client, "theirs")
+    assert application.state() == before
+
+
+def test_a_point_that_is_not_caught_up_is_no_record(
+    application: Application, client: QdrantClient, tiny_model: CDEModel
+) -> None:
+    papers = adopted(client, tiny_model)
+    application.write(99, "credit")
+    assert papers.delete(["99"]) == 0
+    with pytest.raises(KeyError):
+        papers.vectors(["99"])
+    papers.add(["of ours"], ids=["99"])
+    assert papers.get(["99"])[0].text == "of ours"
+    assert ("credit", 99) in [(payload.get("text"), id_) for id_, payload, _ in application.state()]
+    assert papers.verify() == []
+
+
+# What cannot be adopted
+
+
+def test_points_without_text_are_left_alone(client: QdrantClient, tiny_model: CDEModel) -> None:
+    application = Application(client)
+    application.fill(8)
+    for id_, text in ((100, None), (101, "  "), (102, "")):
+        application.write(id_, text)
+    application.write(103, "river", page=[1])  # no parent
+    papers = adopted(client, tiny_model, parent_key="page")
+    assert papers.count() == 8
+    report = catch_up(papers)
+    assert (report.adopted, report.skipped, report.documents) == (0, 4, 8)
+    assert papers.verify() == []
+    assert len(application.state()) == 12
+
+
+def test_refusals(application: Application, client: QdrantClient, tiny_model: CDEModel) -> None:
+    with pytest.raises(StoreError, match="none of this name"):
+        adopt(client, "nowhere", texts="text", embedder=ContextualEmbedder.from_corpus([*"ab"], model=tiny_model))
+    with pytest.raises(CorpusError):
+        adopt(client, "theirs", texts="page_content", model=tiny_model)
+    papers = adopted(client, tiny_model)
+    with pytest.raises(StoreError, match="begun"):
+        adopt(client, "theirs", texts="langchain", model=tiny_model)
+    other = ContextualEmbedder.from_corpus([*"ab"], model=tiny_model)
+    with pytest.raises(ContextMismatchError):
+        adopt(client, "theirs", texts="text", embedder=other)
+    with papers.store.lease(), pytest.raises(StoreError, match="another"):
+        catch_up(papers)
+    own = Collection.create(QdrantStore(client, "own"), other)
+    with pytest.raises(StoreError, match="not"):
+        catch_up(own)
+    with pytest.raises(StoreError, match="not"):
+        release(client, "own")
+    with pytest.raises(StoreError, match="not"):
+        adopt(client, "own", texts="text", model=tiny_model)
+
+
+def test_an_older_server_is_told_what_to_do(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    def unknown(*args: Any, **asked: Any) -> Any:
+        raise UnexpectedResponse(404, "Not Found", b"", httpx.Headers())
+
+    monkeypatch.setattr(client, "create_vector_name", unknown)
+    with pytest.raises(StoreError, match=r"1\.18.*foreign_records"):
+        adopted(client, tiny_model)
+    records = list(foreign_records(client, "theirs", texts="text"))
+    embedder = ContextualEmbedder.from_corpus((one.text for one in records), model=tiny_model, context_size=SIZE)
+    assert Collection.create(FaissStore(tmp_path / "copy"), embedder).add_records(records).added == 20
+
+
+# Kills
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_at_any_request_of_adoption_is_completed_by_the_same_call(tiny_model: CDEModel, after: bool) -> None:
+    for number in itertools.count(1):
+        client = QdrantClient(":memory:")
+        application = Application(client)
+        application.fill(8)
+        before, mortal = application.state(), Mortal(client, after=after)
+        mortal.left = number
+        try:
+            adopted(client, tiny_model)
+        except Killed:
+            mortal.left = 0
+        else:
+            assert number > 5
+            return
+        assert application.state() == before
+        papers = adopted(client, tiny_model)
+        assert application.state() == before
+        assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in before}
+        assert papers.verify() == []
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_at_any_request_of_release_is_completed_by_the_same_call(tiny_model: CDEModel, after: bool) -> None:
+    for number in itertools.count(1):
+        client = QdrantClient(":memory:")
+        application = Application(client)
+        application.fill(6)
+        before = application.state()
+        adopted(client, tiny_model)
+        mortal = Mortal(client, after=after)
+        mortal.left = number
+        try:
+            release(client, "theirs")
+        except Killed:
+            mortal.left = 0
+        else:
+            assert number > 5
+            return
+        assert application.state() == before
+        if "cde" in client.get_collection("theirs").config.metadata:
+            release(client, "theirs")
+        assert application.state() == before
+        assert client.get_collection("theirs").config.metadata == {"team": "x"}
+        assert [one.name for one in client.get_collections().collections] == ["theirs"]
+
+
+# Other people's libraries
+
+
+@pytest.mark.parametrize("parent_key", [None, "source"])
+def test_langchain(client: QdrantClient, tiny_model: CDEModel, parent_key: str | None, tmp_path: Any) -> None:
+    embeddings = pytest.importorskip("langchain_core.embeddings")
+    library = pytest.importorskip("langchain_qdrant", reason="langchain-qdrant is not installed")
+    model = embeddings.DeterministicFakeEmbedding(size=DIM)
+    client.create_collection("theirs", vectors_config=models.VectorParams(size=DIM, distance=models.Distance.COSINE))
+    old = library.QdrantVectorStore(client, "theirs", model)
+    old.add_texts([sentence(number) for number in range(20)], [{"source": f"p{number % 4}"} for number in range(20)])
+    found = old.similarity_search("river bank", 5)
+    papers = adopt(client, "theirs", texts="langchain", model=tiny_model, context_size=SIZE, parent_key=parent_key)
+    assert papers.count({"source": "p1"}) == 5
+    assert_as_if_built(papers, tmp_path / "fresh")
+    for reader in (old, library.QdrantVectorStore(client, "theirs", model)):
+        assert reader.similarity_search("river bank", 5) == found
+    (late,) = old.add_texts(["flood of risk"], [{"source": "p1"}])
+    assert catch_up(papers).adopted == 1
+    assert papers.get([str(uuid.UUID(late))])[0].text == "flood of risk"
+    assert old.delete([late])
+    assert papers.count() == 20
+
+
+@pytest.mark.filterwarnings("ignore:Payload indexes have no effect")
+def test_llama_index(client: QdrantClient, tiny_model: CDEModel, tmp_path: Any) -> None:
+    schema = pytest.importorskip("llama_index.core.schema")
+    queries = pytest.importorskip("llama_index.core.vector_stores")
+    library = pytest.importorskip("llama_index.vector_stores.qdrant", reason="its store for Qdrant is not installed")
+
+    def node(number: int, text: str) -> Any:
+        source = schema.RelatedNodeInfo(node_id=f"doc {number % 4}")
+        relationships = {schema.NodeRelationship.SOURCE: source} if number % 5 else {}
+        return schema.TextNode(
+            text=text, metadata={"n": number}, embedding=their_vector(text), relationships=relationships
+        )
+
+    old = library.QdrantVectorStore(collection_name="theirs", client=client)
+    old.add([node(number, sentence(number)) for number in range(20)])
+    question = queries.VectorStoreQuery(query_embedding=their_vector("river bank"), similarity_top_k=5)
+    found = old.query(question).ids
+    papers = adopt(client, "theirs", texts="llamaindex", model=tiny_model, context_size=SIZE, parent_key="ref_doc_id")
+    assert papers.count({"ref_doc_id": "doc 1"}) == 4
+    assert papers.count({"n": {"lt": 7}}) == 7
+    assert_as_if_built(papers, tmp_path / "fresh")
+    for reader in (old, library.QdrantVectorStore(collection_name="theirs", client=client)):
+        assert reader.query(question).ids == found
+    old.add([node(21, "flood of risk")])
+    assert catch_up(papers).adopted == 1
+    assert [record.text for record in papers.scroll({"n": 21, "ref_doc_id": "doc 1"})] == ["flood of risk"]
+    old.delete("doc 1")
+    assert papers.count() == 16
+
+
+# Ids
+
+
+@given(st.one_of(st.integers(0, 2**64 - 1).map(str), st.uuids().map(str)))
+def test_an_id_of_qdrants_is_kept(id_: str) -> None:
+    assert is_native(id_)
+    assert str(native(id_)) == id_
+
+
+def test_other_ids_are_not() -> None:
+    for id_ in (
+        "",
+        "01",
+        "-1",
+        "+1",
+        "1_0",
+        " 1",
+        "１",
+        f"{2**64}",
+        "9" * 5000,
+        "A" * 32,
+        f"{{{uuid_of(1)}}}",
+        "\ud800",
+    ):
+        assert not is_native(id_)
