@@ -71,6 +71,9 @@ def test_own_queries_are_compared_by_alone(run: Run, corpus: Path, tmp_path: Pat
     done = run("adapt", corpus, "--output", tmp_path / "mine", "--queries", queries, "--dry-run")
     assert done.stderr.startswith("Pairs: 160 by supplied\n")
     assert "1 × a supplied query for an id that the corpus does not have" in done.stderr
+    write([{"query": "who", "id": "x"}])
+    none = run("adapt", corpus, "--output", tmp_path / "mine", "--queries", queries, "--dry-run", code=1)
+    assert "found: 1 × a supplied query for an id that the corpus does not have" in one_sentence(none)
     write([{"query": "what is a river", "id": "r1"}])
     few = run("adapt", corpus, "--output", tmp_path / "mine", "--queries", queries, "--dry-run", code=1)
     assert "at least 16 queries for development, found" in one_sentence(few)

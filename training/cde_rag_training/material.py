@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.stores.base import Record
 from cde_rag_training.corpus_pairs import Asked, PairReport, ask, report, without_repeated
@@ -57,7 +58,7 @@ def material(
         name: Of the corpus.
 
     Raises:
-        CorpusError: Too few documents, or a bad line.
+        CorpusError: Too few documents, no query that can be used, or a bad line.
     """
     taken = list(sampled(records, parent_key=parent_key, limit=config.records, seed=config.seed))
     cut = whole_records if queries else sections
@@ -67,6 +68,9 @@ def material(
     asked = [one for one in made if one is not None]
     if queries is not None:
         supplied, reasons = read_supplied(queries, found)
+        if not supplied:
+            why = ", ".join(f"{count} × {reason}" for reason, count in reasons.items()) or "no lines"
+            raise CorpusError(f"{queries}: expected queries for documents of the corpus, found: {why}. Mend the file.")
         named = {one.section.id for one in supplied}
         asked = supplied + [one for one in asked if one.section.id not in named]
         dropped |= reasons
