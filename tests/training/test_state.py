@@ -69,6 +69,20 @@ def test_a_state_of_another_run_or_none_at_all_is_refused(tmp_path):
             StateFile(path, RUN).read()
 
 
+def test_a_changed_byte_is_seen(tmp_path):
+    path = tmp_path / "state.safetensors"
+    StateFile(path, RUN).write(state_of(3))
+    whole = path.read_bytes()
+    assert whole.count(b'"update\\": 3') == 1
+    path.write_bytes(whole.replace(b'"update\\": 3', b'"update\\": 9'))
+    with pytest.raises(ResumeError, match="bytes that were changed"):
+        StateFile(path, RUN).read()
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ResumeError):
+            StateFile(path, RUN).read()
+
+
 def test_differences_are_named_by_key():
     assert differences(RUN, RUN) == []
     assert differences({"a": [1, 2]}, {"a": [1]}) == ["a was [1, 2], is [1]"]

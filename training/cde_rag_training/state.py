@@ -1,5 +1,6 @@
 """Where a run stands, in one file that is always whole: what a killed run goes on from, bit by bit."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -70,10 +71,11 @@ class StateFile:
         Raises:
             TrainingError: It cannot be written, such as on a full disk; the previous one is intact.
         """
-        progress = json.dumps({"run": self._run, "progress": asdict(state.progress)})
+        content = json.dumps({"run": self._run, "progress": asdict(state.progress)})
         tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors.items()}
+        stated = {"state": content, "integrity": _integrity(content, tensors)}
         try:
-            write_durably(self.path, save(tensors, metadata={"state": progress}))
+            write_durably(self.path, save(tensors, metadata=stated))
         except OSError as error:
             kept = "The checkpoint before it is intact" if self.path.exists() else "There is none before it"
             raise TrainingError(
@@ -91,10 +93,13 @@ class StateFile:
             return None
         try:
             with safe_open(self.path, framework="pt") as file:
-                value = json.loads(file.metadata()["state"])
+                stated = file.metadata()
+            tensors = load(self.path.read_bytes())
+            if _integrity(stated["state"], tensors) != stated["integrity"]:
+                raise ValueError("bytes that were changed: its sha256 is not the one that it states")
+            value = json.loads(stated["state"])
             given = value["progress"] | {"gains": tuple(value["progress"]["gains"])}
             progress, run = Progress(**given), value["run"]
-            tensors = load(self.path.read_bytes())
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
             raise ResumeError(
                 f"Expected a checkpoint at {self.path}, found: {error!r}. Restore it from a copy, or begin again in "
@@ -106,6 +111,14 @@ class StateFile:
                 "that run's config, start and data."
             )
         return State(progress, tensors)
+
+
+def _integrity(content: str, tensors: Mapping[str, Tensor]) -> str:
+    """A sha256 over all that a state file says, in hex."""
+    sha256 = hashlib.sha256(content.encode())
+    for name in sorted(tensors):  # one by one: they need not fit into memory twice
+        sha256.update(save({name: tensors[name]}))
+    return sha256.hexdigest()
 
 
 def differences(theirs: Any, ours: Any, key: str = "") -> list[str]:
