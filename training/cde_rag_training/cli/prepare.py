@@ -1,5 +1,6 @@
 """The command prepare."""
 
+import csv
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,7 @@ def prepare(
         raise typer.BadParameter(f"{surrogate}; there are {', '.join(SURROGATES)}", param_hint="--surrogate")
     if keep_duplicates and against:
         raise typer.BadParameter("what --against names is not kept; leave one of them out", param_hint="--against")
+    csv.field_size_limit(sys.maxsize)
     shown = sys.stderr.isatty() if progress is None else progress
     reader = PairReader(*files, source=source, skip_bad=skip_bad)
     try:
