@@ -261,6 +261,29 @@ def test_a_sweep_goes_on_where_it_stopped(
     assert fitted == [1, 0, 1]
 
 
+def test_a_result_that_was_being_written_is_scored_again(tiny_model: CDEModel, tmp_path: Path) -> None:
+    task = mteb_tasks.sts("words", [(one, other, float(one < other)) for one in WORDS[:4] for other in WORDS[:4]])
+    asked: dict[str, Any] = {"model": tiny_model, "context_size": SIZE, "output": tmp_path}
+    found = sweep([task], **asked)
+    (result,) = tmp_path.rglob("words.json")
+    whole = result.read_text()
+    for share in (0, 50, len(whole) - 2):
+        result.write_text(whole[:share])
+        assert sweep([task], **asked) == found
+        assert json.loads(result.read_text())["scores"] == json.loads(whole)["scores"]
+
+
+def test_other_data_of_a_task_has_its_own_context(encoder: CDEForMTEB) -> None:
+    task = mteb_tasks.metadata("words", "STS", "cosine_spearman")
+    other = task.model_copy(update={"dataset": {"path": "words", "revision": "2"}})
+    encoder.encode([{"text": WORDS[:7]}], task_metadata=task, **AT)
+    first = encoder.embedder.fingerprint
+    encoder.encode([{"text": WORDS[7:14]}], task_metadata=task, **AT)  # the other side of its pairs
+    assert encoder.embedder.fingerprint == first
+    encoder.encode([{"text": WORDS[7:14]}], task_metadata=other, **AT)
+    assert encoder.embedder.fingerprint != first
+
+
 def test_a_table_and_json(folder: Path, tiny_model: CDEModel) -> None:
     pairs = [(one, other, float(one < other)) for one in WORDS[:4] for other in WORDS[:4]]
     tasks = [mteb_tasks.sts("words", pairs), local_retrieval_task(folder)]

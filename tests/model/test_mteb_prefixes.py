@@ -8,9 +8,10 @@ from datasets import Dataset
 from golden import V1, V2, write_folder
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.types import PromptType
+from safetensors.torch import load_file, save_file
 from tiny import WORDS
 
-from cde_rag import CDEModel, ContextError, ContextualEmbedder
+from cde_rag import CDEModel, ContextError, ContextualEmbedder, ModelError
 from cde_rag.evaluation.mteb import CDEForMTEB
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
@@ -69,6 +70,23 @@ def test_prefixes_change_with_the_task_and_back(encoder, folder):
             [{"text": TEXTS}], task_metadata=retrieval, prompt_type=PromptType.query, batch_size=3, **AT
         )
         np.testing.assert_allclose(queries, own.embed_queries(TEXTS), atol=1e-5)
+
+
+def test_weights_that_change_between_tasks(encoder, folder):
+    """Other prefixes mean that the model is loaded again."""
+    encoder.encode([{"text": TEXTS}], task_metadata=task("STS"), **AT)
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    save_file({name: tensor / 2 for name, tensor in state.items()}, path)
+    with pytest.raises(ModelError, match="was written since it was loaded"):
+        encoder.encode([{"text": TEXTS}], task_metadata=task("Clustering"), **AT)
+    save_file(state, path)
+    encoder.encode([{"text": TEXTS}], task_metadata=task("Clustering"), **AT)
+
+
+def test_a_folder_is_no_bundled_model(encoder, folder):
+    meta = encoder.mteb_model_meta
+    assert (meta.name, meta.license, meta.adapted_from) == ("local/model", None, None)
 
 
 def test_as_many_context_documents_as_the_model_expects(encoder, folder):

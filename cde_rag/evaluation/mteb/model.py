@@ -17,7 +17,7 @@ from mteb.types import EncodeKwargs, PromptType
 from torch import Tensor
 
 from cde_rag.embedder import ContextualEmbedder, context_size_for
-from cde_rag.errors import ContextMissingError
+from cde_rag.errors import ContextMissingError, ModelError
 from cde_rag.evaluation.mteb.meta import model_meta
 from cde_rag.evaluation.mteb.prefixes import SEARCHED, task_prefixes
 from cde_rag.model import CDEModel
@@ -70,7 +70,7 @@ class CDEForMTEB:
         self.seed = seed
         self._embedder: ContextualEmbedder | None = None
         self._search: SearchEncoderWrapper | None = None
-        self._fitted_for: tuple[str, str] | None = None
+        self._fitted_for: tuple[str, str, str] | None = None
 
     @property
     def embedder(self) -> ContextualEmbedder:
@@ -195,7 +195,7 @@ class CDEForMTEB:
         """
         del hf_split
         texts = [str(text) for batch in inputs for text in batch["text"]]
-        if self._fitted_for != (task_metadata.name, hf_subset):
+        if self._fitted_for != _place(task_metadata, hf_subset):
             if task_metadata.type in SEARCHED:
                 raise ContextMissingError(
                     f"{task_metadata.name}: expected its corpus before its texts, found none. Give mteb.evaluate this "
@@ -233,12 +233,21 @@ class CDEForMTEB:
         self._embedder = ContextualEmbedder.from_corpus(
             texts, model=self.model, context_size=self.context_size, seed=self.seed
         )
-        self._fitted_for = (task.name, subset)
+        self._fitted_for = _place(task, subset)
+
+
+def _place(task: TaskMetadata, subset: str) -> tuple[str, str, str]:
+    """What has a context of its own."""
+    return task.name, task.revision, subset
 
 
 def _with_prefixes(model: CDEModel, prefixes: Mapping[str, str]) -> CDEModel:
-    """The same model behind these prefixes, if it reads any."""
+    """The same model behind these prefixes, if it reads any; ModelError where its files have changed."""
     if model.identity.roles != "prefix" or model.identity.prefixes == prefixes:
         return model
     name = replace(ModelName.parse(model.identity.name), query_prefix=None, document_prefix=None)
-    return CDEModel.from_pretrained(str(name), device=model.device, dtype=model.dtype, prefixes=prefixes)
+    again = CDEModel.from_pretrained(str(name), device=model.device, dtype=model.dtype, prefixes=prefixes)
+    tensors = zip(model.network.state_dict().values(), again.network.state_dict().values(), strict=True)
+    if again.tokenizer.sha256 != model.tokenizer.sha256 or not all(torch.equal(one, other) for one, other in tensors):
+        raise ModelError(f"{name} was written since it was loaded. Start again with the model as it is now.")
+    return again

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -181,8 +182,11 @@ def sweep(
 def _score(encoder: CDEForMTEB, task: AbsTask, cache: ResultCache | None, batch_size: int) -> float:
     """Score one task, unless its result is in the cache; one of other data of that name is scored again."""
     try:
-        result = _result(encoder, task, cache, batch_size, "only-missing")
-        if result.dataset_revision != task.metadata.revision:
+        try:
+            result = _result(encoder, task, cache, batch_size, "only-missing")
+        except JSONDecodeError:  # of a result that was being written when the run was killed
+            result = None
+        if result is None or result.dataset_revision != task.metadata.revision:
             result = _result(encoder, task, cache, batch_size, "always")
     except OSError as error:
         if task.data_loaded:
