@@ -356,7 +356,7 @@ def report(cache: Path, docs: Path) -> None:
         best = row["found"]["all"][0]
         for name, (mean, deviation) in row["found"].items():
             print(f"  {name:<22} {100 * mean:.1f}  {100 * (mean - best):+.1f} ± {100 * REACH * deviation:.1f}")
-    figure = {"null or generic": starts, "another domain's": pairs}
+    figure = {"the null or generic": starts, "another domain's": pairs}
     draw({name: [(moves[i], told[i]) for i in some] for name, some in figure.items()}, same, docs / "drift.png")
 
 
@@ -410,7 +410,7 @@ def draw(
                 [100 * row["judged"] for row, _ in some],
                 xerr=[100 * reach for _, (_, reach) in some],
                 yerr=[100 * REACH * row["judged_error"] for row, _ in some],
-                fmt="o", markersize=4, linewidth=0.6, label=f"from the {name} context",
+                fmt="o", markersize=4, linewidth=0.6, label=f"from {name} context",
             )  # fmt: skip
         axes.plot([100 * gain for gain, _ in growths], [-0.9 * limit] * len(growths), "|k", label="growth in a domain")
         axes.axline((0, 0), slope=1, color="grey", linewidth=0.8)
