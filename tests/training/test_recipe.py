@@ -69,6 +69,23 @@ def test_what_is_left_out_keeps_its_default(recipe):
         ("[[phases]]\n[[phases]]", "phases of different names"),
         ("share = 2", "a share in 0"),
         ("[machine]\nmini_batch_size = 0", "at least 1"),
+        ("[evaluation]\nevery = -1", "every and probe_every of at least 0"),
+        ("[guard]\nwindow = 1", "a window of at least 2"),
+        ("[start.distillation]\nupdates = 0", "updates and batch_size of at least 1"),
+        ("[[phases]]\n[phases.rates]\nencoder = nan", "phases.0.*encoder is a finite number, found nan"),
+        ("[[phases]]\n[phases.schedule]\nminutes = inf", "minutes is a finite number, found inf"),
+        ("[[phases]]\n[phases.packing]\nbatch_size = 1", "a batch_size of at least 2, found 1"),
+        ("[[phases]]\n[phases.corpora]\nbatch_size = 0", "a batch_size of at least 2, .* found 0"),
+        ("[[phases]]\n[phases.corpora]\nanchors = 0", "anchors of at least 1"),
+        ("[[phases]]\n[phases.corpora]\nhard_negatives = -1", "hard_negatives of at least 0"),
+        ("[[phases]]\n[phases.corpora.context]\nnull_share = 1.5", "a null_share in 0"),
+        ("[[phases]]\n[phases.corpora.parents]\nsiblings = -1", "siblings of at least 0"),
+        ("[[phases]]\n[phases.corpora.parents]\nwrong_share = -0.1", "Expected shares in 0"),
+        (
+            "[[phases]]\n[phases.corpora.views]\nsentence_share = -0.5",
+            "keywords_share and sentence_share of at least 0",
+        ),
+        ("[[phases]]\n[phases.corpora.transformations]\nheader_tokens = [9, 2]", "header_tokens from 0 on"),
     ],
 )
 def test_what_cannot_be_is_named(recipe, text, message):

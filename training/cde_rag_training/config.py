@@ -112,6 +112,13 @@ class DistillationConfig:
     rate: float = 1e-3  # of AdamW at the start, linear decay to 0
     max_length: int = 96  # tokens of a text
 
+    def __post_init__(self) -> None:
+        if min(self.updates, self.batch_size) < 1 or self.rate <= 0 or self.max_length < 3:
+            raise ValueError(
+                "Expected updates and batch_size of at least 1, a rate above 0 and a max_length of at least 3, found "
+                f"{self}."
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
@@ -146,6 +153,12 @@ class EvaluationConfig:
     queries: int = 100  # of each source, at most
     probe_every: int = 10  # updates between looks at the same batch under null and foreign context; 0: never
 
+    def __post_init__(self) -> None:
+        if min(self.every, self.probe_every) < 0 or min(self.documents, self.queries) < 1:
+            raise ValueError(
+                f"Expected every and probe_every of at least 0, documents and queries of at least 1, found {self}."
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
@@ -155,6 +168,10 @@ class GuardConfig:
     after: int = 200  # updates of a phase before the first look
     window: int = 20  # probes that are looked at
     errors: float = 2.0  # standard errors by which the mean gain has to exceed zero
+
+    def __post_init__(self) -> None:
+        if self.window < 2:
+            raise ValueError(f"Expected a window of at least 2 probes, which have a spread, found {self.window}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,13 @@ class ContextConfig:
     null_share: float = 0.2  # of batches, under the null context          ours, design §9
 
     def __post_init__(self) -> None:
-        """Refuse sizes out of order."""
+        """Refuse sizes out of order, and what is no share."""
         if not 1 <= self.smallest <= self.largest:
             raise ValueError(
                 f"Expected 1 ≤ smallest ≤ largest context documents, found {self.smallest} and {self.largest}."
             )
+        if not 0 <= self.null_share <= 1:
+            raise ValueError(f"Expected a null_share in 0 … 1, found {self.null_share}.")
 
 
 class Contexts:

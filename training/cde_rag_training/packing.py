@@ -23,6 +23,11 @@ class PackingConfig:
     source_exponent: float = 0.5  # α: a source is drawn with probability ∝ pairs^α        GTE §3.4
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse batches without negatives."""
+        if self.batch_size < 2:
+            raise ValueError(f"Expected a batch_size of at least 2, found {self.batch_size}.")
+
 
 def greedy_tour(centroids: Float32[np.ndarray, "clusters dim"], *, start: int) -> Int64[np.ndarray, " clusters"]:
     """An order of clusters in which each is followed by the nearest (L2) that has not been visited.

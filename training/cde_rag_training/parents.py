@@ -23,12 +23,15 @@ class ParentConfig:
     siblings: int = SIBLINGS  # of a document, at most
 
     def __post_init__(self) -> None:
-        """Refuse fewer than two passages of a parent, which are no siblings."""
+        """Refuse fewer than two passages of a parent, which are no siblings, and what is no share."""
         if not 2 <= self.passages[0] <= self.passages[1]:
             raise ValueError(
                 f"Expected passages from 2 on, least and most, found {self.passages}. Without passages that are "
                 "negatives of each other the model learns which parent and forgets which passage."
             )
+        shares = (self.share, self.no_siblings_share, self.lone_share, self.wrong_share)
+        if not (min(shares) >= 0 and max(shares) <= 1) or self.siblings < 0:
+            raise ValueError(f"Expected shares in 0 … 1 and siblings of at least 0, found {self}.")
 
 
 class Parents:

@@ -1,6 +1,7 @@
 """A recipe: a TOML file as a tree of frozen dataclasses; nothing unknown stands in it, nothing of another type."""
 
 import difflib
+import math
 import sys
 import types
 from collections.abc import Mapping
@@ -76,10 +77,12 @@ def _value(hint: Any, value: object, file: str, key: str) -> object:
         return _value(next(each for each in arguments if each is not type(None)), value, file, key)
     if origin is tuple:
         return _tuple(arguments, value, file, key)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise RecipeError(f"{file}: {key} is a finite number, found {value}.")
+        return float(value)
     if type(value) is hint:
         return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
     raise RecipeError(f"{file}: {key} is of type {hint.__name__}, found {value!r}.")
 
 

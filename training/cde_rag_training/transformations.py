@@ -25,6 +25,16 @@ class TransformationConfig:
     header_share: float = 0.0  # of batches, documents under the start of a text of their source
     header_tokens: tuple[int, int] = (4, 24)  # least and most
 
+    def __post_init__(self) -> None:
+        """Refuse what is no share, and lengths out of order."""
+        shares = (self.titled_share, self.cut_share, self.header_share)
+        least, most = self.header_tokens
+        if not (min(shares) >= 0 and max(shares) <= 1) or self.shortest_cut < 1 or not 0 <= least <= most:
+            raise ValueError(
+                "Expected shares in 0 … 1, a shortest_cut of at least 1 and header_tokens from 0 on, least and most, "
+                f"found {self}."
+            )
+
 
 @dataclass(frozen=True)
 class Transformation:

@@ -18,12 +18,14 @@ class ViewConfig:
     sentence_share: float = 0.1  # of queries, that are a sentence of the document, which loses it
 
     def __post_init__(self) -> None:
-        """Refuse shares of more than all queries."""
-        if self.keywords_share + self.sentence_share > 1:
+        """Refuse shares of more than all queries, or of less than none."""
+        if min(self.keywords_share, self.sentence_share) < 0 or self.keywords_share + self.sentence_share > 1:
             raise ValueError(
-                f"Expected keywords_share and sentence_share of 1 together at most, found {self.keywords_share} and "
-                f"{self.sentence_share}. Lower one."
+                "Expected keywords_share and sentence_share of at least 0, and of 1 together at most, found "
+                f"{self.keywords_share} and {self.sentence_share}."
             )
+        if not 0 <= self.nameless_share <= 1:
+            raise ValueError(f"Expected a nameless_share in 0 … 1, found {self.nameless_share}.")
 
 
 OWN = ViewConfig(nameless_share=0.0, keywords_share=0.0, sentence_share=0.0)
