@@ -452,6 +452,8 @@ class StoreContract:
         store.add([Row(record, "digest")], EXACT[:1], fingerprint=SPACE)
         assert store.get([record.id]) == [Row(record, "digest")]
         assert store.search(EXACT[:1], 1, fingerprint=SPACE)[0][0].text == record.text
+        number = store.create_generation(fingerprint=OTHER, context=b"context")
+        assert store.add_to_generation(number, store.lacking(number), ["other"], EXACT[:1]) == 1
         assert store.delete([record.id]) == 1
 
     @pytest.mark.parametrize(

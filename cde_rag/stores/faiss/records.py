@@ -102,10 +102,11 @@ class Records:
 
     def digests(self, generation: int, ids: Sequence[str]) -> dict[str, str]:
         """The digests of those of the records that have a vector in the generation, by id."""
+        positions = [self.position_of(id_) for id_ in ids]
         found = self._connection.execute(
             """SELECT id, digest FROM records JOIN vectors USING (position)
-            WHERE generation = ? AND id IN (SELECT value FROM json_each(?))""",
-            (generation, json.dumps(list(ids))),
+            WHERE generation = ? AND position IN (SELECT value FROM json_each(?))""",
+            (generation, json.dumps(positions)),
         )
         return {id_.decode(): digest.decode() for id_, digest in found}
 
