@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.embedding import Embedder
-from cde_rag.errors import ContextMismatchError, ModelError
+from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.model import CDEModel
 from cde_rag.plain_embedder import PlainEmbedder
 from cde_rag.plain_model import PLAIN
 from cde_rag.stores.base import Store
 
+UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # stands where its Context is going to be
 Result = TypeVar("Result")
 
 
@@ -127,5 +128,9 @@ def stored_context(store: Store, generation: int | None = None) -> Context:
 
     Raises:
         ContextFormatError: It is damaged, or of a newer format.
+        StoreError: An import did not finish.
     """
-    return Context.from_bytes(store.context(generation), where="The context in the store")
+    data = store.context(generation)
+    if data == UNFINISHED_IMPORT:
+        raise StoreError("The store holds an import that did not finish. Run the same import again.")
+    return Context.from_bytes(data, where="The context in the store")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from cde_rag.context import Context
 from cde_rag.errors import ContextFormatError
+from cde_rag.following import stored_context
 from cde_rag.stores.base import Damage, Store
 
 
@@ -25,6 +25,8 @@ class Inspection:
         context_documents_seen: Texts the sample was drawn from.
         context_created: UTC, ISO 8601.
         library_version: Of cde-rag when the collection was created.
+        tenant: Whose it is, where there are tenants.
+        common_context: Whether it is in the context that all tenants have in common, and in none of its own texts.
     """
 
     documents: int
@@ -40,6 +42,8 @@ class Inspection:
     context_documents_seen: int
     context_created: str
     library_version: str
+    tenant: str | None = None
+    common_context: bool = False
 
 
 def inspect(store: Store) -> Inspection:
@@ -50,7 +54,7 @@ def inspect(store: Store) -> Inspection:
         StoreError: There is no collection in the store.
     """
     manifest = store.manifest()
-    context = Context.from_bytes(store.context(), where="The context in the store")
+    context = stored_context(store)
     return Inspection(
         documents=store.count(),
         fingerprint=manifest.fingerprint,
@@ -65,6 +69,8 @@ def inspect(store: Store) -> Inspection:
         context_documents_seen=context.manifest.documents_seen,
         context_created=context.manifest.created,
         library_version=manifest.settings["library_version"],
+        tenant=manifest.settings.get("tenant"),
+        common_context=manifest.settings.get("common_context") == manifest.fingerprint,
     )
 
 
@@ -77,7 +83,7 @@ def verify(store: Store) -> list[Damage]:
     if damages := store.verify():
         return damages
     try:
-        found = Context.from_bytes(store.context(), where="The context in the store").fingerprint
+        found = stored_context(store).fingerprint
     except ContextFormatError as error:
         return [Damage("context", str(error))]
     expected = store.manifest().fingerprint

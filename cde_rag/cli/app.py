@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cde_rag import __version__
-from cde_rag.cli import collections, contexts, convert, demo, doctor, drift, evaluate, index, mteb
+from cde_rag.cli import collections, contexts, convert, copies, demo, doctor, drift, evaluate, index, mteb
 from cde_rag.cli.commands import command_line
 
 app = command_line()
@@ -42,6 +42,8 @@ for command in (
     collections.search,
     collections.inspect,
     collections.verify,
+    copies.export,
+    copies.import_,
     drift.drift,
     contexts.recontextualize,
     contexts.rollback,
@@ -51,4 +53,4 @@ for command in (
     demo.demo,
     doctor.doctor,
 ):
-    app.command()(command)
+    app.command(command.__name__.rstrip("_"))(command)

@@ -1,0 +1,63 @@
+"""The commands export and import."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cde_rag.cli.collections import CollectionArgument, existing, store_at
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from cde_rag.writing import Progress
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")]
+
+
+def export(
+    collection: CollectionArgument, file: FileArgument, progress: ProgressOption = None, as_json: JsonOption = False
+) -> None:
+    """Write a whole collection to one Parquet file: records, vectors, context and settings. Needs no model.
+
+    It may be searched and written meanwhile. Any tool that reads Parquet reads the file; import makes a collection of
+    it again, in a store of any kind.
+
+    \b
+    Examples:
+      cde-rag export papers.faiss papers.parquet
+      cde-rag export papers.faiss papers.parquet && cde-rag import papers.parquet papers.qdrant
+    """
+    from cde_rag.parquet import export_collection
+
+    with progress_bar("export", "documents", shown=progress) as update:
+
+        def on_progress(now: "Progress") -> None:
+            update(now.done, now.total)
+
+        done = export_collection(existing(collection), file, on_progress=on_progress)
+    print_json(asdict(done)) if as_json else typer.echo(f"{file}: {done.documents:,} documents")
+
+
+def import_(
+    file: FileArgument, collection: CollectionArgument, progress: ProgressOption = None, as_json: JsonOption = False
+) -> None:
+    """Make a new collection of what export wrote. Nothing is embedded, and no model is needed.
+
+    The file is compared with its checksum before anything is written. Interrupted, the same command goes on; before it
+    is through the collection cannot be opened.
+
+    \b
+    Examples:
+      cde-rag import papers.parquet papers.faiss
+      cde-rag import papers.parquet papers.qdrant             # kept by Qdrant Edge
+    """
+    from cde_rag.parquet import import_collection
+
+    with progress_bar("import", "documents", shown=progress) as update:
+
+        def on_progress(now: "Progress") -> None:
+            update(now.done, now.total)
+
+        done = import_collection(file, store_at(collection), on_progress=on_progress)
+    print_json(asdict(done)) if as_json else typer.echo(f"{collection}: {done.documents:,} documents")

@@ -1,0 +1,151 @@
+"""Writing a collection to a file, and making one of it."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cde_rag.errors import StoreError, require
+from cde_rag.following import UNFINISHED_IMPORT, stored_context
+from cde_rag.parquet.columns import EXTRA, ROWS, Batch, Export, footer, schema_of, table
+from cde_rag.parquet.seals import seal
+from cde_rag.stores.base import Row, Store
+from cde_rag.stores.folder import fsync_folder
+from cde_rag.writing import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What went into a file, or out of it.
+
+    Attributes:
+        documents: Records with their vectors.
+        fingerprint: Names their vector space.
+    """
+
+    documents: int
+    fingerprint: str
+
+
+def export_collection(
+    store: Store, path: str | Path, *, on_progress: Callable[[Progress], None] | None = None
+) -> Transfer:
+    """Write the active generation of a collection to a new Parquet file; killed at any instant there is none.
+
+    Others may write meanwhile: each record is as it was at one instant of the export, with the vector of that instant.
+
+    Args:
+        store: Holds a collection.
+        path: Of the file; its folder is there.
+        on_progress: Called after each row group.
+
+    Raises:
+        ContextMismatchError: The collection was moved to another context meanwhile.
+        MissingExtraError: pyarrow is not installed.
+        StoreError: There is a file already, it cannot be written, or there is no collection in the store.
+    """
+    parquet, path, started, documents = require("pyarrow.parquet", EXTRA), Path(path), time.monotonic(), 0
+    if path.exists():
+        raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
+    manifest, total = store.manifest(), store.count()
+    context = stored_context(store, manifest.generation).to_bytes()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer:
+            for rows, vectors in _pages(store, manifest.fingerprint):
+                writer.write_table(table(rows, vectors), row_group_size=ROWS)
+                documents += len(rows)
+                if on_progress is not None:
+                    on_progress(Progress(documents, total, time.monotonic() - started))
+            writer.add_key_value_metadata(footer(manifest, context, documents))
+        seal(temporary)
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path}: not written ({error}). Choose a writable folder with space.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Transfer(documents, manifest.fingerprint)
+
+
+def import_collection(
+    path: str | Path, store: Store, *, on_progress: Callable[[Progress], None] | None = None
+) -> Transfer:
+    """Make a collection of what `export_collection` wrote, in a store where there is none; nothing is embedded.
+
+    The file is read and checked as a whole before anything is written. The collection counts with the last step;
+    killed before that it cannot be opened, and the same call goes on.
+
+    Args:
+        path: Of the file.
+        store: Where there is no collection yet.
+        on_progress: Called after each row group.
+
+    Raises:
+        ContextFormatError: The Context in the file is of a newer format.
+        MissingExtraError: pyarrow is not installed.
+        StoreError: There is a collection in the store already, or it cannot be written.
+        StoreFormatError: The file is truncated, changed, of a newer format, or no export.
+    """
+    file = Export.open(Path(path))
+    for _ in file.batches():  # all of it is right before the first is written
+        pass
+    space = hashlib.sha256(UNFINISHED_IMPORT + file.integrity).hexdigest()  # nobody's, until the last step
+    if not store.exists():
+        store.create(dim=file.dim, fingerprint=space, context=UNFINISHED_IMPORT, settings=file.settings)
+    with store.lease():
+        generations = {generation.fingerprint: generation for generation in store.generations()}
+        if space not in generations:
+            raise StoreError("Expected a store without a collection, found one with. Import into a new one.")
+        if generations[space].active:
+            number = _fill(store, file, space, on_progress)
+            store.activate(number)
+        store.drop(generations[space].number)
+    return Transfer(file.documents, file.fingerprint)
+
+
+def _fill(store: Store, file: Export, space: str, on_progress: Callable[[Progress], None] | None) -> int:
+    """Give the store all that it lacks of a file, in an inactive generation; returns its number."""
+    started, done = time.monotonic(), 0
+    begun = {generation.fingerprint: generation for generation in store.generations()}.get(file.fingerprint)
+    number, there = (begun.number, begun.vectors) if begun else (None, 0)
+    if number is None:
+        number = store.create_generation(fingerprint=file.fingerprint, context=file.context)
+    for rows, vectors in file.batches():
+        done += len(rows)
+        if done > there:
+            store.add(rows, vectors, fingerprint=space)
+            store.add_to_generation(number, rows, [row.digest for row in rows], vectors)
+        if on_progress is not None:
+            on_progress(Progress(done, file.documents, time.monotonic() - started))
+    if store.count() != file.documents:
+        raise StoreError(f"{file.path}: expected {file.documents} ids, found {store.count()} different ones.")
+    return number
+
+
+def _pages(store: Store, fingerprint: str) -> Iterator[Batch]:
+    """All rows, each once, with the vector that was made of it."""
+    seen, page = set[str](), store.scroll(limit=ROWS)
+    while page:
+        following = store.scroll(after=page[-1].record.id, limit=ROWS)
+        new = [row for row in page if row.record.id not in seen]  # one that was deleted and added comes again
+        seen.update(row.record.id for row in new)
+        yield _settled(store, new, fingerprint)
+        page = following
+
+
+def _settled(store: Store, rows: list[Row], fingerprint: str) -> Batch:
+    """Those of the rows that are still there, and their vectors, between two looks that found the same."""
+    while True:
+        ids = [row.record.id for row in rows]
+        try:
+            vectors = store.vectors(ids, fingerprint=fingerprint)
+        except KeyError:  # one was deleted
+            rows = store.get(ids)
+            continue
+        again = store.get(ids)
+        if again == rows:
+            return rows, vectors
+        rows = again

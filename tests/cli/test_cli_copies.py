@@ -1,0 +1,32 @@
+"""export and import: a collection in another store, without its model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def collection(run, records: Path, tmp_path: Path) -> Path:
+    run("index", records, tmp_path / "papers.faiss", "--parent-key", "book")
+    return tmp_path / "papers.faiss"
+
+
+def test_a_collection_moves_to_another_store(run, records: Path, collection: Path, tmp_path: Path):
+    file, copy = tmp_path / "papers.parquet", tmp_path / "papers.qdrant"
+    assert run("export", collection, file).stdout == f"{file}: 20 documents\n"
+    assert json.loads(run("import", file, copy, "--json").stdout)["documents"] == 20
+    assert (copy / "cde.json").exists()
+    found, expected = (json.loads(run("search", one, "river", "--json").stdout)["hits"] for one in (copy, collection))
+    assert [hit["id"] for hit in found] == [hit["id"] for hit in expected]
+    assert json.loads(run("index", records, copy, "--json").stdout)["unchanged"] == 20
+
+
+def test_what_is_there_is_not_written_over(run, collection: Path, tmp_path: Path):
+    file = tmp_path / "papers.parquet"
+    run("export", collection, file)
+    assert "expected no file, found one" in run("export", collection, file, code=1).stderr
+    assert "Import into a new one" in run("import", file, collection, code=1).stderr
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "truncated" in run("import", file, tmp_path / "copy", code=1).stderr
+    assert not (tmp_path / "copy").exists()
