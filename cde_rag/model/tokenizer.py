@@ -84,3 +84,20 @@ class TextTokenizer:
             too_long = len(ids) > max_length
             cut.append(Tokens([*ids[: max_length - 1], ids[-1]] if too_long else ids, too_long))
         return cut
+
+    def reach(self, texts: Sequence[str], max_length: int) -> list[int]:
+        """How far each text is read: characters from its start, all of them where it is not cut.
+
+        Args:
+            texts: Texts.
+            max_length: Tokens of each, special tokens included.
+
+        Raises:
+            CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
+            TypeError: A text is no str.
+        """
+        check_texts(texts)
+        ends: list[int] = []
+        for text, encoding in zip(texts, self._tokenizer.encode_batch(list(texts)), strict=True):
+            ends.append(encoding.offsets[max_length - 2][1] if len(encoding.ids) > max_length else len(text))
+        return ends

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prepared_stub import stub_pairs, stub_vectors
-from tiny import tiny_tokenizer
+from tiny import WORDS, tiny_tokenizer
 
 from cde_rag import CDEError
 from cde_rag.model.tokenizer import TextTokenizer
@@ -104,6 +104,24 @@ def test_views_show_a_pair_in_other_words(prepared):
         sentence, rest = found.text(query), found.text(document)
         assert sentence.removeprefix("[CLS] ").split(" [")[0] not in rest
         assert found.texts[document][1] in (ids(pair.document)[1], ids(pair.document.split(". ")[1])[1])
+
+
+def test_views_ask_for_what_is_read_of_a_long_document(tmp_path):
+    random, words = np.random.default_rng(3), [word for word in WORDS if word.isalpha()]
+    pairs = []
+    for number in range(12):
+        sentences = [" ".join(random.choice(words[:12], size=8)) + "." for _ in range(2)]
+        unread = [" ".join(random.choice(words[12:], size=8)) + "." for _ in range(200)]
+        pairs.append(Pair(f"what is {number}", " ".join(sentences + unread), "long", "long"))
+    found = made(tmp_path, pairs, replace(CONFIG, max_length=20))
+    assert TOKENIZER.reach(["the bank", pairs[0].document], 20) == [8, len(" ".join(pairs[0].document.split()[:16]))]
+    read = set(ids(" ".join(words[:12]))) | set(ids("."))
+    kinds = found.views[:, 1].tolist()
+    assert kinds.count(VIEW_KINDS.index("keywords")) > 12
+    assert kinds.count(VIEW_KINDS.index("sentence")) == 12
+    for _, kind, query, _ in found.views.tolist():
+        if VIEW_KINDS[kind] in ("keywords", "sentence"):
+            assert set(found.texts[query]) <= read
 
 
 def test_vectors_and_clusters(prepared):

@@ -39,10 +39,21 @@ def _words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text)]
 
 
-def sentence_and_rest(document: str, random: np.random.Generator) -> tuple[str, str] | None:
-    """One sentence of the document and the document without it; None where there are fewer than three sentences."""
+def sentence_and_rest(document: str, random: np.random.Generator, *, reach: int) -> tuple[str, str] | None:
+    """One sentence of the document and the document without it; None where there are fewer than three sentences.
+
+    Args:
+        document: Of any length.
+        random: Draws the sentence.
+        reach: Characters of the document that are read; the sentence is among them.
+    """
     sentences = _SENTENCE.split(document)
-    long = [place for place, sentence in enumerate(sentences) if 5 <= len(sentence.split()) <= 40]
+    ends = [*(gap.start() for gap in _SENTENCE.finditer(document)), len(document)]
+    long = [
+        place
+        for place, (sentence, end) in enumerate(zip(sentences, ends, strict=True))
+        if end <= reach and 5 <= len(sentence.split()) <= 40
+    ]
     if len(sentences) < 3 or not long:
         return None
     place = long[int(random.integers(len(long)))]

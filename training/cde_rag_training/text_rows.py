@@ -31,13 +31,14 @@ class Rows(NamedTuple):
     domain_names: tuple[str, ...]
 
 
-def rows_of(pairs: Sequence[Pair], *, keyword_views: int, sentence_views: int, seed: int) -> Rows:
+def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, sentence_views: int, seed: int) -> Rows:
     """Give every text a row.
 
     What is drawn for a pair depends on the pair, all documents and the seed, not on the order of the pairs.
 
     Args:
         pairs: At least one.
+        reach: Characters of each pair's document that are read; keywords and sentences are taken from them.
         keyword_views: Of a pair, at most: queries of a few words of its document.
         sentence_views: Of a pair, at most: a sentence as the query, the rest as the document.
         seed: Of the draws.
@@ -49,11 +50,11 @@ def rows_of(pairs: Sequence[Pair], *, keyword_views: int, sentence_views: int, s
 
     keywords = KeywordQueries([pair.document for pair in pairs])
     views: list[tuple[int, int, int, int]] = []
-    for number, pair in enumerate(pairs):
+    for number, (pair, end) in enumerate(zip(pairs, reach, strict=True)):
         random = np.random.default_rng([seed, int.from_bytes(_digest(pair)[:8], "little")])
         shown = dict.fromkeys(
             (VIEW_KINDS.index(kind), row(query), row(document))
-            for kind, query, document in _views(pair, keywords, random, keyword_views, sentence_views)
+            for kind, query, document in _views(pair, end, keywords, random, keyword_views, sentence_views)
         )
         views += [(number, *view) for view in shown]
     width = max(len(pair.hard_negatives) for pair in pairs)
@@ -92,7 +93,12 @@ def _digest(pair: Pair) -> bytes:
 
 
 def _views(
-    pair: Pair, keywords: KeywordQueries, random: np.random.Generator, keyword_views: int, sentence_views: int
+    pair: Pair,
+    reach: int,
+    keywords: KeywordQueries,
+    random: np.random.Generator,
+    keyword_views: int,
+    sentence_views: int,
 ) -> Iterator[tuple[str, str, str]]:
     """Kind, query and document of every way to show a pair."""
     yield "own", pair.query, pair.document
@@ -100,11 +106,11 @@ def _views(
     if nameless != pair.query and nameless.strip():
         yield "nameless", nameless, pair.document
     for _ in range(keyword_views):
-        query = keywords.draw(pair.document, random)
+        query = keywords.draw(pair.document[:reach], random)
         if query is not None:
             yield "keywords", query, pair.document
     for _ in range(sentence_views):
-        split = sentence_and_rest(pair.document, random)
+        split = sentence_and_rest(pair.document, random, reach=reach)
         if split is not None and split[1].strip():
             yield "sentence", *split
 
