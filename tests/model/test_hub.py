@@ -119,11 +119,14 @@ def test_a_config_of_another_model_is_refused(hub):
         load("somebody/wrong")
 
 
-def test_shards(hub):
+def test_shards(hub, tmp_path):
     write_folder(hub.root / "somebody/parts", V1, shards=3)
     parts = load("somebody/parts")
     hub.close()
     assert load("somebody/parts").identity == parts.identity
+    next((tmp_path / "cache").rglob("model-00002-of-00003.safetensors")).unlink()
+    with pytest.raises(ModelError, match="not in the cache"):
+        load("somebody/parts")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save, save_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, MissingExtraError, ModelError
-from cde_rag.model import loading
+from cde_rag.model import loading, weights
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way import checkpoint, published
 from cde_rag.model.two_way.network import TwoWay
@@ -302,6 +302,30 @@ def test_converted_folder(tmp_path, tiny_backbones, shards):
     file.write_bytes(content)
     with pytest.raises(ModelError, match=r"expects sha256 .*damaged"):
         load(target)
+
+
+@pytest.mark.parametrize("field", ["format", "files"])
+def test_a_converted_folder_is_as_it_was_written(parts, tmp_path, field):
+    loading.convert(ModelName(base=str(parts)), tmp_path / "made", token=None)
+    if field == "format":
+        value = json.loads((tmp_path / "made" / "config.json").read_text())
+        value["cde_rag"]["format"] = 2
+        (tmp_path / "made" / "config.json").write_text(json.dumps(value))
+    else:
+        save_file(golden(V2, "model"), tmp_path / "made" / "model.safetensors")  # would be read instead of the shards
+    with pytest.raises(ModelError, match=r"expected .* of format 1, found 2|expects .*, found model\.safetensors"):
+        load(tmp_path / "made")
+
+
+def test_sizes_are_bounded(parts, monkeypatch):
+    largest = max(path.stat().st_size for path in parts.glob("*.safetensors"))
+    with monkeypatch.context() as patch:
+        patch.setitem(weights.MAX_BYTES, "model.safetensors", largest)  # each shard fits, all together do not
+        with pytest.raises(ModelError, match=f"expected at most {largest} bytes"):
+            load(parts)
+    monkeypatch.setitem(weights.MAX_BYTES, "tokenizer.json", 10)
+    with pytest.raises(ModelError, match=r"tokenizer\.json: expected at most 10 bytes"):
+        load(parts)
 
 
 def test_converting_a_damaged_model_writes_nothing(folder, tmp_path):
