@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cde_rag.plain_embedder import PlainEmbedder
     from cde_rag.recontextualization import recontextualize
     from cde_rag.stores.base import Damage, Hit, Record
+    from cde_rag.tenants import Tenants
     from cde_rag.writing import AddReport, Progress
 
 __version__ = "0.1.0.dev0"
@@ -74,6 +75,7 @@ __all__ = [
     "StoreError",
     "StoreFormatError",
     "TenantError",
+    "Tenants",
     "TruncationWarning",
     "evaluate",
     "recontextualize",
@@ -93,6 +95,7 @@ _HOMES = {
     "Progress": "cde_rag.writing",
     "Recontextualization": "cde_rag.generations",
     "Record": "cde_rag.stores.base",
+    "Tenants": "cde_rag.tenants",
     "evaluate": "cde_rag.evaluation",
     "recontextualize": "cde_rag.recontextualization",
 }

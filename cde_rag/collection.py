@@ -17,6 +17,7 @@ from cde_rag.intake import check_parent_key, from_columns
 from cde_rag.model import CDEModel
 from cde_rag.searchable import Searchable
 from cde_rag.stores.base import Damage, Record, Store
+from cde_rag.tenancy import check_names_a_tenant, stamped
 from cde_rag.texts import reject_str
 from cde_rag.writing import AddReport, Progress, Writer, rows
 
@@ -36,11 +37,14 @@ class Collection(Searchable):
     Raises:
         ContextMismatchError: The embedder is of another vector space.
         StoreError: There is no collection in the store.
+        TenantError: There is one for each tenant; see `cde_rag.Tenants`.
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
+        self._settings = store.manifest().settings
+        check_names_a_tenant(self._settings)
         super().__init__(store, ActiveEmbedder(store, embedder))
-        self.parent_key: str | None = store.manifest().settings["parent_key"]
+        self.parent_key: str | None = self._settings["parent_key"]
         self._writer = Writer(store, self._active, self.parent_key)
 
     @property
@@ -132,13 +136,15 @@ class Collection(Searchable):
             TruncationWarning: Records were longer than the model reads, with their number.
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
-        return self._writer.add(records, len(texts) if isinstance(texts, Sized) else None, on_progress)
+        total = len(texts) if isinstance(texts, Sized) else None
+        return self._writer.add(stamped(records, self._settings), total, on_progress)
 
     def add_records(
         self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
     ) -> AddReport:
         """Add records, or replace those of the same id; streams, raises and warns like `add`."""
-        return self._writer.add(records, len(records) if isinstance(records, Sized) else None, on_progress)
+        total = len(records) if isinstance(records, Sized) else None
+        return self._writer.add(stamped(records, self._settings), total, on_progress)
 
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
         """The vectors of the given ids, unit norm.

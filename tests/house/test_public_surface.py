@@ -39,6 +39,7 @@ PUBLIC = [
     "StoreError",
     "StoreFormatError",
     "TenantError",
+    "Tenants",
     "TruncationWarning",
     "evaluate",
     "recontextualize",

@@ -1,0 +1,50 @@
+"""The stores of tenants in Qdrant: a collection for each."""
+
+import re
+
+from qdrant_client import QdrantClient
+
+from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.qdrant.contexts import CONTEXTS, concrete
+from cde_rag.stores.qdrant.store import QdrantStore
+from cde_rag.stores.tenants import KEY
+
+
+class QdrantTenants:
+    """A collection for each tenant, and one in common. Implements `cde_rag.stores.tenants.TenantStores`.
+
+    Args:
+        client: As for QdrantStore.
+        collection: Name of the one in common, and how those of tenants begin: `papers__cde_tenant_<key>`.
+        exact: As for QdrantStore.
+    """
+
+    def __init__(self, client: QdrantClient, collection: str, *, exact: bool = False) -> None:
+        self._client = client
+        self._collection = collection
+        self._exact = exact
+
+    def common(self) -> QdrantStore:
+        """See `TenantStores.common`."""
+        return QdrantStore(self._client, self._collection, exact=self._exact)
+
+    def of(self, key: str) -> QdrantStore:
+        """See `TenantStores.of`."""
+        return QdrantStore(self._client, self._name(key), exact=self._exact)
+
+    def listed(self) -> list[str]:
+        """See `TenantStores.listed`."""
+        ours = re.compile(re.escape(self._name("")) + f"({KEY.pattern})")
+        collections = call(self._client.get_collections).collections
+        found = (ours.fullmatch(collection.name) for collection in collections)
+        return sorted(name[1] for name in found if name is not None and self.of(name[1]).exists())
+
+    def remove(self, key: str) -> None:
+        """See `TenantStores.remove`."""
+        name = concrete(self._client, self._name(key))
+        for one in (name + CONTEXTS, name):  # the last is what `listed` finds
+            if call(lambda one=one: self._client.collection_exists(one)):
+                call(lambda one=one: self._client.delete_collection(one))
+
+    def _name(self, key: str) -> str:
+        return f"{self._collection}__cde_tenant_{key}"
