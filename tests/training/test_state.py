@@ -56,6 +56,14 @@ def test_a_full_disk_leaves_the_state_before_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["state.safetensors"]
 
 
+def test_what_a_kill_left_half_written_is_deleted(tmp_path):
+    (tmp_path / ".state.safetensors.0a1b2c3d.tmp").write_bytes(b"half")
+    (tmp_path / ".other.safetensors.0a1b2c3d.tmp").write_bytes(b"another file's")
+    StateFile(tmp_path / "state.safetensors", RUN).write(state_of(3))
+    names = {".other.safetensors.0a1b2c3d.tmp", "state.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
 def test_a_state_of_another_run_or_none_at_all_is_refused(tmp_path):
     path = tmp_path / "state.safetensors"
     StateFile(path, RUN).write(state_of(3))

@@ -20,7 +20,7 @@ from tiny import tiny_network
 from tiny_run import CORPORA, MACHINE, RATES, config, phase, rows, start_folder
 
 from cde_rag import CDEModel, Context, ResumeError
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CDEError, CorpusError
 from cde_rag_training import guard, state, training_data
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig
 from cde_rag_training.contexts import ContextConfig
@@ -331,6 +331,20 @@ def test_settings_that_cannot_be_trained_with(work, tmp_path):
     checkpoints.write(tmp_path / "other", tiny_network(), text)
     with pytest.raises(CorpusError, match="expected token ids of the start's tokenizer"):
         train(work / "prepared", config(tmp_path / "other"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"loss": LossConfig(dims=(17, 8))}, r"'late': expected loss\.dims of at most 16"),
+        ({"loss": LossConfig(teacher="start", lexical_share=0.5)}, "'late': expected BM25 weights"),
+        ({"corpora": replace(CORPORA, batch_size=500)}, "Expected 504 pairs or more of each source"),
+    ],
+)
+def test_a_later_phase_that_cannot_be_trained_is_refused_at_once(work, tmp_path, fields, message):
+    with pytest.raises(CDEError, match=message):
+        train(work / "prepared", config(work / "start", phase(), phase(name="late", **fields)), tmp_path)
+    assert not (tmp_path / "log.csv").exists()
 
 
 def test_a_surrogate_that_is_the_start_is_warned_of(work, tmp_path):

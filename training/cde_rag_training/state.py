@@ -68,6 +68,8 @@ class StateFile:
     def write(self, state: State) -> None:
         """Replace the file; until the new one is whole on disk the old one is there.
 
+        What a killed process left half-written, as large as the file, is deleted first.
+
         Raises:
             TrainingError: It cannot be written, such as on a full disk; the previous one is intact.
         """
@@ -75,6 +77,8 @@ class StateFile:
         tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors.items()}
         stated = {"state": content, "integrity": _integrity(content, tensors)}
         try:
+            for half in self.path.parent.glob(f".{self.path.name}.*.tmp"):
+                half.unlink()
             write_durably(self.path, save(tensors, metadata=stated))
         except OSError as error:
             kept = "The checkpoint before it is intact" if self.path.exists() else "There is none before it"

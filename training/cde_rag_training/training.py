@@ -90,8 +90,8 @@ def train(
         ]
         held = None if held_out is None else opened_as(held_out, "held_out")
         stages = _stages(start, device, config)
-        for phase in config.phases:
-            _check(phase, stages)
+        for phase, prepared in zip(config.phases, sets, strict=True):
+            _check(phase, stages, prepared)
         file = StateFile(output / STATE, _identity(config, start.network, sets))
         known = copy.deepcopy(start.network) if _needs_start(config) else None
         teaching = None if known is None else _stages(start._replace(network=known), device, config)
@@ -150,7 +150,8 @@ def _phases(run: Run, stages: Stages, teaching: Stages | None, sets: Sequence[Pr
     return state.progress
 
 
-def _check(phase: PhaseConfig, stages: Stages) -> None:
+def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
+    """Refuse a phase that cannot be trained, before the ones in front of it take their time."""
     rates, null_share = phase.rates, phase.corpora.context.null_share
     if isinstance(stages.network, TwoStage) and rates.embeddings > 0 and rates.first_stage == 0:
         raise RecipeError(
@@ -162,6 +163,17 @@ def _check(phase: PhaseConfig, stages: Stages) -> None:
             f"Phase {phase.name!r}: {stages.network.config.name} has no null embedding. Set context_dropout and "
             "corpora.context.null_share to 0, and choose another teacher than the start."
         )
+    if phase.loss.dims and max(phase.loss.dims) > stages.dim:
+        raise RecipeError(
+            f"Phase {phase.name!r}: expected loss.dims of at most {stages.dim}, those of the embeddings, found "
+            f"{list(phase.loss.dims)}. Leave the larger ones out."
+        )
+    if _is_lexical(phase) and prepared.lexical is None:
+        raise CorpusError(
+            f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
+            "(lexical), or leave the rule 'agreement' and lexical_share out."
+        )
+    batches_of(prepared, phase, seed=0)  # says what its data lacks
 
 
 def _is_lexical(phase: PhaseConfig) -> bool:
