@@ -1,5 +1,6 @@
 """The commands search, inspect and verify, and how every command opens a collection."""
 
+import contextlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -8,20 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from cde_rag.cli.output import JsonOption, hits_json, print_fields, print_hits, print_json, printable
-from cde_rag.errors import ModelError, StoreError
+from cde_rag.errors import ModelError, StoreError, StoreFormatError, TenantError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cde_rag.collection import Collection
     from cde_rag.stores.base import Store
+    from cde_rag.stores.tenants import FolderTenants
 
 ModelOption = Annotated[
     str | None, typer.Option(help="Folder of the collection's model, where that is not a bundled one.")
 ]
 CollectionArgument = Annotated[
     Path,
-    typer.Argument(
-        metavar="COLLECTION", help="The collection's folder. A new NAME.qdrant is kept by Qdrant Edge."
-    ),
+    typer.Argument(metavar="COLLECTION", help="The collection's folder. A new NAME.qdrant is kept by Qdrant Edge."),
+]
+TenantOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Whose collection, where COLLECTION holds one for each tenant.")
 ]
 _EDGE: Final = ".qdrant"  # how the name of a new collection for Qdrant Edge ends
 _EDGE_MANIFEST: Final = "cde.json"  # in the folder of one that is there, whatever its name
@@ -44,6 +49,7 @@ def search(
     where: Annotated[
         dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
     ] = None,
+    tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,7 +66,7 @@ def search(
     """
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
-    with open_collection(existing(collection), model) as opened:
+    with open_collection(existing(collection, tenant), model) as opened:
         hits = opened.search(query, k, where=where)
         counts = None if hits else (opened.count(where), opened.count())
     if as_json:
@@ -71,7 +77,7 @@ def search(
         typer.echo(f"No hits: {counts[0]:,} of {counts[1]:,} documents match the filter.", err=True)
 
 
-def inspect(collection: CollectionArgument, as_json: JsonOption = False) -> None:
+def inspect(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:
     """Tell what a collection is: documents, model, context, fingerprint. Needs no model.
 
     \b
@@ -80,14 +86,14 @@ def inspect(collection: CollectionArgument, as_json: JsonOption = False) -> None
     """
     from cde_rag.inspection import inspect as tell
 
-    fields = asdict(tell(existing(collection)))
+    fields = asdict(tell(existing(collection, tenant)))
     if as_json:
         print_json(fields)
     else:
         print_fields(fields)
 
 
-def verify(collection: CollectionArgument, as_json: JsonOption = False) -> None:
+def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:
     """Read everything in a collection and compare it with its checksums. Exit code 1 where something is damaged.
 
     Needs no model, so that a collection too damaged to be opened can still be verified.
@@ -98,7 +104,7 @@ def verify(collection: CollectionArgument, as_json: JsonOption = False) -> None:
     """
     from cde_rag.inspection import verify as find_damage
 
-    damages = find_damage(existing(collection))
+    damages = find_damage(existing(collection, tenant))
     if as_json:
         print_json({"damage": [asdict(damage) for damage in damages]})
     elif damages:
@@ -132,21 +138,15 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
 
 def store_at(path: Path) -> "Store":
     """The store at a path, or for it: Qdrant Edge's or FAISS's."""
-    from cde_rag.stores.faiss import FaissStore
-
-    faiss = FaissStore(path)
-    if (path / _EDGE_MANIFEST).exists() or (path.suffix == _EDGE and not faiss.exists()):
-        from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-
-        return QdrantEdgeStore(path)
-    return faiss
+    return _kind_at(path)(path)
 
 
-def existing(path: Path) -> "Store":
-    """The store at a path.
+def existing(path: Path, tenant: str | None = None) -> "Store":
+    """The store at a path; that of a tenant, where there are tenants.
 
     Raises:
         StoreError: There is none.
+        TenantError: A tenant is named where there are none, or none is where there are.
     """
     store = store_at(path)
     if not store.exists():
@@ -155,4 +155,41 @@ def existing(path: Path) -> "Store":
                 f"{path}: expected a collection, found a folder with other files. Name the collection's own."
             )
         raise StoreError(f"{path}: expected a collection, found none. Make one with: cde-rag index SOURCE {path}")
-    return store
+    from cde_rag.tenancy import check_names_a_tenant, place_key
+
+    if tenant is None:
+        with contextlib.suppress(StoreFormatError):  # what is damaged can still be verified
+            check_names_a_tenant(store.manifest().settings)
+        return store
+    of_tenant = tenant_stores(path).of(place_key(tenant))
+    if not of_tenant.exists():
+        hint = "Make it with: cde-rag index SOURCE COLLECTION --tenant NAME"
+        raise TenantError(f"{path}: expected the tenant {tenant!r:.80}, found none of this name. {hint}")
+    return of_tenant
+
+
+def tenant_stores(path: Path) -> "FolderTenants":
+    """The stores of tenants at a path.
+
+    Raises:
+        TenantError: There is a collection without tenants.
+    """
+    from cde_rag.stores.tenants import FolderTenants
+
+    kind = _kind_at(path)
+    stores = FolderTenants(path, kind)
+    common = stores.common()
+    if common.exists() and "tenant_key" not in common.manifest().settings:
+        raise TenantError(f"{path}: expected a collection for each tenant, found one for all. Leave --tenant out.")
+    return stores
+
+
+def _kind_at(path: Path) -> "Callable[[Path], Store]":
+    """What makes a store of a path like this one."""
+    from cde_rag.stores.faiss import FaissStore
+
+    if (path / _EDGE_MANIFEST).exists() or (path.suffix == _EDGE and not FaissStore(path).exists()):
+        from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+
+        return QdrantEdgeStore
+    return FaissStore

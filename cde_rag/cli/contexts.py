@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, ModelOption, existing, open_collection
+from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
 from cde_rag.cli.output import JsonOption, ProgressOption, print_fields, print_json, progress_bar
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def recontextualize(
         "random"
     ),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what it would cost, and change nothing.")] = False,
+    tenant: TenantOption = None,
     model: ModelOption = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -42,7 +43,7 @@ def recontextualize(
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
-    with open_collection(existing(collection), model) as opened:
+    with open_collection(existing(collection, tenant), model) as opened:
         if dry_run:
             cost = asdict(estimate(opened))
             print_json(cost) if as_json else print_fields(cost | {"seconds": f"{cost['seconds']:.1f}"})
@@ -58,6 +59,7 @@ def recontextualize(
 
 def rollback(
     collection: CollectionArgument,
+    tenant: TenantOption = None,
     model: ModelOption = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -72,7 +74,7 @@ def rollback(
       cde-rag rollback papers.faiss
     """
     with (
-        open_collection(existing(collection), model) as opened,
+        open_collection(existing(collection, tenant), model) as opened,
         progress_bar("rollback", "documents", shown=progress) as update,
     ):
 

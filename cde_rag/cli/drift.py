@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, ModelOption, existing, open_collection
+from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
 from cde_rag.cli.output import JsonOption, print_fields, print_json
 from cde_rag.errors import require
 
@@ -35,6 +35,7 @@ def drift(
     plot: Annotated[
         Path | None, typer.Option(callback=_image, metavar="FILE", help="Draw it: a .png, .svg or .pdf.")
     ] = None,
+    tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,7 +54,7 @@ def drift(
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     if plot is not None:
         require("matplotlib.figure", "plots")
-    with open_collection(existing(collection), model) as opened:
+    with open_collection(existing(collection, tenant), model) as opened:
         found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
     if plot is not None:
         found.plot(plot)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, open_collection, store_at
+from cde_rag.cli.collections import CollectionArgument, open_collection, store_at, tenant_stores
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
 from cde_rag.errors import CDEError, CorpusError, StoreError
 
@@ -49,6 +49,14 @@ def index(
         typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512, or the model's]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Whose documents: COLLECTION holds a collection for each tenant, in the null context until "
+            "recontextualize --tenant NAME.",
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Bundled name or folder. [default: the collection's own; for a new one cde-mini]")
     ] = None,
@@ -75,6 +83,7 @@ def index(
       cde-rag index docs/ docs.faiss                          # folder of text and Markdown, cut into passages
       cde-rag index docs/ docs.faiss --sync                   # the folder changed: delete what left it
       cde-rag index chunks.parquet books.faiss --parent-key book
+      cde-rag index acme.jsonl customers.faiss --tenant acme
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
     from cde_rag.reading import Fields, RecordReader
@@ -82,10 +91,11 @@ def index(
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
     reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
-    store = store_at(collection)
     try:
         if next(iter(reader), None) is None and not reader.skipped:
             raise CorpusError(f"{', '.join(sources)}: expected documents, found none. Is it the right file or folder?")
+        made = None if tenant is None else _tenant(collection, reader, tenant, parent_key=parent_key, model=model)
+        store = store_at(collection) if made is None else made
         if store.exists():
             opened, total = _open(store, collection, reader, parent_key=parent_key, model=model)
         else:
@@ -127,6 +137,22 @@ def _open(
     typer.echo(f"{path} exists and keeps its context of {size} documents.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     return opened, sum(1 for _ in reader)
+
+
+def _tenant(path: Path, reader: "RecordReader", name: str, *, parent_key: str | None, model: str | None) -> "Store":
+    """The store of a tenant, which is made where it is not there, like the place of all."""
+    from cde_rag import CDEModel, Context, ContextualEmbedder, Tenants
+
+    stores = tenant_stores(path)
+    if not stores.common().exists():
+        loaded = CDEModel.from_pretrained(model or "cde-mini")
+        embedder = ContextualEmbedder(loaded, Context.null(loaded))
+        try:
+            Tenants.create(stores, embedder, parent_key=parent_key or reader.fields.parent).close()
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--parent-key") from error
+    with Tenants.open(stores, model=model) as tenants:
+        return (tenants.tenant if name in tenants.names() else tenants.create_tenant)(name).store
 
 
 def _check_folder(collection: "Collection", path: Path, folder: Path) -> None:

@@ -1,0 +1,54 @@
+"""--tenant: each command works on the collection of one, and to forget whose, or to name one in vain, is an error."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+COMMANDS = [
+    ["search", "river"], ["inspect"], ["verify"], ["recontextualize"], ["rollback"], ["drift", "--probes", "3"]
+]  # fmt: skip
+
+
+@pytest.fixture(params=["papers.faiss", "papers.qdrant"])
+def place(request: pytest.FixtureRequest, run, records: Path, tmp_path: Path) -> Path:
+    path = tmp_path / request.param
+    run("index", records, path, "--tenant", "acme", "--parent-key", "book")
+    (tmp_path / "other.jsonl").write_text(json.dumps({"id": "r1", "text": "credit of globex", "book": "b"}))
+    run("index", tmp_path / "other.jsonl", path, "--tenant", "../globex")
+    return path
+
+
+def test_each_has_its_own(run, place: Path, tmp_path: Path, records: Path) -> None:
+    found = json.loads(run("inspect", place, "--tenant", "acme", "--json").stdout)
+    expected = {"documents": 20, "tenant": "acme", "common_context": True, "parent_key": "book", "context_size": 0}
+    assert expected.items() <= found.items()
+    hits = json.loads(run("search", place, "credit", "--tenant", "../globex", "--json").stdout)["hits"]
+    assert [(hit["id"], hit["metadata"]) for hit in hits] == [("r1", {"book": "b", "tenant": "../globex"})]
+    run("recontextualize", place, "--tenant", "acme", "--context-size", "5")
+    assert json.loads(run("inspect", place, "--tenant", "acme", "--json").stdout)["common_context"] is False
+    assert json.loads(run("inspect", place, "--tenant", "../globex", "--json").stdout)["generation"] == 1
+    assert json.loads(run("index", records, place, "--tenant", "acme", "--json").stdout)["unchanged"] == 20
+    run("rollback", place, "--tenant", "acme")
+    for tenant in ("acme", "../globex"):
+        assert run("verify", place, "--tenant", tenant).stdout.endswith("is whole.\n")
+    assert {path.name for path in tmp_path.iterdir()} == {place.name, "records.jsonl", "other.jsonl"}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["index"]], ids=lambda command: command[0])
+def test_a_tenant_has_to_be_named_where_there_are_some_and_only_there(
+    run, records: Path, tmp_path: Path, command: list[str]
+) -> None:
+    name, *rest = command
+
+    def tried(path: Path, *more: str) -> str:
+        arguments = [records, path] if name == "index" else [path, *rest]
+        return run(name, *arguments, *more, code=1).stderr
+
+    run("index", records, tmp_path / "papers.faiss", "--tenant", "acme")
+    assert "Error: Expected one tenant to be named" in tried(tmp_path / "papers.faiss")
+    if name != "index":
+        assert "found none of this name" in tried(tmp_path / "papers.faiss", "--tenant", "ACME")
+    assert "name of a tenant" in tried(tmp_path / "papers.faiss", "--tenant", " ")
+    run("index", records, tmp_path / "plain.faiss")
+    assert "Leave --tenant out" in tried(tmp_path / "plain.faiss", "--tenant", "acme")
