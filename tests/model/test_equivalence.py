@@ -7,12 +7,15 @@ tested on a model whose gates are open, since with closed gates everything is eq
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import WORDS
 
 from cde_rag import Context, ContextualEmbedder, SmallContextWarning
 from cde_rag.embedder import fit
+from cde_rag.model.attention import attention
 from cde_rag.sampling import Sample
 
 TOLERANCE = 1e-5
@@ -141,3 +144,28 @@ def test_a_small_corpus_is_its_own_context(tiny_model):
     with pytest.warns(SmallContextWarning, match="all 5 different documents"):
         embedder = ContextualEmbedder.from_corpus(corpus(5, seed=1), model=tiny_model)
     assert embedder.context.size == 5
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_plain_attention_of_training_is_torchs_with_all_gradients(masked):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(3, 2, count, 4, dtype=torch.float64, requires_grad=True) for count in (5, 7, 7))
+    mask = torch.arange(7)[None, None, None, :] < torch.tensor([7, 3, 1])[:, None, None, None] if masked else None
+    weights = torch.randn(3, 2, 5, 4, dtype=torch.float64)
+    found, expected = (
+        (answer, *torch.autograd.grad((answer * weights).sum(), (query, key, value)))
+        for answer in (attention(query, key, value, mask), F.scaled_dot_product_attention(query, key, value, mask))
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_training_reads_a_text_as_embedding_does(tiny_model):
+    network = tiny_model.network
+    ids, mask = torch.tensor([[2, 7, 9, 3], [2, 8, 3, 0]]), torch.tensor([[True] * 4, [True] * 3 + [False]])
+    prepared = network.prepare(torch.eye(network.config.dim)[:3], torch.ones(3, dtype=torch.long))
+    embedded = network.second_stage(network.embeddings, ids, mask, 1, prepared)
+    network.train()
+    trained = network.second_stage(network.embeddings, ids, mask, 1, prepared)
+    network.eval()
+    torch.testing.assert_close(trained, embedded, rtol=0, atol=TOLERANCE)
