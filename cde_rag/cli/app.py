@@ -44,6 +44,8 @@ for command in (
     collections.verify,
     copies.export,
     copies.import_,
+    copies.backup,
+    copies.restore,
     drift.drift,
     contexts.recontextualize,
     contexts.rollback,

@@ -1,4 +1,4 @@
-"""The commands export and import."""
+"""The commands export, import, backup and restore: a collection that goes elsewhere and comes back."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +12,7 @@ from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_
 if TYPE_CHECKING:
     from cde_rag.writing import Progress
 
+BackupArgument = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")]
 
 
@@ -61,3 +62,33 @@ def import_(
 
         done = import_collection(file, store_at(collection), on_progress=on_progress)
     print_json(asdict(done)) if as_json else typer.echo(f"{collection}: {done.documents:,} documents")
+
+
+def backup(collection: CollectionArgument, folder: BackupArgument, as_json: JsonOption = False) -> None:
+    """Copy a collection while it is searched and written, and read the copy to see that it is whole. Needs no model.
+
+    Of a FAISS collection all is kept as it was at one instant, of others the records and vectors as export does. The
+    folder is whole or not there.
+
+    \b
+    Examples:
+      cde-rag backup papers.faiss backups/papers-2026-11-20
+      cde-rag restore backups/papers-2026-11-20 papers.faiss
+    """
+    from cde_rag.backups import back_up
+
+    made = back_up(existing(collection), folder)
+    print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {made.documents:,} documents")
+
+
+def restore(folder: BackupArgument, collection: CollectionArgument, as_json: JsonOption = False) -> None:
+    """Make a new collection of what backup wrote. Every byte of it is compared with its checksum first.
+
+    \b
+    Example:
+      cde-rag restore backups/papers-2026-11-20 papers.faiss
+    """
+    from cde_rag.backups import restore as make
+
+    made = make(folder, store_at(collection))
+    print_json(asdict(made)) if as_json else typer.echo(f"{collection}: {made.documents:,} documents")

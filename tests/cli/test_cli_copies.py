@@ -1,4 +1,4 @@
-"""export and import: a collection in another store, without its model."""
+"""export, import, backup and restore: a collection in another store or place, without its model."""
 
 import json
 from pathlib import Path
@@ -30,3 +30,12 @@ def test_what_is_there_is_not_written_over(run, collection: Path, tmp_path: Path
     file.write_bytes(file.read_bytes()[:-1])
     assert "truncated" in run("import", file, tmp_path / "copy", code=1).stderr
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_backup_is_restored(run, collection: Path, tmp_path: Path):
+    backup, copy = tmp_path / "backup", tmp_path / "copy.faiss"
+    assert run("backup", collection, backup).stdout == f"{backup}: 20 documents\n"
+    made = json.loads(run("restore", backup, copy, "--json").stdout)
+    assert made["fingerprint"] == json.loads(run("inspect", copy, "--json").stdout)["fingerprint"]
+    assert run("search", copy, "river", "--json").stdout == run("search", collection, "river", "--json").stdout
+    assert "Restore into a new one" in run("restore", backup, collection, code=1).stderr

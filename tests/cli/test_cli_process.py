@@ -10,7 +10,10 @@ import cde_rag
 from cde_rag.cli import app
 
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
-COMMANDS = "index search inspect verify export import drift recontextualize rollback evaluate mteb convert demo doctor".split()
+COMMANDS = (
+    "index search inspect verify export import backup restore "
+    "drift recontextualize rollback evaluate mteb convert demo doctor"
+).split()
 
 
 def test_help_loads_nothing_heavy():

@@ -1,7 +1,6 @@
 """FaissStore; the package's docstring says what is in its folder."""
 
 import dataclasses
-import hashlib
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,20 +10,20 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import CorpusError, StoreError, StoreFormatError
+from cde_rag.errors import CorpusError, StoreFormatError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, DERIVED
 from cde_rag.stores.faiss.index import build
 from cde_rag.stores.faiss.lease import leased
-from cde_rag.stores.faiss.manifest import GenerationState, Manifest
+from cde_rag.stores.faiss.manifest import Manifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.verification import find_damage
-from cde_rag.stores.faiss.writer import Writer
+from cde_rag.stores.faiss.writer import Writer, begun
 from cde_rag.stores.filters import parse
-from cde_rag.stores.folder import write_durably
 from cde_rag.texts import reject_str
 
 FLAT_ROWS: Final = 100_000  # up to so many vectors "auto" searches exactly
@@ -59,7 +58,7 @@ class FaissStore:
         encode(settings, "The store's settings")
         self._database.create()
         with self._database.writing(new=True) as connection:
-            first = self._new_generation(1, fingerprint, context)
+            first = begun(self._folder, 1, fingerprint, context)
             manifest = Manifest(dim, dict(settings), active=1, last=1, generations=(first,))
             Records(connection, self._database.path).put_manifest(manifest)
         self._database.close()  # moves the tables from SQLite's log into its file
@@ -176,7 +175,7 @@ class FaissStore:
         """See `Store.create_generation`."""
         with self._writing() as writer:
             number = writer.manifest.last + 1
-            manifest = writer.manifest.put(self._new_generation(number, fingerprint, context))
+            manifest = writer.manifest.put(begun(self._folder, number, fingerprint, context))
             writer.manifest = dataclasses.replace(manifest, last=number)
         return number
 
@@ -201,11 +200,7 @@ class FaissStore:
     def activate(self, generation: int) -> None:
         """See `Store.activate`."""
         with self._writing() as writer:
-            state = writer.manifest.inactive(generation)
-            count, vectors = writer.records.count(None), state.rows - state.dead
-            if vectors != count:
-                hint = "Add the others with add_to_generation."
-                raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
+            writer.check_complete(writer.manifest.inactive(generation))
             writer.manifest = dataclasses.replace(writer.manifest, active=generation)
         self._extend_index()
 
@@ -227,6 +222,16 @@ class FaissStore:
     def verify(self) -> list[Damage]:
         """See `Store.verify`."""
         return find_damage(self._database, self._folder)
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
+    def copy_to(self, folder: Path) -> "FaissStore":
+        """Copy one state of the store to a new folder, while others read and write; raises as `copy_store`."""
+        copy_store(self._database, folder)
+        return FaissStore(folder)
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -274,11 +279,6 @@ class FaissStore:
             for path in self._folder.iterdir():
                 if DERIVED.fullmatch(path.name) and path.name not in kept:
                     path.unlink(missing_ok=True)
-
-    def _new_generation(self, number: int, fingerprint: str, context: bytes) -> GenerationState:
-        state = GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest(), f"vectors-{number}")
-        write_durably(self._folder / state.context, context)
-        return state
 
     def _extend_index(self) -> None:
         """Bring the index up to date where that is due, beside the one in use, without keeping other writers waiting.

@@ -1,6 +1,7 @@
 """Writing: what one transaction does to the tables, the files and the manifest of a store."""
 
 import dataclasses
+import hashlib
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.errors import StoreError
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss.manifest import GenerationState
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
+from cde_rag.stores.folder import write_durably
 
 _COPIED_AT_ONCE: Final = 2**16  # vectors
 
@@ -28,6 +31,17 @@ class Writer:
         self.records = records
         self.folder = folder
         self.manifest = records.manifest()
+
+    def check_complete(self, state: GenerationState) -> None:
+        """Refuse a generation that lacks a record's vector.
+
+        Raises:
+            StoreError: It does.
+        """
+        count, vectors = self.records.count(None), state.rows - state.dead
+        if vectors != count:
+            hint = "Add the others with add_to_generation."
+            raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
 
     def put_vectors(
         self,
@@ -79,3 +93,10 @@ class Writer:
         grown = extended(vectors, rows=state.rows, last=int(checksums[-1]) if len(checksums) else 0)
         self.records.put_checksums(state.number, grown)
         return dataclasses.replace(state, rows=state.rows + len(vectors))
+
+
+def begun(folder: Path, number: int, fingerprint: str, context: bytes) -> GenerationState:
+    """A new generation without vectors, whose Context is on the disk."""
+    state = GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest(), f"vectors-{number}")
+    write_durably(folder / state.context, context)
+    return state

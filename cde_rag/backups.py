@@ -1,0 +1,168 @@
+"""Backups of a collection, made while it is searched and written.
+
+    papers.backup/
+        backup.json           what it is, and the sha256 of every other file
+        collection/           a copy of the store's folder, all generations, as it was at one instant (FAISS);
+        collection.parquet    of other stores an export of the active generation, each record as it was at one instant
+
+The folder gets its name when all of it is on the disk: a kill before that leaves none.
+"""
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from cde_rag import __version__
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.parquet import export_collection, import_collection
+from cde_rag.stores.base import Store
+from cde_rag.stores.folder import copy_durably, file_sha256, fsync_folder, write_durably
+
+FORMAT: Final = 1
+_MANIFEST: Final = "backup.json"
+_COPY: Final = "collection"
+_EXPORT: Final = "collection.parquet"
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """A store that is a folder, and can be copied while others write to it."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        ...
+
+    def copy_to(self, folder: Path) -> Store:
+        """Make a copy of one state of the store, durably, in a new folder.
+
+        Raises:
+            StoreError: The folder is there or cannot be written, or there is no store.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup holds.
+
+    Attributes:
+        documents: Records in it.
+        fingerprint: Of the active generation.
+        created: UTC, ISO 8601.
+        library_version: Of cde-rag.
+        files: The sha256 of each file, by its path in the backup.
+    """
+
+    documents: int
+    fingerprint: str
+    created: str
+    library_version: str
+    files: dict[str, str]
+
+
+def back_up(store: Store, folder: str | Path) -> Backup:
+    """Copy a collection into a new folder, and read the copy once to see that it is whole.
+
+    Others may read and write meanwhile. (A folder of Qdrant Edge is open in one process; that one makes the backup.)
+
+    Args:
+        store: Holds a collection.
+        folder: Of the backup; there is none yet.
+
+    Raises:
+        ContextMismatchError: Where it is an export: the collection was moved to another context meanwhile.
+        StoreError: There is something at `folder`, it cannot be written, or there is no collection in the store.
+        StoreFormatError: The collection is damaged.
+    """
+    with _made(Path(folder)) as new:
+        if isinstance(store, Folder):
+            copy = store.copy_to(new / _COPY)
+            for damage in copy.verify():
+                raise StoreFormatError(f"{damage.where}: {damage.found} No backup was made. Restore an older one.")
+            documents, fingerprint = copy.count(), copy.manifest().fingerprint
+            copy.close()
+        else:
+            exported = export_collection(store, new / _EXPORT)
+            documents, fingerprint = exported.documents, exported.fingerprint
+        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        backup = Backup(documents, fingerprint, created, __version__, _files(new))
+        write_durably(new / _MANIFEST, json.dumps({"format": FORMAT, **asdict(backup)}, indent=2).encode())
+    return backup
+
+
+def restore(folder: str | Path, store: Store) -> Backup:
+    """Make a collection of what `back_up` wrote, where there is none; every byte is compared with its checksum first.
+
+    Args:
+        folder: Of the backup; stays as it is.
+        store: Without a collection. A FaissStore for what was one; a store of any kind for what was not.
+
+    Raises:
+        StoreError: There is a collection already, the place cannot be written, or the store is of another kind.
+        StoreFormatError: The backup is damaged, of a newer format, or none.
+    """
+    folder = Path(folder)
+    backup = _read(folder)
+    if store.exists():
+        raise StoreError("Expected a store without a collection, found one with. Restore into a new one.")
+    if (folder / _EXPORT).exists():
+        import_collection(folder / _EXPORT, store)
+    elif isinstance(store, Folder):
+        with _made(store.folder, copied=lambda new: copy_durably(folder / _COPY, new)):
+            pass
+    else:
+        raise StoreError(f"{folder}: a backup of a FaissStore; restore it as one, then export and import that.")
+    return backup
+
+
+def _read(folder: Path) -> Backup:
+    """What a backup says it holds, after a look at every byte of it."""
+    path = folder / _MANIFEST
+    try:
+        fields: dict[str, Any] = json.loads(path.read_bytes())
+        if fields.pop("format") > FORMAT:
+            raise StoreFormatError(f"{path}: expected format {FORMAT} or older. Update cde-rag to read it.")
+        backup, found = Backup(**fields), _files(folder)
+    except FileNotFoundError as error:
+        raise StoreFormatError(f"{folder}: expected a backup, found no {_MANIFEST} in it.") from error
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise StoreFormatError(f"{path}: expected what a backup says of itself, found: {error}.") from error
+    for name in sorted(backup.files.keys() | found.keys()):
+        if backup.files.get(name) != found.get(name):
+            what = "none" if name not in found else "another" if name in backup.files else "one more"
+            raise StoreFormatError(f"{folder / name}: expected the file of the backup, found {what}. Use another one.")
+    return backup
+
+
+def _files(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / _MANIFEST)
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+
+
+@contextmanager
+def _made(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Generator[Path, None, None]:
+    """A new folder under another name, which gets its own when the block ends, and is removed where it fails.
+
+    Raises:
+        StoreError: There is something of that name, or it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StoreError(f"{folder}: expected nothing, or an empty folder, found other files. Give another name.")
+    new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        copied(new)
+        yield new
+        fsync_folder(new)
+        new.replace(folder)
+        fsync_folder(folder.parent)
+    except OSError as error:
+        raise StoreError(f"{folder}: not written ({error}). Choose a writable folder with space.") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""Copying a store while others read and write it: one state of the tables, and what of the files belongs to it.
+
+Files are only ever appended to, so that what a state refers to is still there later, unless a writer replaced the file
+meanwhile; then the copy begins anew.
+"""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.faiss.database import Database
+from cde_rag.stores.faiss.folder import DATABASE
+from cde_rag.stores.faiss.manifest import Manifest
+from cde_rag.stores.faiss.records import Records
+from cde_rag.stores.folder import fsync_folder
+
+_PIECE: Final = 2**20  # bytes
+_FLOAT: Final = 4  # bytes
+
+
+def copy_store(database: Database, folder: Path) -> None:
+    """Make a copy of one state of a store, durably.
+
+    Args:
+        database: Of the store.
+        folder: Of the copy; there is none yet.
+
+    Raises:
+        StoreError: The folder is there or cannot be written, or there is no store.
+        StoreFormatError: A file of the store is missing or too short.
+    """
+    missing = ""
+    while replaced := _copy(database, folder):
+        if replaced == missing:
+            raise StoreFormatError(f"{missing}: expected this file, found none. Restore a copy.")
+        missing = replaced
+        shutil.rmtree(folder)
+
+
+def _copy(database: Database, folder: Path) -> str | None:
+    """Copy the state that is now; returns the name of a file that was gone by then."""
+    with database.reading() as connection:
+        try:
+            folder.mkdir()
+            with contextlib.closing(sqlite3.connect(folder / DATABASE)) as copy:
+                connection.backup(copy)
+            _copy_files(Records(connection, database.path).manifest(), database.path.parent, folder)
+            _fsync(folder / DATABASE)
+            fsync_folder(folder)
+        except FileNotFoundError as error:
+            return error.filename
+        except (OSError, sqlite3.OperationalError) as error:
+            raise StoreError(f"{folder}: not written ({error}). Give a new folder where there is space.") from error
+    return None
+
+
+def _copy_files(manifest: Manifest, folder: Path, copy: Path) -> None:
+    """Copy what the tables refer to, as many bytes of it as count."""
+    for state in manifest.generations:
+        _copy_start(folder / state.context, copy / state.context, None)
+        if state.rows:
+            _copy_start(folder / state.vectors, copy / state.vectors, state.rows * manifest.dim * _FLOAT)
+        if state.index is not None:
+            with contextlib.suppress(FileNotFoundError):  # it is derived, and may be missing
+                _copy_start(folder / state.index.name, copy / state.index.name, None)
+
+
+def _copy_start(source: Path, target: Path, size: int | None) -> None:
+    with source.open("rb") as old, target.open("xb") as new:
+        left = os.fstat(old.fileno()).st_size if size is None else size
+        while left:
+            piece = old.read(min(_PIECE, left))
+            if not piece:
+                raise StoreFormatError(f"{source}: expected at least {size} bytes, found {old.tell()}. Restore a copy.")
+            new.write(piece)
+            left -= len(piece)
+    _fsync(target)
+
+
+def _fsync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
