@@ -111,8 +111,9 @@ def test_the_loss_is_the_configured_one(prepared, kind, negatives):
     assert loss.masked == pytest.approx(float(objective.mask(batch).sum()) / (6 * (5 + 6 * negatives)))
 
 
-def test_distillation_mixes_in_bm25(prepared):
-    """With a teacher of half cosines, half BM25 scores on their scale."""
+@pytest.mark.parametrize("other", [[], [1, 4]])
+def test_distillation_mixes_in_bm25(prepared, other):
+    """With a teacher of half cosines, half BM25 scores on their scale; the latter not of queries shown otherwise."""
     random = np.random.default_rng(0)
     starts = np.arange(0, 13, 2)
     lexical = LexicalPairs(
@@ -121,8 +122,11 @@ def test_distillation_mixes_in_bm25(prepared):
     object.__setattr__(prepared, "lexical", lexical)
     config = LossConfig(teacher="surrogate", teacher_weight=0.25, lexical_share=0.5, temperature=0.3)
     objective, batch = Objective(config, NONE, prepared, device=CPU), batch_of(prepared, range(6))
+    batch.queries[other] = [prepared.views[prepared.views[:, 0] == pair][2, 2] for pair in other]  # keywords
     queries, documents = objective.surrogate(batch)
-    teacher = mixture(queries @ documents.T, torch.from_numpy(lexical.scores(batch.pairs)), 0.5)
+    scores = queries @ documents.T
+    teacher = mixture(scores, torch.from_numpy(lexical.scores(batch.pairs)), 0.5)
+    teacher[other] = scores[other]
     vectors = embeddings(12, 1)
     expected = 0.75 * contrastive_loss(vectors[:6], vectors[6:], objective.mask(batch), 0.3)
     expected += 0.25 * distillation_loss(vectors[:6], vectors[6:], teacher, 0.3, teacher_temperature=0.05)

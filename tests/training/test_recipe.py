@@ -69,6 +69,7 @@ def test_what_is_left_out_keeps_its_default(recipe):
         ("[[phases]]\n[[phases]]", "phases of different names"),
         ("share = 2", "a share in 0"),
         ("[machine]\nmini_batch_size = 0", "at least 1"),
+        ('[[phases]]\n[phases.loss]\nteacher = "surrogate"', "pairs that are shown with their own queries"),
         ("[evaluation]\nevery = -1", "every and probe_every of at least 0"),
         ("[guard]\nwindow = 1", "a window of at least 2"),
         ("[start.distillation]\nupdates = 0", "updates and batch_size of at least 1"),

@@ -13,6 +13,7 @@ from cde_rag_training.filtering import FilterConfig
 from cde_rag_training.packing import PackingConfig
 from cde_rag_training.preparation import PrepareConfig
 from cde_rag_training.recipe import read_recipe
+from cde_rag_training.views import OWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class LossConfig:
     teacher: Literal["none", "start", "surrogate"] = "none"  # whose scores are kept to: start model under null context
     teacher_weight: float = 0.5  # share of the distillation in the loss
     teacher_temperature: float = 0.05  # divides the teacher's scores
-    lexical_share: float = 0.0  # of BM25 in the teacher's scores
+    lexical_share: float = 0.0  # of BM25 in the teacher's scores of queries that are their pair's own
 
     def __post_init__(self) -> None:
         if min(self.temperature, self.teacher_temperature) <= 0:
@@ -100,6 +101,11 @@ class PhaseConfig:
         if not (0 <= self.context_dropout < 1 and 0 <= self.average < 1):
             raise ValueError(
                 f"Expected context_dropout and average in 0 … 1, found {self.context_dropout} and {self.average}."
+            )
+        if self.loss.teacher == "surrogate" and self.batches == "corpora" and self.corpora.views != OWN:
+            raise ValueError(
+                'Expected pairs that are shown with their own queries, whose scores the teacher "surrogate" has, found '
+                f'{self.corpora.views}. Set its shares to 0, or choose the teacher "start".'
             )
 
 

@@ -141,6 +141,7 @@ class Objective:
         )
 
     def _teacher(self, batch: Batch) -> Float[Tensor, "batch batch"] | None:
+        """The teacher's scores. BM25 knows pairs' own queries: it is mixed in where one is shown."""
         if self._config.teacher == "none":
             return None
         teach = self._start if self._config.teacher == "start" else self.surrogate
@@ -148,9 +149,10 @@ class Objective:
             raise ValueError("Expected the start model, which is to be the teacher, found none. Give `start`.")
         queries, documents = (vectors.to(self._device) for vectors in teach(batch))
         scores = queries @ documents.T
-        return (
-            mixture(scores, self._lexical(batch), self._config.lexical_share) if self._config.lexical_share else scores
-        )
+        if not self._config.lexical_share:
+            return scores
+        own = torch.from_numpy(batch.queries == self._prepared.queries[batch.pairs]).to(self._device)
+        return torch.where(own[:, None], mixture(scores, self._lexical(batch), self._config.lexical_share), scores)
 
     def _lexical(self, batch: Batch) -> Float[Tensor, "batch batch"]:
         if self._prepared.lexical is None:
