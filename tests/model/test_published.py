@@ -106,6 +106,16 @@ def test_tensors_are_those_of_the_config(folder, change, message):
         load(folder)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_are_finite(folder, value):
+    state = load_file(folder / "model.safetensors")
+    name = sorted(state)[3]
+    state[name].view(-1)[-1] = value
+    save_file(state, folder / "model.safetensors")
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        CDEModel.from_pretrained(folder)
+
+
 def test_weights_of_the_other_family(tmp_path, tiny_backbones):
     folder, other = (write_folder(tmp_path / name, name) for name in (V1, V2))
     (other / "model.safetensors").replace(folder / "model.safetensors")

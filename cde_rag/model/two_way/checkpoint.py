@@ -67,7 +67,7 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
 
     Raises:
         MissingExtraError: `transformers` is not installed, or too old.
-        ModelError: A file is missing, damaged, too large or pickled, or the tensors are not those of the config.
+        ModelError: A file is missing, damaged, too large or pickled, or the tensors are not those of the config, or not finite.
     """
     files = _look(folder, name)
     tokenizer = _tokenizer(files)
@@ -75,6 +75,11 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
         network = TwoWay(files.config, prefix_end=tokenizer.first_id(PREFIX_END))
     mapped = published.own_state(read_tensors(folder, files.weights), files.config)
     state = {name: tensor.clone() for name, tensor in mapped.items()}  # whoever writes the files changes what is mapped
+    if wrong := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
+        raise ModelError(
+            f"{folder}: expected weights that are finite numbers, found NaN or infinity in {', '.join(wrong[:3])}. Get "
+            "the files again, or ask whoever made them."
+        )
     network.load_state_dict(state, strict=True, assign=True)
     network.restore_tables()
     digest = hashlib.sha256(json.dumps([files.config.sizes(), files.digests], sort_keys=True).encode()).hexdigest()
