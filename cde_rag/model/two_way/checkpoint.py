@@ -67,7 +67,8 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
 
     Raises:
         MissingExtraError: `transformers` is not installed, or too old.
-        ModelError: A file is missing, damaged, too large or pickled, or the tensors are not those of the config, or not finite.
+        ModelError: A file is missing, damaged, too large or pickled, or the tensors are not those of the config or not
+            finite.
     """
     files = _look(folder, name)
     tokenizer = _tokenizer(files)
