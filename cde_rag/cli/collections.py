@@ -77,20 +77,43 @@ def search(
         typer.echo(f"No hits: {counts[0]:,} of {counts[1]:,} documents match the filter.", err=True)
 
 
-def inspect(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:
+def inspect(
+    collection: CollectionArgument,
+    erasure: Annotated[
+        bool, typer.Option("--erasure", help="Also read every document, to tell what contexts keep of deleted ones.")
+    ] = False,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Tell what a collection is: documents, model, context, fingerprint. Needs no model.
 
     \b
-    Example:
+    Examples:
       cde-rag inspect papers.faiss --json
+      cde-rag inspect papers.faiss --erasure                  # are deleted documents still in its context?
     """
     from cde_rag.inspection import inspect as tell
 
-    fields = asdict(tell(existing(collection, tenant)))
+    store = existing(collection, tenant)
+    fields = asdict(tell(store))
+    erasures = _erasures(store) if erasure else []
     if as_json:
-        print_json(fields)
-    else:
-        print_fields(fields)
+        print_json(fields | {"erasure": erasures} if erasure else fields)
+        return
+    print_fields(fields)
+    for one in erasures:
+        kept = "" if one["active"] else ", kept for rollback,"
+        found = f"holds {one['gone']} of {one['context_size']} documents that are not in the collection any more"
+        typer.echo(f"The context of generation {one['generation']}{kept} {found}.")
+    if any(one["gone"] for one in erasures):
+        again = f"cde-rag recontextualize {collection} --seed N"
+        typer.echo(f"Remove them with: {again}; a generation kept for rollback goes with the next such run.", err=True)
+
+
+def _erasures(store: "Store") -> list[dict[str, Any]]:
+    from cde_rag.erasure import erasures
+
+    return [asdict(one) for one in erasures(store)]
 
 
 def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:

@@ -117,6 +117,17 @@ def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     assert lines[1] == " " * 8 + ("river " * 100)[:31] + "…"
 
 
+def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: Path, model_folder: Path):
+    with Collection.open(FaissStore(collection), model=model_folder) as opened:
+        opened.delete(["r0", "r1"])
+    found = json.loads(run("inspect", collection, "--erasure", "--json").stdout)["erasure"]
+    assert found == [{"generation": 1, "active": True, "context_size": 20, "gone": 2}]
+    told = run("inspect", collection, "--erasure")
+    assert "generation 1 holds 2 of 20 documents that are not in the collection any more." in told.stdout
+    assert "cde-rag recontextualize" in told.stderr
+    assert "erasure" not in json.loads(run("inspect", collection, "--json").stdout)
+
+
 def test_verify_finds_a_flipped_bit(run, collection: Path):
     assert run("verify", collection).stdout == f"{collection} is whole.\n"
     assert json.loads(run("verify", collection, "--json").stdout) == {"damage": []}
