@@ -17,6 +17,7 @@ from cde_rag.model.batching import length_buckets
 from cde_rag.model.cde_model import DTYPES
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.sibling_vectors import SiblingVectors
+from cde_rag.observability import operation, short
 from cde_rag.sampling import Sample, sample_clusters, sample_random, sample_strata
 from cde_rag.siblings import sibling_positions
 from cde_rag.texts import reject_str
@@ -190,7 +191,8 @@ class ContextualEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
         reject_str(texts, call="embed_queries")
-        embedded = self._embed(texts, QUERY, None, progress=False)
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
+            embedded = self._embed(texts, QUERY, None, progress=False)
         self._warn(embedded.truncated)
         return embedded.vectors
 
@@ -208,7 +210,8 @@ class ContextualEmbedder:
         Raises:
             CorpusError: As `embed_documents`.
         """
-        return self._embed(texts, DOCUMENT, siblings, progress=progress)
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
+            return self._embed(texts, DOCUMENT, siblings, progress=progress)
 
     def _embed(
         self, texts: Sequence[str], role: int, siblings: Sequence[Sequence[str]] | None, *, progress: bool

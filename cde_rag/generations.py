@@ -8,6 +8,7 @@ from cde_rag.embedding import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.following import bound
 from cde_rag.intake import embedded_text
+from cde_rag.observability import operation, short
 from cde_rag.passages import with_siblings
 from cde_rag.stores.base import Store
 from cde_rag.writing import Progress
@@ -79,19 +80,22 @@ def complete(
         StoreError: The store cannot be written.
     """
     started, embedded = time.monotonic(), 0
-    while True:
-        for taken in _fill(store, number, embedder, parent_key):
-            embedded += taken
-            if on_progress is not None:
-                (now,) = (one for one in store.generations() if one.number == number)
-                on_progress(Progress(now.vectors, store.count(), time.monotonic() - started))
-        try:
-            store.activate(number)
-        except StoreError:
-            if not store.lacking(number, limit=1):
-                raise
-        else:
-            return embedded
+    attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
+    with operation("cde_rag.recontextualize", attributes) as note:
+        while True:
+            for taken in _fill(store, number, embedder, parent_key):
+                embedded += taken
+                note({"documents": embedded})
+                if on_progress is not None:
+                    (now,) = (one for one in store.generations() if one.number == number)
+                    on_progress(Progress(now.vectors, store.count(), time.monotonic() - started))
+            try:
+                store.activate(number)
+            except StoreError:
+                if not store.lacking(number, limit=1):
+                    raise
+            else:
+                return embedded
 
 
 def report(store: Store, embedded: int, started: float) -> Recontextualization:

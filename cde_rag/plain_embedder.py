@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from cde_rag.context import Context
 from cde_rag.embedding import Embedded
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
+from cde_rag.observability import operation, short
 from cde_rag.plain_model import load
 from cde_rag.texts import check_texts, reject_str
 
@@ -116,12 +117,14 @@ class PlainEmbedder:
         reject_str(texts, call="embed_documents")
         if parents is not None:
             raise self._no_siblings()
-        return self._warned(self._embed(texts, "document", progress=progress))
+        return self._warned(self.embed_passages(texts, None, progress=progress))
 
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
         reject_str(texts, call="embed_queries")
-        return self._warned(self._embed(texts, "query", progress=False))
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
+            embedded = self._embed(texts, "query", progress=False)
+        return self._warned(embedded)
 
     def embed_passages(
         self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
@@ -139,7 +142,8 @@ class PlainEmbedder:
         """
         if siblings is not None and any(siblings):
             raise self._no_siblings()
-        return self._embed(texts, "document", progress=progress)
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
+            return self._embed(texts, "document", progress=progress)
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""

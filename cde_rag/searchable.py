@@ -1,6 +1,7 @@
 """The searches of a collection."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import Float32
 from cde_rag.diversity import marginal_relevance
 from cde_rag.embedding import Embedder
 from cde_rag.following import ActiveEmbedder
+from cde_rag.observability import Attributes, operation, short
 from cde_rag.stores.base import Hit, Store
 from cde_rag.texts import check_positive, reject_str
 
@@ -51,11 +53,14 @@ class Searchable:
         check_positive(k, "k")
         if not queries:
             return []
-        return self._active.use(
-            lambda embedder: self.store.search(
-                embedder.embed_queries(queries), k, fingerprint=embedder.fingerprint, where=where
+        with self._told(len(queries), k, where) as note:
+            found = self._active.use(
+                lambda embedder: self.store.search(
+                    embedder.embed_queries(queries), k, fingerprint=embedder.fingerprint, where=where
+                )
             )
-        )
+            note({"hits": sum(map(len, found))})
+            return found
 
     def search_vectors(
         self,
@@ -78,7 +83,10 @@ class Searchable:
             ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
         """
         check_positive(k, "k")
-        return self.store.search(vectors, k, fingerprint=fingerprint, where=where)
+        with self._told(len(vectors), k, where) as note:
+            found = self.store.search(vectors, k, fingerprint=fingerprint, where=where)
+            note({"hits": sum(map(len, found))})
+            return found
 
     def search_diverse(
         self,
@@ -112,4 +120,15 @@ class Searchable:
             chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
             return [hits[position] for position in chosen]
 
-        return self._active.use(search)
+        with self._told(1, k, where) as note:
+            found = self._active.use(search)
+            note({"hits": len(found)})
+            return found
+
+    def _told(
+        self, queries: int, k: int, where: Mapping[str, Any] | None
+    ) -> AbstractContextManager[Callable[[Attributes], None]]:
+        space = short(self._active.last.fingerprint)
+        return operation(
+            "cde_rag.search", {"fingerprint": space, "queries": queries, "k": k, "filtered": where is not None}
+        )

@@ -15,6 +15,7 @@ from cde_rag.embedding import Embedder
 from cde_rag.errors import CorpusError, TruncationWarning
 from cde_rag.following import ActiveEmbedder
 from cde_rag.intake import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
+from cde_rag.observability import operation, short
 from cde_rag.passages import passages, rows
 from cde_rag.stores.base import Record, Row, Store
 
@@ -77,13 +78,15 @@ class Writer:
         """Write a stream of records; see `Collection.add`."""
         started, done, changes, positions = time.monotonic(), 0, Counter[str](), Positions()
         try:
-            for chunk in chunks(records, self._parent_key):
-                positions.extend(record.id for record in chunk)
-                with self._changing:
-                    changes += self._write(chunk, done, positions)
-                done += len(chunk)
-                if on_progress is not None:
-                    on_progress(Progress(done, total, time.monotonic() - started))
+            with operation("cde_rag.add", {"fingerprint": short(self._active.last.fingerprint)}) as note:
+                for chunk in chunks(records, self._parent_key):
+                    positions.extend(record.id for record in chunk)
+                    with self._changing:
+                        changes += self._write(chunk, done, positions)
+                    done += len(chunk)
+                    note({"documents": done, **changes})
+                    if on_progress is not None:
+                        on_progress(Progress(done, total, time.monotonic() - started))
         finally:
             if changes["truncated"]:
                 length = self._active.last.context.identity.max_length
@@ -97,13 +100,14 @@ class Writer:
 
     def delete(self, ids: Sequence[str] | None, where: Mapping[str, Any] | None) -> int:
         """Remove records by id or else by filter; returns how many there were."""
-        with self._changing:
+        with self._changing, operation("cde_rag.delete", {"filtered": ids is None}) as note:
             leaving = [row.record.id for row in rows(self._store, where)] if ids is None else list(dict.fromkeys(ids))
             gone, remaining, removed = set(leaving), iter(leaving), 0
             while part := list(islice(remaining, LONGEST_CHUNK)):
                 if self._parent_key is not None:
                     self._settle(self._parents(row.record for row in self._store.get(part)), leaving=gone)
                 removed += self._store.delete(part)
+                note({"documents": removed})
             return removed
 
     def _write(self, chunk: Sequence[Record], start: int, positions: Positions) -> Counter[str]:
