@@ -6,7 +6,6 @@ A surrogate is a function of texts; of any SentenceTransformer it is `cde_rag.Pl
 import hashlib
 import importlib.resources
 import re
-import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
+from cde_rag.artifact import write_durably
 from cde_rag.errors import CorpusError, require
 from cde_rag.texts import digest, reject_str
 
@@ -149,10 +149,6 @@ def _read(folder: Path, wanted: Collection[bytes]) -> dict[bytes, np.ndarray]:
 def _write(folder: Path, digests: Sequence[bytes], vectors: Float32[np.ndarray, "texts dim"]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(b"".join(digests)).hexdigest()[:20]
-    temporary = folder / f".{name}.{secrets.token_hex(4)}.tmp"
     keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
-    try:
-        save_file({"digests": keys, "vectors": np.ascontiguousarray(vectors)}, temporary)
-        temporary.replace(folder / f"{name}.safetensors")
-    finally:
-        temporary.unlink(missing_ok=True)
+    block = save({"digests": keys, "vectors": np.ascontiguousarray(vectors)})
+    write_durably(folder / f"{name}.safetensors", block)
