@@ -29,6 +29,7 @@ from cde_rag_training.gradients import Gradients
 from cde_rag_training.guard import ContextIgnoredWarning, TrainingError
 from cde_rag_training.held_out import Retrieval
 from cde_rag_training.logs import COLUMNS
+from cde_rag_training.optimiser import Optimiser
 from cde_rag_training.packing import PackingConfig
 from cde_rag_training.preparation import PrepareConfig
 from cde_rag_training.prepared import Prepared
@@ -128,6 +129,28 @@ def test_what_is_frozen_stays_and_all_else_moves(work, tmp_path):
     for name, value in before.items():
         frozen = name.startswith(("embeddings.", "first_stage."))
         assert torch.equal(found[name], value) == frozen, name
+
+
+def test_a_phase_ends_with_the_average_of_its_weights(work, tmp_path, monkeypatch):
+    step, seen = Optimiser.step, []
+
+    def remembered(self, factor):
+        if not seen:
+            seen.append([value.detach().clone() for value in self.parameters])
+        step(self, factor)
+        seen.append([value.detach().clone() for value in self.parameters])
+        names[:] = self.names
+
+    names = []
+    monkeypatch.setattr(Optimiser, "step", remembered)
+    train(work / "prepared", config(work / "start", phase(4, average=0.2)), tmp_path)
+    found, (expected, *later) = load_file(tmp_path / "state.safetensors"), seen
+    for number, values in enumerate(later, start=1):
+        decay = min(0.2, number / (number + 9))
+        expected = [decay * old + (1 - decay) * new for old, new in zip(expected, values, strict=True)]
+    for name, value, last in zip(names, expected, later[-1], strict=True):
+        torch.testing.assert_close(found[f"weights:{name}"], value)
+        assert not torch.equal(value, last), name
 
 
 def test_everything_can_be_trained(work, tmp_path):
