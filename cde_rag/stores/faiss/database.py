@@ -16,6 +16,7 @@ from cde_rag.stores.folder import check_folder, check_new, fsync_folder
 FORMAT: Final = 1  # stands in the file's header as user_version
 _APPLICATION: Final = 0x43444552  # "CDER"
 _BUSY_S: Final = 60.0  # how long a writer waits for another
+_inherited: Final = list[object]()  # connections of the process that this one is a fork of, which has them open
 _CHECKPOINT_PAGES: Final = 100  # of 4 KiB in the write-ahead log; small, so that adding one record writes little
 
 _TABLES: Final = (
@@ -54,9 +55,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._idle: list[sqlite3.Connection] = []
-        self._connections = contextlib.ExitStack()
-        weakref.finalize(self, self._connections.close)
+        self._begin()
 
     def create(self) -> None:
         """Make the folder and an empty file in it, which is no store until its tables are committed."""
@@ -127,8 +126,24 @@ class Database:
 
     def close(self) -> None:
         """Close the connections; the last one of all processes moves the write-ahead log into the file."""
+        self._leave_inherited()
         self._idle.clear()
         self._connections.close()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._idle: list[sqlite3.Connection] = []
+        self._connections = contextlib.ExitStack()
+        weakref.finalize(self, _close, self._connections, self._process)
+
+    def _leave_inherited(self) -> None:
+        """Begin with connections of its own in a forked process.
+
+        Source: sqlite.org/howtocorrupt.html, 2.6.
+        """
+        if self._process != os.getpid():
+            _inherited.append(self._connections)
+            self._begin()
 
     @contextmanager
     def _borrowed(self) -> Generator[sqlite3.Connection, None, None]:
@@ -136,6 +151,7 @@ class Database:
             with self._read_only() as connection:
                 yield connection
             return
+        self._leave_inherited()
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -212,6 +228,13 @@ class Database:
         except OSError as error:
             hint = "Is the disk full, or the folder not writable?"
             raise StoreError(f"{self.path.parent}: expected to read or write it, found: {error}. {hint}") from error
+
+
+def _close(connections: contextlib.ExitStack, process: int) -> None:
+    if process == os.getpid():
+        connections.close()
+    else:
+        _inherited.append(connections)
 
 
 def _create_tables(connection: sqlite3.Connection, path: Path) -> None:

@@ -22,6 +22,7 @@ _LINKS: Final = 32  # of a node in HNSW's upper layers; twice as many in the low
 _BUILD_BEAM: Final = 100
 _SEARCH_BEAM: Final = 256
 _ADDED_AT_ONCE: Final = 2**16  # vectors copied while building
+_PROCESS: Final = os.getpid()
 
 
 class Index:
@@ -44,6 +45,7 @@ class Index:
 
     def extend(self, vectors: Vectors) -> None:
         """Add the vectors that are not in it; not while another thread searches in it."""
+        _choose_threads()
         for start in range(self.rows, len(vectors), _ADDED_AT_ONCE):
             self._graph.add(vectors.take(np.arange(start, min(start + _ADDED_AT_ONCE, len(vectors)))))
 
@@ -57,6 +59,7 @@ class Index:
             k: How many are wanted.
             among: Rows that may be found; all where None. The fewer, the wider the search.
         """
+        _choose_threads()
         beam = max(_SEARCH_BEAM, 2 * k)
         parameters = faiss.SearchParametersHNSW()
         if among is not None:
@@ -68,7 +71,7 @@ class Index:
         return [np.unique(line[line >= 0]) for line in found]
 
     def save(self, path: Path) -> str:
-        """Write it durably; returns the file's sha256.
+        """Write it durably; returns the file's sha256, or nothing where another writer has removed it meanwhile.
 
         Raises:
             StoreError: The disk is full, or the folder not writable.
@@ -78,11 +81,13 @@ class Index:
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
             fsync_folder(path.parent)
+            return file_sha256(path)
+        except FileNotFoundError:  # another writer swept it away, since nothing refers to it yet
+            return ""
         except (OSError, RuntimeError) as error:
             path.unlink(missing_ok=True)
             hint = "All records are stored, and searches are exact without it; make room and add again."
             raise StoreError(f"{path}: expected to write the index, found: {error}. {hint}") from error
-        return file_sha256(path)
 
     @classmethod
     def load(cls, path: Path, sha256: str) -> "Index":
@@ -100,6 +105,12 @@ class Index:
             return cls(faiss.read_index(str(path)))
         except RuntimeError as error:
             raise StoreFormatError(f"{path}: expected an index, found: {error}. {hint}") from error
+
+
+def _choose_threads() -> None:
+    """Use one thread after a fork: OpenMP's others are not in this process, and it would wait for them for ever."""
+    if os.getpid() != _PROCESS:
+        faiss.omp_set_num_threads(1)
 
 
 def build(folder: Path, name: str, vectors: Vectors, old: IndexFile | None) -> IndexFile:
