@@ -176,6 +176,7 @@ class Interleaved(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "examples"), [("faiss", 8), ("qdrant", 15)])
 def test_nobody_sees_another(kind: str, examples: int) -> None:
     machine = type("Interleaved", (Interleaved,), {"kind": kind})

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from qdrant_client import QdrantClient
 
 from cde_rag import (
     AddReport,
@@ -18,12 +19,15 @@ from cde_rag import (
     Progress,
     Recontextualization,
     Record,
+    Tenants,
     evaluate,
     recontextualize,
 )
+from cde_rag.adoption import Adoption, adopt, catch_up, release
 from cde_rag.interop.sentence_transformers import load, sentence_transformer
 from cde_rag.interop.tables import records, to_dataset
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.tenants import FolderTenants
 
 
 def embed(texts: list[str], parents: list[str | None]) -> np.ndarray:
@@ -82,3 +86,21 @@ def migrate(texts: list[str]) -> list[str]:
     assert load("model").similarity is not None
     assert papers.add_records(records(to_dataset(papers.search("a river")))).unchanged == 10
     return [there.fingerprint, back.fingerprint]
+
+
+def share(embedder: ContextualEmbedder) -> list[Hit]:
+    stores = FolderTenants("customers.faiss", FaissStore)
+    Tenants.create(stores, embedder, tenant_key="customer", parent_key="source").create_tenant("acme").close()
+    with Tenants.open(stores, device="cpu") as tenants:
+        for name in tenants.grown(512):
+            recontextualize(tenants.tenant(name))
+        assert tenants.inspect()["acme"].tenant in tenants.names()
+        tenants.drop_tenant("globex")
+        return tenants.tenant("acme").search("a river", 3)
+
+
+def take_over(client: QdrantClient) -> Adoption:
+    papers: Collection = adopt(client, "papers", texts="langchain", parent_key="source")
+    notes = adopt(client, "notes", texts=lambda payload: Record("", str(payload["body"])), seed=1)
+    release(client, "notes")
+    return catch_up(papers) if notes.count() else catch_up(papers, texts="langchain")

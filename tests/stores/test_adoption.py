@@ -247,6 +247,28 @@ def test_what_is_written_at_the_last_moment_is_not_overwritten(
     assert papers.verify() == []
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_of_two_who_replace_a_point_at_once_the_application_wins(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    papers = adopted(client, tiny_model)
+    upsert = client.upsert
+
+    def late(name: str, points: Any, **asked: Any) -> Any:
+        monkeypatch.setattr(client, "upsert", upsert)
+        client.delete("theirs", [3]) if gone else application.write(3, "flood of risk")
+        return upsert(name, points, **asked)
+
+    monkeypatch.setattr(client, "upsert", late)
+    papers.add(["money loan", "river"], ids=["3", "5"])
+    assert papers.get(["3"]) == []
+    assert papers.get(["5"])[0].text == "river"
+    assert [payload["text"] for id_, payload, _ in application.state() if id_ == 3] == ["flood of risk"][gone:]
+    catch_up(papers)
+    assert [record.text for record in papers.get(["3"])] == ["flood of risk"][gone:]
+    assert papers.verify() == []
+
+
 def test_what_is_added_here_is_no_point_that_old_readers_find(
     application: Application, client: QdrantClient, tiny_model: CDEModel
 ) -> None:

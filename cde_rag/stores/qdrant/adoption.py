@@ -26,10 +26,10 @@ from cde_rag.stores.qdrant import generations, points, space
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.contexts import CONTEXTS, METADATA, concrete, delete_context, metadata_of
 from cde_rag.stores.qdrant.ids import native, natives
-from cde_rag.stores.qdrant.points import in_requests, json_bytes
+from cde_rag.stores.qdrant.points import MARK
+from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant.store import QdrantStore
 
-MARK: Final = "cde_mark"  # in the payload of a point that is someone else's
 _PAGE: Final = 512  # points read at once
 _VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}"))
 _COPY: Final = "Or copy the texts into a collection of their own; cde_rag.adoption.foreign_records reads them."

@@ -1,8 +1,7 @@
 """The points of a collection that are ours: reading and writing them in requests of a bearable size."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from jaxtyping import Float32
@@ -14,17 +13,16 @@ from cde_rag.stores.points.rows import ORDER, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.ids import is_native, native, natives
+from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 
 _AT_ONCE: Final = 512  # points read in one request
-_REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
-_FLOAT_BYTES: Final = 14  # in JSON
 
 _INDEXES: Final = {ORDER: models.PayloadSchemaType.INTEGER, TOKENS: models.PayloadSchemaType.KEYWORD}
 
+MARK: Final = "cde_mark"  # in the payload of a point that is someone else's; whoever writes the point removes it
 _AMONG_THEIRS: Final = {"text": "cde_text", "title": "cde_title", "metadata": "cde_json"}
 _SWAPPED: Final = _AMONG_THEIRS | {name: key for key, name in _AMONG_THEIRS.items()}  # so that none of either is lost
 
-Item = TypeVar("Item")
 _AnyPoint = TypeVar("_AnyPoint", models.Record, models.ScoredPoint)
 
 ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
@@ -157,13 +155,20 @@ class ClientPoints:
         return [[*map(self._translated, one.points)] for one in found]
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
-        """See `Points.upsert`. In as few requests as their size allows."""
+        """See `Points.upsert`. In few requests; an adopted one only where its application did not write it since."""
+        for some in in_requests(points, [json_bytes(new.payload, new.vectors) for new in points]):
+            self._upsert([new for new in some if MARK not in new.payload], None)
+            self._upsert([new for new in some if MARK in new.payload], models.UpdateMode.UPDATE_ONLY)
+
+    def _upsert(self, points: Sequence[NewPoint], mode: models.UpdateMode | None) -> None:
         structs = [
             models.PointStruct(id=native(new.id), payload=self.translated(new.payload), vector=new.vectors)
             for new in points
         ]
-        for some in in_requests(structs, [json_bytes(new.payload, new.vectors) for new in points]):
-            call(lambda some=some: self.client.upsert(self.collection, some, wait=True))
+        marks = models.MatchAny(any=[new.payload[MARK] for new in points if MARK in new.payload])
+        same = None if mode is None else models.Filter(must=[models.FieldCondition(key=MARK, match=marks)])
+        if structs:
+            call(lambda: self.client.upsert(self.collection, structs, wait=True, update_filter=same, update_mode=mode))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
         """See `Points.set_payloads`."""
@@ -261,29 +266,3 @@ def _ours(where: Selection) -> models.Filter:
 
 def _unchanged(new: NewVector) -> models.Condition:
     return models.FieldCondition(key=f"{new.digest_of}.digest", match=models.MatchValue(value=new.digest))
-
-
-def in_requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
-    """The items in runs that one request can bear, of at least one.
-
-    Args:
-        items: What is sent.
-        sizes: Of each, see `json_bytes`.
-    """
-    some: list[Item] = []
-    total = 0
-    for item, size in zip(items, sizes, strict=True):
-        if some and total + size > _REQUEST_BYTES:
-            yield some
-            some, total = [], 0
-        some.append(item)
-        total += size
-    if some:
-        yield some
-
-
-def json_bytes(payload: object, vectors: object = None) -> int:
-    """About how long these are in JSON."""
-    named = cast(dict[str, object], vectors) if isinstance(vectors, dict) else {}
-    floats = sum(len(cast(list[object], vector)) for vector in named.values() if isinstance(vector, list))
-    return len(json.dumps(payload)) + _FLOAT_BYTES * floats

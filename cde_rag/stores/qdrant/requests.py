@@ -1,0 +1,36 @@
+"""Requests of a bearable size."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar, cast
+
+_REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
+_FLOAT_BYTES: Final = 14  # in JSON
+
+Item = TypeVar("Item")
+
+
+def in_requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
+    """The items in runs that one request can bear, of at least one.
+
+    Args:
+        items: What is sent.
+        sizes: Of each, see `json_bytes`.
+    """
+    some: list[Item] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if some and total + size > _REQUEST_BYTES:
+            yield some
+            some, total = [], 0
+        some.append(item)
+        total += size
+    if some:
+        yield some
+
+
+def json_bytes(payload: object, vectors: object = None) -> int:
+    """About how long these are in JSON."""
+    named = cast(dict[str, object], vectors) if isinstance(vectors, dict) else {}
+    floats = sum(len(cast(list[object], vector)) for vector in named.values() if isinstance(vector, list))
+    return len(json.dumps(payload)) + _FLOAT_BYTES * floats
