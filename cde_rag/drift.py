@@ -6,12 +6,9 @@ worth in this corpus at all is asked of queries made of the probes' own words, w
 compares both together with judged queries.
 """
 
-import hashlib
 import heapq
 import math
-import re
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,20 +23,18 @@ from cde_rag.embedding import Embedder
 from cde_rag.errors import ModelError, StoreError, require
 from cde_rag.intake import embedded_text
 from cde_rag.passages import rows, with_siblings
+from cde_rag.probe_queries import rank, rare_words, run_of_words
 from cde_rag.stores.base import Row, Store
 from cde_rag.texts import check_positive
 
 PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
 TEXTS = 7  # embedded for each probe: a document in three spaces, and two queries in two of them
-RARE_WORDS = 3  # of a document that make a query                                           docs/drift.md
-RUN = 10  # words in a row that make a query, at most a third of the text                   docs/drift.md
 WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default               ours
 SLOPE = 0.86  # judged gain over that of the probes                                         docs/drift.csv
 OFFSET = 0.08  # judged loss for each neighbour's worth of change, where probes see nothing  docs/drift.csv
 RESIDUAL = 0.063  # standard deviation of judged gains for each neighbour's worth of change  docs/drift.csv
 REACH = 1.645  # standard errors of an interval of 90 %: by chance, 5 % are above nothing
 DEPTH = 10  # ranks that count
-_WORD = re.compile(r"\w{3,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,42 +263,9 @@ def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float
     return float(np.mean(same)) / depth
 
 
-def rare_words(texts: Sequence[str]) -> list[str]:
-    """For each text a query of those of its words that tell it best from the others, in its order.
-
-    Source: Robertson & Spärck Jones 1976 (inverse document frequency), with (1 + log tf) and three letters a word.
-
-    Example:
-        >>> rare_words(["the cat sat upon the mat", "the dog sat upon the log"])
-        ['cat mat', 'dog log']
-    """
-    counts = [Counter(_WORD.findall(text.lower())) for text in texts]
-    found_in = Counter(word for words in counts for word in words)  # documents
-    queries: list[str] = []
-    for text, words in zip(texts, counts, strict=True):
-        weights = {word: (1 + math.log(n)) * math.log(len(texts) / found_in[word]) for word, n in words.items()}
-        best = set(heapq.nsmallest(RARE_WORDS, weights, key=lambda word: (-weights[word], word)))
-        queries.append(" ".join(word for word in words if word in best) or text)
-    return queries
-
-
-def run_of_words(text: str) -> str:
-    """A query of neighbouring words of a text, of a place that depends on the text alone."""
-    words = text.split()
-    length = max(1, min(RUN, len(words) // 3))
-    start = _rank(text, 0) % (len(words) - length + 1)
-    return " ".join(words[start : start + length])
-
-
 def _sample(store: Store, size: int, seed: int) -> list[Row]:
     """Rows of the lowest hashes of their texts; whatever their order in the store, the same."""
-    return heapq.nsmallest(size, rows(store, None), key=lambda row: _rank(embedded_text(row.record), seed))
-
-
-def _rank(text: str, seed: int) -> int:
-    """64 bits of a hash, salted unlike the samples of contexts."""
-    data = f"probe {seed}\0{text}".encode()
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+    return heapq.nsmallest(size, rows(store, None), key=lambda row: rank(embedded_text(row.record), seed))
 
 
 def _principal_axes(vectors: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim 2"]:

@@ -18,11 +18,12 @@ from cde_rag import drift as module
 from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.context import Context
-from cde_rag.drift import Comparison, estimate_gain, neighbours_kept, own_ndcg, rare_words, run_of_words
+from cde_rag.drift import Comparison, estimate_gain, neighbours_kept, own_ndcg
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.model import CDEModel
 from cde_rag.plain_embedder import PlainEmbedder
+from cde_rag.probe_queries import rare_words, run_of_words
 from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
