@@ -75,7 +75,7 @@ def test_what_is_left_out_keeps_its_default(recipe):
         ("[start.distillation]\nupdates = 0", "updates and batch_size of at least 1"),
         ("[[phases]]\n[phases.rates]\nencoder = nan", "phases.0.*encoder is a finite number, found nan"),
         ("[[phases]]\n[phases.schedule]\nminutes = inf", "minutes is a finite number, found inf"),
-        ("[[phases]]\n[phases.packing]\nbatch_size = 1", "a batch_size of at least 2, found 1"),
+        ("[[phases]]\n[phases.packing]\nbatch_size = 0", "a batch_size of at least 1, found 0"),
         ("[[phases]]\n[phases.corpora]\nbatch_size = 0", "a batch_size of at least 2, .* found 0"),
         ("[[phases]]\n[phases.corpora]\nanchors = 0", "anchors of at least 1"),
         ("[[phases]]\n[phases.corpora]\nhard_negatives = -1", "hard_negatives of at least 0"),

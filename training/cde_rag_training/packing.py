@@ -24,9 +24,9 @@ class PackingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse batches without negatives."""
-        if self.batch_size < 2:
-            raise ValueError(f"Expected a batch_size of at least 2, found {self.batch_size}.")
+        """Refuse empty batches."""
+        if self.batch_size < 1:
+            raise ValueError(f"Expected a batch_size of at least 1, found {self.batch_size}.")
 
 
 def greedy_tour(centroids: Float32[np.ndarray, "clusters dim"], *, start: int) -> Int64[np.ndarray, " clusters"]:
