@@ -110,9 +110,10 @@ def _fill(store: Store, file: Export, space: str, on_progress: Callable[[Progres
     """Give the store all that it lacks of a file, in an inactive generation; returns its number."""
     started, done = time.monotonic(), 0
     begun = {generation.fingerprint: generation for generation in store.generations()}.get(file.fingerprint)
-    number, there = (begun.number, begun.vectors) if begun else (None, 0)
-    if number is None:
-        number = store.create_generation(fingerprint=file.fingerprint, context=file.context)
+    if begun is None:
+        number, there = store.create_generation(fingerprint=file.fingerprint, context=file.context), 0
+    else:
+        number, there = begun.number, begun.vectors
     for rows, vectors in file.batches():
         done += len(rows)
         if done > there:
