@@ -33,9 +33,9 @@ class CorporaConfig:
 
     def __post_init__(self) -> None:
         """Refuse numbers that no batch can be made of."""
-        if min(self.batch_size / 2, self.anchors) < 1 or self.hard_negatives < 0 or not 0 <= self.clustered_share <= 1:
+        if min(self.batch_size, self.anchors) < 1 or self.hard_negatives < 0 or not 0 <= self.clustered_share <= 1:
             raise ValueError(
-                "Expected a batch_size of at least 2, anchors of at least 1, hard_negatives of at least 0 and a "
+                "Expected batch_size and anchors of at least 1, hard_negatives of at least 0 and a "
                 f"clustered_share in 0 … 1, found {self.batch_size}, {self.anchors}, {self.hard_negatives} and "
                 f"{self.clustered_share}."
             )
