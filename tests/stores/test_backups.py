@@ -137,8 +137,14 @@ def test_killed_it_leaves_nothing_that_looks_like_a_backup(tmp_path: Path):
             restore(place, FaissStore(tmp_path / f"copy {attempt}"))
         else:
             killed += 1
-            for left in tmp_path.glob(f".backup {attempt}*"):
-                assert not (left / "backup.json").exists()
+            for left in tmp_path.glob(f".backup {attempt}*"):  # all is in it, or it is refused
+                copy = FaissStore(tmp_path / f"copy {attempt}")
+                try:
+                    restore(left, copy)
+                except StoreFormatError:
+                    assert not copy.exists()
+                else:
+                    assert copy.count() == 20 * BATCH
     assert killed
     assert back_up(FaissStore(folder), tmp_path / "backup").documents == 20 * BATCH
 
