@@ -1,6 +1,7 @@
 """Adaptation in the small: it goes on where it stopped, and its model stands where the verdict says."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_it_goes_on_where_it_stopped_and_mixes_nothing_in(
     other = material(records(170), MaterialConfig(), parent_key=None, queries=None, name="words")
     with pytest.raises(ResumeError, match="another corpus"):
         adapt(other, config, output)
-    adapt(given, config, output)
+    adapt(given, replace(config, minutes=config.minutes + 1), output)  # more time is the same adaptation
     assert (output / REPORT).is_file()
     assert (output / "work/prepared/tokens.npy").stat().st_mtime_ns == made
 
@@ -128,8 +129,12 @@ def test_minutes_are_what_is_left_and_are_kept(given: Material, tmp_path: Path):
     first = adaptation._minutes(config, given, tmp_path, spent=60.0, once=30.0)
     assert first == pytest.approx((600 - 60 - 1.3 * (30 + 2 * (30 + 5))) / 60)
     assert adaptation._minutes(config, given, tmp_path, spent=599.0, once=30.0) == first
-    with pytest.raises(TrainingError, match="Give more minutes"):
+    with pytest.raises(TrainingError, match=r"with --minutes (\d+) continues") as error:
         adaptation._minutes(config, given, tmp_path / "b", spent=500.0, once=80.0)
+    enough = re.search(r"--minutes (\d+)", str(error.value))
+    assert enough is not None
+    longer = replace(config, minutes=float(enough[1]))
+    assert adaptation._minutes(longer, given, tmp_path / "b", spent=500.0, once=80.0) > 1
 
 
 def test_a_new_first_stage_takes_its_part_of_the_time(given: Material, tmp_path: Path):

@@ -145,3 +145,11 @@ def test_evaluation_sets_are_read(tmp_path):
     (tmp_path / "queries_dev.jsonl").write_text('{"_id": "1"}\n')
     with pytest.raises(CDEError, match=r"queries_dev.jsonl, line 1: expected a string in 'text'"):
         read_evaluation(tmp_path)
+
+
+@pytest.mark.parametrize("files", [{}, {"corpus.jsonl": ""}, {"notes.jsonl": '{"text": "a"}'}])
+def test_an_evaluation_set_without_texts_is_an_error(tmp_path, files):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(CDEError, match=r"expected a folder with corpus.jsonl"):
+        read_evaluation(tmp_path if files else tmp_path / "misspelt")

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from tiny_run import CORPORA, MACHINE, RATES, config, phase, rows, start_folder
 
 from cde_rag import CDEModel, Context, ResumeError
 from cde_rag.errors import CDEError, CorpusError
-from cde_rag_training import guard, state, training_data
+from cde_rag.stores.folder import locked
+from cde_rag_training import guard, state, trainer, training_data
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig
 from cde_rag_training.contexts import ContextConfig
 from cde_rag_training.filtering import FilterConfig, FilterWarning
@@ -70,6 +72,36 @@ def whole(work, name="whole"):
 def environment():
     path = os.pathsep.join(str(Path(__file__).parents[level]) for level in (0, 1))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def test_two_runs_do_not_share_a_folder(work, tmp_path):
+    with locked(tmp_path / "run.lock", "taken"), pytest.raises(CDEError, match="another run trains in this folder"):
+        train(work / "prepared", config(work / "start"), tmp_path)
+    train(work / "prepared", config(work / "start", phase(updates=1)), tmp_path)
+
+
+def test_slow_updates_are_kept_by_the_clock(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "SAVE_AFTER", -1.0)
+    rare = replace(MACHINE, save_every=1000)
+    stop = mock.Mock(side_effect=[*(mock.DEFAULT,) * 3, KeyboardInterrupt])
+    update = trainer.Trainer._update
+
+    def interrupted(self, *arguments):
+        stop()
+        update(self, *arguments)
+
+    monkeypatch.setattr(trainer.Trainer, "_update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(work / "prepared", config(work / "start", machine=rare), tmp_path)
+    monkeypatch.undo()
+    assert (tmp_path / "state.safetensors").is_file()
+    train(work / "prepared", config(work / "start", machine=rare), tmp_path)
+    assert same_weights(tmp_path, whole_of_one_phase(work))
+
+
+def whole_of_one_phase(work):
+    train(work / "prepared", config(work / "start"), work / "one-phase")
+    return work / "one-phase"
 
 
 def test_a_run_leaves_a_model_a_log_and_a_card(work):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -131,6 +132,7 @@ def adapt(
     work = _claimed(output, material, config)
     say(f"Measuring what {config.model} and BM25 do as they are")
     scores, once = _scores_before(config, material)
+    _minutes_left(config, material, spent=0.0, once=once)  # told before the pairs are prepared where there are none
     say("Preparing the pairs: tokens, vectors, clusters")
     start = load_start(StartConfig(model=config.model), seed=config.seed)
     prepared = _prepared(config, material, start.tokenizer, work)
@@ -202,7 +204,8 @@ def recipe_of(
 def _claimed(output: Path, material: Material, config: AdaptationConfig) -> Path:
     """The folder of the work, in an output that belongs to this corpus and config."""
     asked = [[one.query, one.shown] for one in (*material.parts.training, *material.parts.test)]
-    plan = {"config": asdict(config), "corpus": digest(canonical_json({"asked": asked})).hex()}
+    settings = {name: value for name, value in asdict(config).items() if name != "minutes"}
+    plan = {"config": settings, "corpus": digest(canonical_json({"asked": asked})).hex()}
     path = output / PLAN
     if (output / REPORT).exists():
         raise ResumeError(f"{output} holds a finished adaptation. Name another folder, or delete that one.")
@@ -242,17 +245,25 @@ def _minutes(config: AdaptationConfig, material: Material, work: Path, *, spent:
     path = work / "minutes.json"
     if path.exists():
         return float(json.loads(path.read_text(encoding="utf-8")))
+    minutes = _minutes_left(config, material, spent=spent, once=once)
+    write_durably(path, json.dumps(minutes).encode())
+    return minutes
+
+
+def _minutes_left(config: AdaptationConfig, material: Material, *, spent: float, once: float) -> float:
+    """Minutes between what is over and the comparison at the end, in seconds both."""
     share_of_test = len(material.development.corpus.ids) / len(material.test.corpus.ids)
     comparison = once + len(config.shares) * (once * share_of_test + SECONDS_A_SHARE)
     new_first_stage = DISTILLATION_SHARE if config.model == MINILM else 0.0
-    minutes = (1 - new_first_stage) * config.minutes - (spent + RESERVE * comparison) / 60
+    other = (spent + RESERVE * comparison) / 60
+    minutes = (1 - new_first_stage) * config.minutes - other
     if minutes < LEAST_MINUTES:
+        enough = math.ceil(2 * other / (1 - new_first_stage) + 1)
         raise TrainingError(
-            f"Expected {LEAST_MINUTES} minutes for training at least, found {minutes:.1f}: of {config.minutes:g} "
-            f"minutes {spent / 60:.1f} are over and the comparison will take {comparison / 60:.1f}. Give more minutes, "
-            "or let fewer documents be looked at."
+            f"Of {config.minutes:g} minutes nothing is left for training: {spent / 60:.1f} are over, and the comparison "
+            f"takes {comparison / 60:.1f} on this machine. The same command with --minutes {enough} continues; with "
+            "--max-records and another output, fewer documents are compared."
         )
-    write_durably(path, json.dumps(minutes).encode())
     return minutes
 
 

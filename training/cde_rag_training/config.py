@@ -190,7 +190,7 @@ class MachineConfig:
     )
     mini_batch_size: int = 64  # texts per forward pass; lower when memory runs out
     gradient_caching: bool = True  # memory of one mini-batch; without it, that of the batch, and a quarter less time
-    save_every: int = 50  # updates between checkpoints
+    save_every: int = 50  # updates between checkpoints; slow updates are kept every two minutes
     tensorboard: bool = False  # logs for TensorBoard too; needs the extra `tensorboard`
 
     def __post_init__(self) -> None:

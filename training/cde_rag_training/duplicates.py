@@ -106,12 +106,17 @@ def read_evaluation(folder: Path) -> EvaluationTexts:
     """The texts of a folder in BEIR's layout: `corpus.jsonl` and all `queries*.jsonl`, each plain or `.gz`.
 
     Raises:
-        CorpusError: A line is no object with a string in `text`.
+        CorpusError: There is no such folder, no text in it, or a line is no object with a string in `text`.
     """
     documents, queries = (
         [text for path in sorted(folder.glob(f"{name}*.jsonl*")) for text in _texts_of(path)]
         for name in ("corpus", "queries")
     )
+    if not documents and not queries:
+        raise CorpusError(
+            f"{folder}: expected a folder with corpus.jsonl or queries.jsonl (or .jsonl.gz), found no text in such "
+            "files. Check its name: pairs would be compared with nothing."
+        )
     return EvaluationTexts(folder.name, documents, queries)
 
 

@@ -31,6 +31,7 @@ from cde_rag_training.stages import Stages
 from cde_rag_training.state import Progress, State, StateFile
 
 FOREIGN = 32  # batches that are looked through for a foreign context
+SAVE_AFTER = 120.0  # seconds without a checkpoint, where updates are slow
 WEIGHTS, AVERAGE, OPTIMISER = "weights:", "average:", "optimiser:"  # begin the names of a state's tensors
 
 
@@ -118,7 +119,8 @@ class Trainer:
             TrainingError: A loss or gradient is no number, memory or disk ran out, or the context is being ignored and
                 the config says to stop then.
         """
-        started = time.monotonic() - self._progress.seconds
+        saved = time.monotonic()
+        started = saved - self._progress.seconds
         if self._progress.update == 0:
             self._report({"phase": self.phase.name, "update": 0})
         with tqdm(
@@ -130,8 +132,9 @@ class Trainer:
         ) as bar:
             while self._share() < 1:
                 self._update(started, bar)
-                if self._progress.update % self._machine.save_every == 0:
+                if self._progress.update % self._machine.save_every == 0 or time.monotonic() - saved > SAVE_AFTER:
                     self._save()
+                    saved = time.monotonic()
         if self._average is not None:
             self._average.apply()
         done = self._progress

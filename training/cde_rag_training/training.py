@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.model import checkpoints
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way import checkpoint
+from cde_rag.stores.folder import locked
 from cde_rag_training.adapters import Adapters
 from cde_rag_training.array_folder import MANIFEST
 from cde_rag_training.card import card
@@ -35,7 +37,7 @@ from cde_rag_training.teacher import StartModel, start_batches
 from cde_rag_training.trainer import WEIGHTS, Run, Trainer, batches_of, part_of
 from cde_rag_training.training_data import Data, opened
 
-MODEL, CARD = "model", "README.md"
+MODEL, CARD, LOCK = "model", "README.md", "run.lock"
 NO_PART_OF_A_RUN = ("machine", "evaluation", "guard", "share", "prepare")  # settings; the data has a digest of its own
 
 
@@ -73,11 +75,12 @@ def train(
         PreparedError: The data is no prepared folder, or damaged.
         RecipeError: Settings that the start cannot be trained with.
         ResumeError: `output` holds a run with other settings, start or data.
+        StoreError: Another run trains in `output`.
         TrainingError: Training had to stop; the message says why, and what to change.
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    with joined(config.machine.device) as device:
+    with joined(config.machine.device) as device, _claimed(output):
         start = load_start(config.start, seed=config.seed)
         prepare = replace(config.prepare, lexical=config.prepare.lexical or any(map(_is_lexical, config.phases)))
 
@@ -119,6 +122,15 @@ def train(
             if rank() == 0:
                 _write(run, stages, start, sets, done)
     return output / MODEL
+
+
+def _claimed(output: Path) -> AbstractContextManager[None]:
+    """Keeps other runs out of the folder; of several processes of one run, the first holds it."""
+    if rank() > 0:
+        return nullcontext()
+    return locked(
+        output / LOCK, f"{output}: another run trains in this folder. Wait for its end, or name another folder"
+    )
 
 
 def _stages(start: Start, device: str, config: TrainingConfig) -> Stages:

@@ -43,17 +43,23 @@ def train(
       cde-rag-train train prepared --config recipe.toml --output runs/a --held-out held-out
       torchrun --nproc-per-node 2 -m cde_rag_training train prepared --config recipe.toml --output runs/a
     """
+    from cde_rag_training.state import STATE
     from cde_rag_training.training import train as run
+    from cde_rag_training.training_data import TABLES
 
     recipe = chosen_recipe(config, preset)
     if device is not None:
         recipe = replace(recipe, machine=replace(recipe.machine, device=device))
     shown = sys.stderr.isatty() if progress is None else progress
+    if prepared.suffix in TABLES and not (output / STATE).exists():
+        told = "their near-duplicates stay in, which cde-rag-train prepare takes out"
+        typer.echo(f"{prepared} holds pairs: preparing them in {output} first; {told}.", err=True)
     try:
         with settings_told():
             model = run(prepared, recipe, output, held_out=held_out, progress=shown)
     except KeyboardInterrupt as error:
-        typer.echo(f"Stopped; {output} keeps the last checkpoint. Run the same command again to continue.", err=True)
+        kept = "keeps the last checkpoint" if (output / STATE).exists() else "has no checkpoint yet"
+        typer.echo(f"Stopped; {output} {kept}. Run the same command again to continue.", err=True)
         raise typer.Exit(INTERRUPTED) from error
     if os.environ.get("RANK", "0") != "0":  # of several processes one speaks
         return
