@@ -133,6 +133,7 @@ def test_minutes_are_what_is_left_and_are_kept(given: Material, tmp_path: Path):
         adaptation._minutes(config, given, tmp_path / "b", spent=500.0, once=80.0)
     enough = re.search(r"--minutes (\d+)", str(error.value))
     assert enough is not None
+    (tmp_path / "b").mkdir()
     longer = replace(config, minutes=float(enough[1]))
     assert adaptation._minutes(longer, given, tmp_path / "b", spent=500.0, once=80.0) > 1
 

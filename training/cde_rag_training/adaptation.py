@@ -260,7 +260,7 @@ def _minutes_left(config: AdaptationConfig, material: Material, *, spent: float,
     if minutes < LEAST_MINUTES:
         enough = math.ceil(2 * other / (1 - new_first_stage) + 1)
         raise TrainingError(
-            f"Of {config.minutes:g} minutes nothing is left for training: {spent / 60:.1f} are over, and the comparison "
+            f"Of {config.minutes:g} minutes none is left for training: {spent / 60:.1f} are over, and the comparison "
             f"takes {comparison / 60:.1f} on this machine. The same command with --minutes {enough} continues; with "
             "--max-records and another output, fewer documents are compared."
         )
