@@ -1,0 +1,52 @@
+"""What a search walks over in place of whole vectors, under the same names in every store.
+
+None            the vectors themselves
+int8            a byte for each dimension
+binary          a bit for each dimension
+prefix-<dims>   the first dimensions, made unit vectors again, of a model that was trained so (Kusupati et al. 2022)
+
+What is found by these is scored again by the vectors themselves, so scores are always exact and only hits can be missed.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float32
+
+_PREFIX: Final = re.compile(r"prefix-([1-9][0-9]{0,5})")
+
+
+def prefix_dims(quantization: str | None) -> int | None:
+    """How many dimensions come first; None where whole vectors or their codes are walked over.
+
+    Raises:
+        ValueError: `quantization` is none of the names.
+
+    Example:
+        >>> prefix_dims("prefix-64"), prefix_dims("int8"), prefix_dims(None)
+        (64, None, None)
+    """
+    if quantization in (None, "int8", "binary"):
+        return None
+    found = _PREFIX.fullmatch(quantization)
+    if found is None:
+        raise ValueError(f"quantization: expected 'int8', 'binary', 'prefix-<dims>' or None, found {quantization!r}.")
+    return int(found[1])
+
+
+def check_prefix(dims: int | None, dim: int) -> None:
+    """Refuse a prefix that is no shorter than the vectors.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if dims is not None and dims >= dim:
+        raise ValueError(f"quantization: expected a prefix shorter than vectors of {dim} dimensions, found {dims}.")
+
+
+def prefixes(vectors: Float32[np.ndarray, "rows dim"], dims: int) -> Float32[np.ndarray, "rows dims"]:
+    """The first `dims` dimensions as unit vectors; zeros where they are zeros."""
+    short = vectors[:, :dims]
+    norms = np.linalg.norm(short, axis=1, keepdims=True)
+    return (short / np.where(norms > 0, norms, 1)).astype(np.float32)
