@@ -5,7 +5,7 @@ int8            a byte for each dimension
 binary          a bit for each dimension
 prefix-<dims>   the first dimensions, made unit vectors again, of a model that was trained so (Kusupati et al. 2022)
 
-What is found by these is scored again by the vectors themselves, so scores are always exact and only hits can be missed.
+What is found by these is scored again by the vectors themselves: scores are always exact, and only hits can be missed.
 """
 
 import re
@@ -27,7 +27,7 @@ def prefix_dims(quantization: str | None) -> int | None:
         >>> prefix_dims("prefix-64"), prefix_dims("int8"), prefix_dims(None)
         (64, None, None)
     """
-    if quantization in (None, "int8", "binary"):
+    if quantization is None or quantization in ("int8", "binary"):
         return None
     found = _PREFIX.fullmatch(quantization)
     if found is None:

@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from jaxtyping import Float32
+
 from cde_rag.errors import ContextMismatchError, StoreFormatError
 from cde_rag.stores.base import StoreManifest
 from cde_rag.stores.checks import numbered, seal
+from cde_rag.stores.quantization import prefixes
 
 FORMAT: Final = 1
+PREFIXED: Final = 2  # format of a store with prefixes, which older versions would not write
 
 
 def vector_name(fingerprint: str) -> str:
@@ -23,6 +28,11 @@ def vector_name(fingerprint: str) -> str:
         `"cde_"` and the fingerprint.
     """
     return f"cde_{fingerprint}"
+
+
+def prefix_name(vector: str, dims: int) -> str:
+    """Name of the vector that holds the first dimensions of that of another name."""
+    return f"{vector}_{dims}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,7 @@ class Manifest:
         generations: All that are there, oldest first.
         leftover: Fingerprints of generations that are being made or dropped; what there is of them counts for nothing.
         adopted: Whether it is made of someone else's points, which keep their ids, payload and vectors.
+        prefix: How many dimensions are walked over, in named vectors of their own; None for all.
     """
 
     dim: int
@@ -75,6 +86,7 @@ class Manifest:
     generations: tuple[GenerationState, ...]
     leftover: tuple[str, ...] = ()
     adopted: bool = False
+    prefix: int | None = None
 
     @property
     def serving(self) -> GenerationState:
@@ -97,6 +109,19 @@ class Manifest:
         """
         return numbered(self.generations, number, active=self.active)
 
+    def sizes(self, fingerprint: str) -> dict[str, int]:
+        """Lengths of the named vectors of a generation, by name: those of whole vectors, then those of prefixes."""
+        prefixed = {} if self.prefix is None else {prefix_name(vector_name(fingerprint), self.prefix): self.prefix}
+        return {vector_name(fingerprint): self.dim, **prefixed}
+
+    def named(self, state: GenerationState, vector: Float32[np.ndarray, "dim"]) -> dict[str, list[float]]:
+        """A vector of a generation, and its prefix, by name."""
+        whole = {state.vector: vector.tolist()}
+        if self.prefix is None:
+            return whole
+        (short,) = prefixes(vector[None], self.prefix)
+        return {**whole, prefix_name(state.vector, self.prefix): short.tolist()}
+
     def public(self) -> StoreManifest:
         """What the Store protocol tells."""
         return StoreManifest(self.dim, self.serving.fingerprint, self.active, json.loads(self.settings))
@@ -104,9 +129,9 @@ class Manifest:
     def to_metadata(self) -> dict[str, Any]:
         """As stored."""
         content = json.loads(json.dumps(dataclasses.asdict(self)))
-        content |= {"format": FORMAT, "fingerprint": self.serving.fingerprint}
-        if not self.adopted:
-            del content["adopted"]  # as all versions read it
+        content |= {"format": FORMAT if self.prefix is None else PREFIXED, "fingerprint": self.serving.fingerprint}
+        for name in [name for name, plain in (("adopted", False), ("prefix", None)) if content[name] == plain]:
+            del content[name]  # as all versions read it
         return content | {"checksum": _checksum(content)}
 
     @classmethod
@@ -116,15 +141,15 @@ class Manifest:
         Raises:
             StoreFormatError: Damaged, or of a newer format.
         """
-        if stored.get("format") != FORMAT:
-            raise StoreFormatError(f"{where}: expected format {FORMAT}, found {stored.get('format')}. Update cde-rag.")
+        if (found := stored.get("format")) not in (FORMAT, PREFIXED):
+            raise StoreFormatError(f"{where}: expected format {FORMAT} or {PREFIXED}, found {found}. Update cde-rag.")
         content = {name: value for name, value in stored.items() if name != "checksum"}
         if _checksum(content) != stored.get("checksum"):
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
         generations = tuple(GenerationState(**state) for state in content["generations"])
         plain = {name: content[name] for name in ("dim", "settings", "active", "last")}
-        adopted = content.get("adopted", False)
-        return cls(**plain, generations=generations, leftover=tuple(content["leftover"]), adopted=adopted)
+        more = {name: content[name] for name in ("adopted", "prefix") if name in content}
+        return cls(**plain, generations=generations, leftover=tuple(content["leftover"]), **more)
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

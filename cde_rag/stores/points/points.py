@@ -58,14 +58,14 @@ class NewVector(NamedTuple):
 
     Attributes:
         point: Its id.
-        vector: The vector.
+        vectors: The vector, and its prefix where the store has such, by name.
         noted: Goes into the payload with it.
         digest_of: Name of the active generation's vectors.
         digest: What is noted of the point's vector there as long as the new one fits its record.
     """
 
     point: str
-    vector: list[float]
+    vectors: dict[str, list[float]]
     noted: dict[str, Any]
     digest_of: str
     digest: str
@@ -82,7 +82,7 @@ class Points(Protocol):
 
     @property
     def always_exact(self) -> bool:
-        """Whether every search is exact."""
+        """Whether every search by whole vectors is exact."""
         ...
 
     def point_id(self, id_: str) -> str | None:
@@ -123,8 +123,12 @@ class Points(Protocol):
         *,
         where: Selection,
         exact: bool,
+        prefix: int | None,
     ) -> Sequence[Sequence[Found]]:
-        """For each query up to `limit` points with their vector of that name, best first."""
+        """For each query up to `limit` points with their vector of that name, best first.
+
+        Where they are found by their first `prefix` dimensions or by codes, they are scored by the vector all the same.
+        """
         ...
 
     def upsert(self, points: Sequence[NewPoint]) -> None:

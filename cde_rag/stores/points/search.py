@@ -29,6 +29,7 @@ def search(
     *,
     where: Filter | None,
     exact: bool,
+    prefix: int | None,
 ) -> list[list[Hit]]:
     """For each query min(k, matching records) hits, best first; equal scores in order of insertion.
 
@@ -39,23 +40,26 @@ def search(
         k: How many are wanted.
         where: What the records pass.
         exact: Not by HNSW. Where that finds fewer than k, the search is exact in any case.
+        prefix: How many dimensions are walked over; None for all, or their codes.
 
     Raises:
         StoreFormatError: A point that was found is not as it was written.
     """
-    asked = _Asked(points, name, where or And(()), k)
+    asked = _Asked(points, name, where or And(()), k, prefix)
     hits: list[list[Hit]] = []
+    exact = exact or (points.always_exact and prefix is None)
     at_once = max(1, _POINTS // (k + _MORE))
     for start in range(0, len(queries), at_once):
-        hits += asked.best(queries[start : start + at_once], exact=exact or points.always_exact)
+        hits += asked.best(queries[start : start + at_once], exact=exact)
     return hits
 
 
 class _Asked:
     """One question to a collection."""
 
-    def __init__(self, points: Points, name: str, where: Filter, k: int) -> None:
+    def __init__(self, points: Points, name: str, where: Filter, k: int, prefix: int | None) -> None:
         self.points = points
+        self.prefix = prefix
         self.name = name
         self.where = where
         self.k = k
@@ -66,7 +70,9 @@ class _Asked:
         hits: dict[int, list[Hit]] = {}
         open_, limit = list(range(len(queries))), self.k + _MORE
         while open_:
-            found = self.points.nearest(self.name, queries[open_], limit, where=self.selection, exact=exact)
+            found = self.points.nearest(
+                self.name, queries[open_], limit, where=self.selection, exact=exact, prefix=self.prefix
+            )
             for number, points in zip(list(open_), found, strict=True):
                 enough = self._enough(queries[number], points, limit)
                 if enough is not None and (exact or len(enough) == self.k):

@@ -145,7 +145,15 @@ class PointStore(ABC):
             raise ValueError(f"k: expected a positive number of hits, found {k}.")
         with self._turns.reading(), self._in(fingerprint) as manifest:
             check_unit(queries, len(queries), manifest.dim)
-            return search(self._points, vector_name(fingerprint), queries, k, where=condition, exact=self._exact)
+            return search(
+                self._points,
+                vector_name(fingerprint),
+                queries,
+                k,
+                where=condition,
+                exact=self._exact,
+                prefix=manifest.prefix,
+            )
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """See `Store.vectors`."""

@@ -1,6 +1,9 @@
 """Comparing every point of a store with its checksums."""
 
 from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
@@ -8,6 +11,8 @@ from cde_rag.stores.points.fields import fields
 from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.points import Point, Points
 from cde_rag.stores.points.rows import ID, note, read, vector_checksum, vector_of
+
+_SAME: Final = 1e-6  # how far a prefix may be from what it is computed as again
 
 
 def damaged_points(points: Points, manifest: Manifest) -> Iterator[Damage]:
@@ -32,10 +37,10 @@ def _point(point: Point, place: str, manifest: Manifest) -> Iterator[Damage]:
         if payload.get(key) != expected:
             yield Damage(where, f"Expected {key} as its metadata says, found other.")
     for state in manifest.generations:
-        yield from _vector(point, id_, state, where)
+        yield from _vector(point, id_, state, manifest, where)
 
 
-def _vector(point: Point, id_: str, state: GenerationState, where: str) -> Iterator[Damage]:
+def _vector(point: Point, id_: str, state: GenerationState, manifest: Manifest, where: str) -> Iterator[Damage]:
     noted, vector = note(point.payload or {}, state.vector), vector_of(point, state.vector)
     if noted is None:  # what generations still lack is no damage
         return
@@ -43,3 +48,9 @@ def _vector(point: Point, id_: str, state: GenerationState, where: str) -> Itera
     if vector is None or vector_checksum(id_, state.vector, digest, vector) != checksum:
         found = "none" if vector is None else "another"
         yield Damage(f"{where}, generation {state.number}", f"Expected a vector with its checksum, found {found}.")
+        return
+    for name, values in manifest.named(state, vector).items():
+        there = vector_of(point, name)
+        if there is None or not np.allclose(there, values, rtol=0, atol=_SAME):
+            found = "none" if there is None else "another"
+            yield Damage(f"{where}, generation {state.number}", f"Expected the prefix of its vector, found {found}.")

@@ -41,10 +41,9 @@ def put_rows(
         was = old.get(id_)
         order = read(was, manifest.serving.vector, points.place).order if is_record(was) else next(new)
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
-        name = manifest.serving.vector
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
-        payload |= vector_payload(record.id, name, digest, vector)
-        made.append(NewPoint(id_, payload, {**kept, name: vector.tolist()}))
+        payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
+        made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector)))
     points.upsert(made)
 
 
@@ -75,7 +74,7 @@ def put_vectors(
         noted = note(found[id_].payload or {}, active) if id_ in found else None
         if noted is not None and noted[0] == row.digest:
             payload = vector_payload(row.record.id, state.vector, digest, vector)
-            made.append(NewVector(id_, vector.tolist(), payload, active, row.digest))
+            made.append(NewVector(id_, manifest.named(state, vector), payload, active, row.digest))
     points.set_vectors(state.vector, made)
     there = points.retrieve([new.point for new in made])
     return sum(
@@ -112,9 +111,10 @@ def _kept(was: Point, manifest: Manifest, digest: str) -> tuple[dict[str, Any], 
     vectors = cast(dict[str, Any], found) if isinstance(found, dict) else {}
     if isinstance(found, list):
         vectors = {"": cast(list[float], found)}
-    names = {state.vector for state in manifest.generations}
-    gone = {name for name in names if (note(payload, name) or ("",))[0] != digest} | {manifest.serving.vector}
+    states = manifest.generations
+    gone = [one for one in states if (note(payload, one.vector) or ("",))[0] != digest or one is manifest.serving]
+    names = {name for state in gone for name in manifest.sizes(state.fingerprint)}
     return (
-        {key: value for key, value in payload.items() if key not in OURS | gone},
-        {name: vector for name, vector in vectors.items() if name not in gone},
+        {key: value for key, value in payload.items() if key not in OURS | names},
+        {name: vector for name, vector in vectors.items() if name not in names},
     )

@@ -37,8 +37,9 @@ from cde_rag.errors import require
 
 require("qdrant_client", "qdrant")
 
+from cde_rag.stores.points.hnsw import Hnsw  # noqa: E402
 from cde_rag.stores.points.manifest import vector_name  # noqa: E402
 from cde_rag.stores.qdrant.contexts import read_context, write_context  # noqa: E402
 from cde_rag.stores.qdrant.store import QdrantStore  # noqa: E402
 
-__all__ = ["QdrantStore", "read_context", "vector_name", "write_context"]
+__all__ = ["Hnsw", "QdrantStore", "read_context", "vector_name", "write_context"]

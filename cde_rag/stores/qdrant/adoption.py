@@ -72,7 +72,7 @@ class AdoptingStore(QdrantStore):
         self._adopted = True
         try:
             with self._turns.writing():
-                generations.first(self._points, dim, fingerprint, context, encoded)
+                generations.first(self._points, dim, fingerprint, context, encoded, self._indexing)
         except StoreError as error:
             raise StoreError(f"{error} {_COPY}") from error
 
@@ -123,7 +123,8 @@ class AdoptingStore(QdrantStore):
             for (record, metadata), row, vector in zip(records, rows, vectors, strict=True):
                 payload = record_payload(record, next(order)) | metadata_payload(record.id, metadata)
                 payload |= vector_payload(record.id, name, row.digest, vector)
-                made.append(NewPoint(record.id, self._points.translated(payload), {name: vector.tolist()}))
+                vectors_of = manifest.named(manifest.serving, vector)
+                made.append(NewPoint(record.id, self._points.translated(payload), vectors_of))
             made = self._unchanged(made)
             for some in in_requests(made, [json_bytes(new.payload, new.vectors) for new in made]):
                 operations = self._operations(some)

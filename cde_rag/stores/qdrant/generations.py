@@ -15,6 +15,8 @@ from cde_rag.stores.qdrant import space
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import METADATA, delete_context, metadata_of, write_context
 from cde_rag.stores.qdrant.points import ClientPoints
+from cde_rag.stores.qdrant.space import Indexing
+from cde_rag.stores.quantization import check_prefix
 
 
 def is_store(metadata: Mapping[str, Any] | None) -> bool:
@@ -42,7 +44,7 @@ def save(points: ClientPoints, manifest: Manifest) -> None:
     call(lambda: points.client.update_collection(points.collection, metadata=metadata))
 
 
-def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str) -> None:
+def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str, indexing: Indexing) -> None:
     """Make a store with generation 1 active, in a new collection or beside what is in one, or of what is in one.
 
     Raises:
@@ -51,15 +53,14 @@ def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, sett
     found = metadata_of(points.client, points.collection)
     if is_store(found):
         raise StoreError(f"{points.collection}: expected no store, found one. Open it with Collection.open(…).")
-    name = vector_name(fingerprint)
-    if found is None:
-        space.create_collection(points.client, points.collection, name, dim)
-    else:
-        space.create_vectors(points.client, points.collection, name, dim)
+    check_prefix(indexing.prefix, dim)
+    states = (_state(1, fingerprint, context),)
+    manifest = Manifest(dim, settings, 1, 1, states, adopted=points.adopted, prefix=indexing.prefix)
+    make = space.create_collection if found is None else space.create_vectors
+    make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
     points.create_indexes()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
-    states = (_state(1, fingerprint, context),)
-    save(points, Manifest(dim, settings, active=1, last=1, generations=states, adopted=points.adopted))
+    save(points, manifest)
 
 
 def begin(points: ClientPoints, fingerprint: str, context: bytes) -> int:
@@ -73,9 +74,11 @@ def begin(points: ClientPoints, fingerprint: str, context: bytes) -> int:
         if state.fingerprint == fingerprint:
             hint = "One of the same space needs no other vectors."
             raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
-    if vector_name(fingerprint) not in space.vector_params(points.client, points.collection):
+    params = space.vector_params(points.client, points.collection)
+    if vector_name(fingerprint) not in params:
         save(points, dataclasses.replace(manifest, leftover=(fingerprint,)))
-    space.create_vectors(points.client, points.collection, vector_name(fingerprint), manifest.dim)
+    like = Indexing.found(params, list(manifest.sizes(manifest.serving.fingerprint)))
+    space.create_vectors(points.client, points.collection, manifest.sizes(fingerprint), like)
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
     new = _state(manifest.last + 1, fingerprint, context)
     save(points, dataclasses.replace(manifest, last=new.number, generations=(*manifest.generations, new)))
@@ -101,9 +104,9 @@ def _sweep(points: ClientPoints, manifest: Manifest) -> Manifest:
     if not manifest.leftover:
         return manifest
     for fingerprint in manifest.leftover:
-        name = vector_name(fingerprint)
-        points.remove_key(name)
-        space.delete_vectors(points.client, points.collection, name)
+        points.remove_key(vector_name(fingerprint))
+        for name in reversed(manifest.sizes(fingerprint)):  # the one that a new generation looks for goes last
+            space.delete_vectors(points.client, points.collection, name)
         delete_context(points.client, points.collection, fingerprint)
     manifest = dataclasses.replace(manifest, leftover=())
     save(points, manifest)

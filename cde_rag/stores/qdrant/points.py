@@ -7,12 +7,13 @@ import numpy as np
 from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
-from cde_rag.stores.points.fields import NUMBERS, TOKENS
+from cde_rag.stores.points.fields import TOKENS
 from cde_rag.stores.points.points import NewPoint, NewVector
 from cde_rag.stores.points.rows import ORDER, place_of, point_id
-from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.points.selection import ALL, Selection
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.ids import is_native, native, natives
+from cde_rag.stores.qdrant.queries import ROW, nearest_request, search_params, selection_filter
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 
 _AT_ONCE: Final = 512  # points read in one request
@@ -25,7 +26,6 @@ _SWAPPED: Final = _AMONG_THEIRS | {name: key for key, name in _AMONG_THEIRS.item
 
 _AnyPoint = TypeVar("_AnyPoint", models.Record, models.ScoredPoint)
 
-ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
 OURS: Final = models.FieldCondition(key=ORDER, range=models.Range(gte=1))
 
 
@@ -38,9 +38,19 @@ class ClientPoints:
         local: Whether the client is in local mode, which has no indexes and always searches exactly.
         adopted: Whether they are someone else's, who have payload and vectors of their own in them. Then a record whose
             id Qdrant can have is the point of that id, and ours in a payload have names that are not theirs.
+        search_beam: Candidates of HNSW for each query; the server's default where None.
     """
 
-    def __init__(self, client: QdrantClient, collection: str, *, local: bool, adopted: bool = False) -> None:
+    def __init__(
+        self,
+        client: QdrantClient,
+        collection: str,
+        *,
+        local: bool,
+        adopted: bool = False,
+        search_beam: int | None = None,
+    ) -> None:
+        self.search_beam = search_beam
         self.client = client
         self.collection = collection
         self.local = local
@@ -137,20 +147,13 @@ class ClientPoints:
         *,
         where: Selection,
         exact: bool,
+        prefix: int | None,
     ) -> list[list[models.ScoredPoint]]:
         """See `Points.nearest`."""
-        requests = [
-            models.QueryRequest(
-                query=query.tolist(),
-                using=name,
-                filter=None if where == ALL else selection_filter(where),
-                params=None if self.local else models.SearchParams(exact=exact),
-                limit=limit,
-                with_payload=ROW,
-                with_vector=[name],
-            )
-            for query in queries
-        ]
+        asked = None if where == ALL else selection_filter(where)
+        params = None if self.local else search_params(limit, exact=exact, search_beam=self.search_beam)
+        first = None if exact else prefix
+        requests = [nearest_request(name, query, limit, where=asked, params=params, prefix=first) for query in queries]
         found = call(lambda: self.client.query_batch_points(self.collection, requests))
         return [[*map(self._translated, one.points)] for one in found]
 
@@ -186,13 +189,13 @@ class ClientPoints:
 
         First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole.
         """
-        for some in in_requests(vectors, [json_bytes(new.noted, {name: new.vector}) for new in vectors]):
+        for some in in_requests(vectors, [json_bytes(new.noted, new.vectors) for new in vectors]):
             ids = natives([new.point for new in some])
             operations: list[models.UpdateOperation] = [
                 models.DeletePayloadOperation(delete_payload=models.DeletePayload(keys=[name], points=ids)),
                 models.UpdateVectorsOperation(
                     update_vectors=models.UpdateVectors(
-                        points=[models.PointVectors(id=native(new.point), vector={name: new.vector}) for new in some]
+                        points=[models.PointVectors(id=native(new.point), vector={**new.vectors}) for new in some]
                     )
                 ),
                 *(
@@ -240,24 +243,6 @@ class ClientPoints:
 def among_theirs(key: str) -> str:
     """What a key of ours is called in a payload of someone else's, and the other way round."""
     return _SWAPPED.get(key, key)
-
-
-def selection_filter(where: Selection) -> models.Filter:
-    """A selection in Qdrant's classes."""
-    match where:
-        case Tagged(key, tags):  # none has the empty one
-            return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(tags) or [""]))])
-        case Between(key, bounds):
-            return models.Filter(must=[models.FieldCondition(key=key, range=models.Range(**bounds))])
-        case Having(vector):
-            noted = models.PayloadField(key=f"{vector}.checksum")
-            return models.Filter(must_not=[models.IsEmptyCondition(is_empty=noted)])
-        case Every(parts):
-            return models.Filter(must=[selection_filter(part) for part in parts] or None)
-        case Some(parts):
-            return models.Filter(should=[selection_filter(part) for part in parts])
-        case No(part):
-            return models.Filter(must_not=[selection_filter(part)])
 
 
 def _ours(where: Selection) -> models.Filter:

@@ -1,16 +1,65 @@
 """Named vectors of a collection: making, removing and looking at them."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
+from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.quantization import prefix_dims
 
+_NO_GRAPH: Final = models.HnswConfigDiff(m=0)
+_CODES: Final[Mapping[str | None, models.QuantizationConfig]] = {
+    "int8": models.ScalarQuantization(scalar=models.ScalarQuantizationConfig(type=models.ScalarType.INT8)),
+    "binary": models.BinaryQuantization(binary=models.BinaryQuantizationConfig()),
+}
 _NEEDED = "Named vectors are added to a collection by servers from Qdrant 1.18 on."
 
 
-def create_collection(client: QdrantClient, collection: str, name: str, dim: int) -> None:
-    """Make a collection with vectors of that name. Dot products leave them as they were given."""
-    vectors = {name: models.VectorParams(size=dim, distance=models.Distance.DOT)}
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """How vectors are indexed.
+
+    Attributes:
+        graph: Of whole vectors, or of prefixes where there are such; None for what the server does by default.
+        codes: What stands for the whole vectors in it.
+        prefix: How many dimensions are walked over; None for all.
+    """
+
+    graph: models.HnswConfigDiff | None
+    codes: models.QuantizationConfig | None
+    prefix: int | None
+
+    @classmethod
+    def asked(cls, quantization: str | None, hnsw: Hnsw | None) -> "Indexing":
+        """As QdrantStore is told."""
+        graph = None if hnsw is None else models.HnswConfigDiff(m=hnsw.m, ef_construct=hnsw.ef_construct)
+        return cls(graph, _CODES.get(quantization), prefix_dims(quantization))
+
+    @classmethod
+    def found(cls, params: Mapping[str, models.VectorParams], names: list[str]) -> "Indexing":
+        """As vectors are that are there, given the names of whole ones and of prefixes."""
+        whole, walked = params.get(names[0]), params.get(names[-1])
+        prefix = walked.size if walked is not None and len(names) > 1 else None
+        return cls(walked and walked.hnsw_config, whole and whole.quantization_config, prefix)
+
+    def params(self, size: int) -> models.VectorParams:
+        """Of vectors of that length, which dot products leave as they were given."""
+        walked = self.prefix is None or size == self.prefix
+        return models.VectorParams(
+            size=size,
+            distance=models.Distance.DOT,
+            hnsw_config=self.graph if walked else _NO_GRAPH,
+            quantization_config=self.codes,
+        )
+
+
+def create_collection(client: QdrantClient, collection: str, sizes: Mapping[str, int], indexing: Indexing) -> None:
+    """Make a collection with vectors of those names and lengths."""
+    vectors = {name: indexing.params(size) for name, size in sizes.items()}
     call(lambda: client.create_collection(collection, vectors_config=vectors))
 
 
@@ -26,13 +75,28 @@ def vector_size(client: QdrantClient, collection: str, name: str) -> int | None:
     return None if params is None or params.distance != models.Distance.DOT else params.size
 
 
-def create_vectors(client: QdrantClient, collection: str, name: str, dim: int) -> None:
-    """Add a named vector to a collection; nothing where it is there.
+def create_vectors(client: QdrantClient, collection: str, sizes: Mapping[str, int], indexing: Indexing) -> None:
+    """Add named vectors of those lengths to a collection; nothing where they are there.
 
     Raises:
         StoreError: There is another of that name, or the server cannot do it.
     """
-    params = vector_params(client, collection).get(name)
+    there = vector_params(client, collection)
+    for name, size in sizes.items():
+        _create_vectors(client, collection, name, there.get(name), size)
+    wanted = {name: indexing.params(size) for name, size in sizes.items()}
+    diffs = {
+        name: models.VectorParamsDiff(hnsw_config=one.hnsw_config, quantization_config=one.quantization_config)
+        for name, one in wanted.items()
+        if one.hnsw_config is not None or one.quantization_config is not None
+    }
+    if diffs:
+        call(lambda: client.update_collection(collection, vectors_config=diffs))
+
+
+def _create_vectors(
+    client: QdrantClient, collection: str, name: str, params: models.VectorParams | None, dim: int
+) -> None:
     if params is None:
         dense = models.DenseVectorConfig(size=dim, distance=models.Distance.DOT)
         config = models.DenseVectorNameConfig(dense=dense)

@@ -12,6 +12,7 @@ from qdrant_client import QdrantClient
 from cde_rag.errors import CDEWarning
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
+from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.store import PointStore
 from cde_rag.stores.points.turns import held
@@ -19,6 +20,7 @@ from cde_rag.stores.qdrant import generations
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import metadata_of, read_context
 from cde_rag.stores.qdrant.points import ClientPoints
+from cde_rag.stores.qdrant.space import Indexing
 from cde_rag.stores.qdrant.turns import leased, turns_of
 from cde_rag.stores.qdrant.verification import find_damage
 
@@ -31,11 +33,28 @@ class QdrantStore(PointStore):
     Args:
         client: Of a server (HTTP or gRPC), or in local mode (`QdrantClient(":memory:")`); the caller closes it.
         collection: Name of the collection, or an alias of it; `create` makes it where it is not there.
-        exact: Search exactly, not by HNSW. Local mode always does.
+        exact: Search exactly, not by HNSW. Local mode always does, but for prefixes.
+        quantization: What HNSW walks over: `int8` or `binary` codes, or the first dimensions of a Matryoshka model
+            (`prefix-128`), in place of the vectors, which then score what was found; None for the vectors themselves.
+            Like `hnsw` it says how `create` makes a store; one that is there keeps its own, later generations too.
+        hnsw: Parameters of the index; the server's by default.
+
+    Raises:
+        ValueError: `quantization` is none of these.
     """
 
-    def __init__(self, client: QdrantClient, collection: str, *, exact: bool = False) -> None:
+    def __init__(
+        self,
+        client: QdrantClient,
+        collection: str,
+        *,
+        exact: bool = False,
+        quantization: str | None = None,
+        hnsw: Hnsw | None = None,
+    ) -> None:
         super().__init__(turns_of(client, collection), exact=exact)
+        self._indexing = Indexing.asked(quantization, hnsw)
+        self._search_beam = None if hnsw is None else hnsw.ef
         self.client = client
         self.collection = collection
         self._adopted = False
@@ -46,7 +65,7 @@ class QdrantStore(PointStore):
         """See `Store.create`. A collection that is there keeps its points and vectors and gets ours beside them."""
         encoded = encode(settings, "The store's settings")
         with self._turns.writing():
-            generations.first(self._points, dim, fingerprint, context, encoded)
+            generations.first(self._points, dim, fingerprint, context, encoded, self._indexing)
 
     def exists(self) -> bool:
         """See `Store.exists`."""
@@ -89,7 +108,8 @@ class QdrantStore(PointStore):
 
     @property
     def _points(self) -> ClientPoints:
-        return ClientPoints(self.client, self.collection, local=self.local, adopted=self._adopted)
+        beam = self._search_beam
+        return ClientPoints(self.client, self.collection, local=self.local, adopted=self._adopted, search_beam=beam)
 
     def _load(self) -> Manifest:
         manifest = generations.load(self._points)

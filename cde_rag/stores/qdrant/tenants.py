@@ -4,6 +4,7 @@ import re
 
 from qdrant_client import QdrantClient
 
+from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import CONTEXTS, concrete
 from cde_rag.stores.qdrant.store import QdrantStore
@@ -17,20 +18,32 @@ class QdrantTenants:
         client: As for QdrantStore.
         collection: Name of the one in common, and how those of tenants begin: `papers__cde_tenant_<key>`.
         exact: As for QdrantStore.
+        quantization: As for QdrantStore.
+        hnsw: As for QdrantStore.
     """
 
-    def __init__(self, client: QdrantClient, collection: str, *, exact: bool = False) -> None:
+    def __init__(
+        self,
+        client: QdrantClient,
+        collection: str,
+        *,
+        exact: bool = False,
+        quantization: str | None = None,
+        hnsw: Hnsw | None = None,
+    ) -> None:
         self._client = client
         self._collection = collection
         self._exact = exact
+        self._quantization = quantization
+        self._hnsw = hnsw
 
     def common(self) -> QdrantStore:
         """See `TenantStores.common`."""
-        return QdrantStore(self._client, self._collection, exact=self._exact)
+        return self._store(self._collection)
 
     def of(self, key: str) -> QdrantStore:
         """See `TenantStores.of`."""
-        return QdrantStore(self._client, self._name(key), exact=self._exact)
+        return self._store(self._name(key))
 
     def listed(self) -> list[str]:
         """See `TenantStores.listed`."""
@@ -45,6 +58,10 @@ class QdrantTenants:
         for one in (name + CONTEXTS, name):  # the last is what `listed` finds
             if call(lambda one=one: self._client.collection_exists(one)):
                 call(lambda one=one: self._client.delete_collection(one))
+
+    def _store(self, name: str) -> QdrantStore:
+        quantization, hnsw = self._quantization, self._hnsw
+        return QdrantStore(self._client, name, exact=self._exact, quantization=quantization, hnsw=hnsw)
 
     def _name(self, key: str) -> str:
         return f"{self._collection}__cde_tenant_{key}"

@@ -40,9 +40,10 @@ def _generations(client: QdrantClient, collection: str, manifest: Manifest) -> I
                 )
         except ContextError as error:
             yield Damage(where, str(error))
-        size = vector_size(client, collection, state.vector)
-        if size != manifest.dim:
-            yield Damage(where, f"Expected vectors {state.vector[:20]}… of {manifest.dim} dimensions, found {size}.")
+        for name, wanted in manifest.sizes(state.fingerprint).items():
+            size = vector_size(client, collection, name)
+            if size != wanted:
+                yield Damage(where, f"Expected vectors {name[:20]}… of {wanted} dimensions, found {size}.")
 
 
 def _strays(points: ClientPoints) -> Iterator[Damage]:

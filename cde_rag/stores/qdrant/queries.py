@@ -1,0 +1,70 @@
+"""What is asked of Qdrant: selections in its classes, and searches."""
+
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float32
+from qdrant_client import models
+
+from cde_rag.stores.points.fields import NUMBERS, TOKENS
+from cde_rag.stores.points.manifest import prefix_name
+from cde_rag.stores.points.selection import Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.quantization import prefixes
+
+ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
+_OVERSAMPLING: Final = 4.0  # of codes and prefixes, whose points are then scored by the vectors themselves
+_FEWEST: Final = 128  # points found by their prefixes, however few are wanted
+
+
+def search_params(limit: int, *, exact: bool, search_beam: int | None) -> models.SearchParams:
+    """How a server searches for `limit` points: by all vectors one by one, or by HNSW with that many candidates."""
+    return models.SearchParams(
+        exact=exact,
+        hnsw_ef=None if search_beam is None else max(search_beam, limit),
+        quantization=models.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=_OVERSAMPLING),
+    )
+
+
+def nearest_request(
+    name: str,
+    query: Float32[np.ndarray, "dim"],
+    limit: int,
+    *,
+    where: models.Filter | None,
+    params: models.SearchParams | None,
+    prefix: int | None,
+) -> models.QueryRequest:
+    """The search for up to `limit` points by their vector of that name, or first by `prefix` dimensions of it."""
+    first = None
+    if prefix is not None:
+        (short,) = prefixes(query[None], prefix)
+        most, using = max(_FEWEST, round(_OVERSAMPLING * limit)), prefix_name(name, prefix)
+        first = models.Prefetch(query=short.tolist(), using=using, filter=where, params=params, limit=most)
+    return models.QueryRequest(
+        query=query.tolist(),
+        using=name,
+        prefetch=first,
+        filter=where,
+        params=params,
+        limit=limit,
+        with_payload=ROW,
+        with_vector=[name],
+    )
+
+
+def selection_filter(where: Selection) -> models.Filter:
+    """A selection in Qdrant's classes."""
+    match where:
+        case Tagged(key, tags):  # none has the empty one
+            return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(tags) or [""]))])
+        case Between(key, bounds):
+            return models.Filter(must=[models.FieldCondition(key=key, range=models.Range(**bounds))])
+        case Having(vector):
+            noted = models.PayloadField(key=f"{vector}.checksum")
+            return models.Filter(must_not=[models.IsEmptyCondition(is_empty=noted)])
+        case Every(parts):
+            return models.Filter(must=[selection_filter(part) for part in parts] or None)
+        case Some(parts):
+            return models.Filter(should=[selection_filter(part) for part in parts])
+        case No(part):
+            return models.Filter(must_not=[selection_filter(part)])
