@@ -38,6 +38,10 @@ class Row:
     record: Record
     digest: str
 
+    def hit(self, score: float) -> "Hit":
+        """The record as a search with this score returns it."""
+        return Hit(self.record.id, score, self.record.title, self.record.text, self.record.metadata)
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -45,7 +49,8 @@ class Hit:
 
     Attributes:
         id: The record's id.
-        score: Dot product of unit vectors, in [-1, 1], higher is better.
+        score: Higher is better. Of a search by vectors the dot product of unit vectors, in [-1, 1]; of one by words
+            BM25, above 0; of a hybrid one the sum of both reciprocal ranks; of a reranked one what the reranker gave.
         title: The record's title.
         text: The record's text.
         metadata: The record's metadata.

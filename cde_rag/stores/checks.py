@@ -125,6 +125,16 @@ def check_limit(limit: int) -> None:
         raise ValueError(f"limit: expected a positive number, found {limit}.")
 
 
+def check_k(k: int) -> None:
+    """Refuse to look for less than one hit.
+
+    Raises:
+        ValueError: `k` is below 1.
+    """
+    if k <= 0:
+        raise ValueError(f"k: expected a positive number of hits, found {k}.")
+
+
 def seal(*parts: str | bytes | int) -> bytes:
     """sha256 over parts, so that moving a byte from one part to the next changes it."""
     digest = hashlib.sha256()

@@ -1,6 +1,7 @@
 """One SQLite file: its tables, its connections, and its errors in our words."""
 
 import contextlib
+import json
 import os
 import sqlite3
 import weakref
@@ -11,9 +12,11 @@ from typing import Final
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.folder import CREATED
+from cde_rag.stores.faiss.lexicon import SHADOWS, TABLE, has_fts5
 from cde_rag.stores.folder import check_folder, check_new, fsync_folder
 
-FORMAT: Final = 1  # stands in the file's header as user_version
+FORMAT: Final = 2  # stands in the file's header as user_version
+WITHOUT_WORDS: Final = 1  # the format of what has not the table of lexicon.py
 _APPLICATION: Final = 0x43444552  # "CDER"
 _BUSY_S: Final = 60.0  # how long a writer waits for another
 _inherited: Final = list[object]()  # connections of the process that this one is a fork of, which has them open
@@ -209,11 +212,15 @@ class Database:
                 f"{self.path.parent}: expected a store, found one whose creation did not finish. Create it."
             )
         (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found != FORMAT:
+        if found not in (WITHOUT_WORDS, FORMAT):
             raise StoreFormatError(f"{self.path}: expected format {FORMAT}, found {found}. Update cde-rag.")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        tables = connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid").fetchall()
-        if application != _APPLICATION or [sql for (sql,) in tables] != [sql.encode() for sql in _TABLES]:
+        shadows = json.dumps(SHADOWS)
+        statement = """SELECT sql FROM sqlite_schema
+            WHERE sql IS NOT NULL AND name NOT IN (SELECT value FROM json_each(?)) ORDER BY rowid"""
+        tables = [sql for (sql,) in connection.execute(statement, (shadows,))]
+        expected = [*_TABLES, *([TABLE] if found == FORMAT else [])]
+        if application != _APPLICATION or tables != [sql.encode() for sql in expected]:
             raise StoreFormatError(f"{self.path}: expected the tables of a store, found others. Restore a copy.")
 
     @contextmanager
@@ -243,7 +250,16 @@ def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
     for table in _TABLES:
         connection.execute(table)
     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    if has_fts5(connection):
+        connection.execute(TABLE)
+        set_format(connection, FORMAT)
+    else:
+        set_format(connection, WITHOUT_WORDS)
+
+
+def set_format(connection: sqlite3.Connection, number: int) -> None:
+    """Note the format, as a part of the transaction."""
+    connection.execute(f"PRAGMA user_version = {number}")
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:

@@ -15,6 +15,7 @@ from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.fields import Condition, condition, flatten
+from cde_rag.stores.faiss.lexicon import Lexicon
 from cde_rag.stores.faiss.manifest import Manifest
 
 _EVERY: Final = Condition("1", ())
@@ -44,6 +45,7 @@ class Records:
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.lexicon = Lexicon(connection)
         self._connection = connection
         self._path = path
 
@@ -93,6 +95,10 @@ class Records:
         sql, keys = _EVERY if where is None else condition(where)
         statement = f"SELECT position FROM records WHERE position > ? AND {sql} ORDER BY position LIMIT ?"  # noqa: S608
         return self._integers(statement, (after, *keys, limit)).tolist()
+
+    def matching(self, words: Sequence[str], k: int, where: Filter | None) -> list[tuple[int, float]]:
+        """Positions and BM25 scores of the k records with some of the words that match best."""
+        return self.lexicon.best(words, k, _EVERY if where is None else condition(where))
 
     def lacking(self, generation: int, *, limit: int) -> list[int]:
         """The first positions of records that have no vector in the generation."""
@@ -154,6 +160,7 @@ class Records:
         position = self.position_of(record.id)
         if position is None:
             (position,) = self._connection.execute("SELECT coalesce(max(position), 0) + 1 FROM records").fetchone()
+        self._put_words(position, record)
         checksum = seal(position, record.id, record.title, metadata, record.text)
         values = (position, record.id, checksum, record.title, metadata, record.text)
         self._connection.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", values)
@@ -164,8 +171,16 @@ class Records:
 
     def remove(self, position: int) -> None:
         """Delete a record whose vectors are buried."""
+        self._put_words(position, None)
         self._connection.execute("DELETE FROM fields WHERE position = ?", (position,))
         self._connection.execute("DELETE FROM records WHERE position = ?", (position,))
+
+    def _put_words(self, position: int, record: Record | None) -> None:
+        """Put the words of a record in place of those of the one that is there."""
+        if self.lexicon.exists():
+            found = self._connection.execute("SELECT title, text FROM records WHERE position = ?", (position,))
+            old = [Record("", text.decode(errors="replace"), title.decode(errors="replace")) for title, text in found]
+            self.lexicon.replace(position, old[0] if old else None, record)
 
     def bury(self, generation: int, position: int, *, unless: str | None = None) -> int:
         """Forget a record's vector, unless it was made from what has this digest; returns how many were forgotten."""

@@ -1,0 +1,137 @@
+"""The words of all records, to be searched: a table of SQLite's FTS5 that holds no texts.
+
+It is fed with the words that `cde_rag.stores.words` makes, separated by blanks, and is a part of every transaction.
+Stores made before there was one, or by a SQLite without FTS5, lack it.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from cde_rag.errors import StoreError
+from cde_rag.stores.base import Damage, Record
+from cde_rag.stores.faiss.fields import Condition
+from cde_rag.stores.words import words_of
+
+TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""
+SHADOWS: Final = ("words_data", "words_idx", "words_docsize", "words_config")  # FTS5's own tables
+_AVERAGES: Final = 1  # id in words_data of FTS5's record of how many rows and words there are
+
+
+class Lexicon:
+    """The table behind a connection that is in a transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._exists: bool | None = None  # not asked yet
+
+    def exists(self) -> bool:
+        """Whether the store has one."""
+        if self._exists is None:
+            found = self._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'words'").fetchone()
+            self._exists = found is not None
+        return self._exists
+
+    def replace(self, position: int, old: Record | None, new: Record | None) -> None:
+        """Put the words of `new` where those of `old` are; None has none."""
+        gone, come = ([] if record is None else words_of(record) for record in (old, new))
+        if gone == come:
+            return
+        if gone:
+            statement = "INSERT INTO words (words, rowid, stems) VALUES ('delete', ?, ?)"
+            self._connection.execute(statement, (position, " ".join(gone)))
+        if come:
+            self._connection.execute("INSERT INTO words (rowid, stems) VALUES (?, ?)", (position, " ".join(come)))
+
+    def best(self, words: Sequence[str], k: int, where: Condition) -> list[tuple[int, float]]:
+        """Positions and scores of the k records that match the words best; equal scores in order of insertion.
+
+        Args:
+            words: As `words_in` makes them.
+            k: At most so many.
+            where: What their positions pass.
+
+        Raises:
+            StoreError: There is no such table.
+        """
+        if not self.exists():
+            raise StoreError(
+                "Expected a collection whose words can be searched, found one that was made without. "
+                "Collection.index_texts() adds them, without embedding; it takes a SQLite with FTS5."
+            )
+        if not words:
+            return []
+        any_of = " OR ".join(f'"{word}"' for word in dict.fromkeys(words))
+        found = self._connection.execute(
+            f"""SELECT rowid, -bm25(words) AS score FROM words
+            WHERE words MATCH ? AND +rowid IN (SELECT position FROM records WHERE {where.sql})
+            ORDER BY score DESC, rowid LIMIT ?""",  # noqa: S608
+            (any_of, *where.parameters, k),
+        )
+        return list(found)
+
+    def rebuild(self) -> None:
+        """Make the table anew of all records.
+
+        Raises:
+            StoreError: This SQLite has no FTS5.
+        """
+        if not has_fts5(self._connection):
+            raise StoreError(
+                f"Expected SQLite with FTS5 to search words, found {sqlite3.sqlite_version} without it. "
+                "Use a Python whose SQLite has FTS5, or search by vectors alone."
+            )
+        self._connection.execute("DROP TABLE IF EXISTS words")
+        self._connection.execute(TABLE)
+        self._exists = True
+        for position, record in self._records():
+            self.replace(position, None, record)
+
+    def optimize(self) -> None:
+        """Bring the words into one piece, without what is left of deleted records."""
+        if self.exists():
+            self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+
+    def damage(self, where: str) -> Iterator[Damage]:
+        """Whether the words are those of the records; `where` says in which file."""
+        if not self.exists():
+            return
+        expected, sizes, total = 0, dict[int, bytes](), 0
+        for position, record in self._records():
+            words = words_of(record)
+            expected += sum(hash((position, place, word.encode())) for place, word in enumerate(words))
+            total += len(words)
+            if words:
+                sizes[position] = _varint(len(words))
+        self._connection.execute("CREATE VIRTUAL TABLE temp.found USING fts5vocab(main, words, 'instance')")
+        try:
+            found = sum(map(hash, self._connection.execute('SELECT doc, "offset", term FROM temp.found')))
+        finally:
+            self._connection.execute("DROP TABLE temp.found")
+        averages = _varint(len(sizes)) + _varint(total)
+        told = self._connection.execute("SELECT block FROM words_data WHERE id = ?", (_AVERAGES,)).fetchone()
+        same_sizes = sizes == dict(self._connection.execute("SELECT id, sz FROM words_docsize"))
+        if found != expected or not same_sizes or (sizes and told != (averages,)):
+            remedy = "Collection.index_texts() makes them again."
+            yield Damage(f"{where}, words", f"Expected the words of the records, found others. {remedy}")
+
+    def _records(self) -> Iterator[tuple[int, Record]]:
+        for position, title, text in self._connection.execute("SELECT position, title, text FROM records"):
+            yield position, Record("", _decoded(text), _decoded(title))
+
+
+def has_fts5(connection: sqlite3.Connection) -> bool:
+    """Whether this process's SQLite has FTS5."""
+    return connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone() is not None
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")  # damaged text need not be UTF-8
+
+
+def _varint(number: int) -> bytes:
+    """A number below 2**56 as SQLite writes it: seven bits in a byte, the highest first."""
+    parts = [number & 0x7F]
+    while number := number >> 7:
+        parts.append(number & 0x7F | 0x80)
+    return bytes(reversed(parts))

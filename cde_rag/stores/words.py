@@ -1,0 +1,39 @@
+"""The words that a record is found by, alike in every store.
+
+Title and text are put in Unicode's form NFKC without case and cut into runs of letters, digits and underscores. English
+stop words are left out, and of the others counts the stem. Nothing of it comes from a library that may be another one
+tomorrow: what was written with one would not be found with the other.
+"""
+
+import functools
+import re
+import unicodedata
+from typing import Final
+
+from cde_rag.stores.base import Record
+from cde_rag.stores.stems import stem
+
+LONGEST: Final = 64  # characters of a word that count
+_RUN: Final = re.compile(r"\w+")
+_STOP_WORDS: Final = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with".split()
+)  # Lucene's
+
+_stem = functools.lru_cache(2**16)(stem)
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text, in its order; none of them has a blank, a quote or an upper-case letter.
+
+    Example:
+        >>> words_in("The Café’s relational_db; ﬁles RUNNING in 2024")
+        ['café', 's', 'relational_db', 'file', 'run', '2024']
+    """
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return [_stem(word[:LONGEST]) for word in _RUN.findall(plain) if word not in _STOP_WORDS]
+
+
+def words_of(record: Record) -> list[str]:
+    """The words of a record's title and text."""
+    return words_in(f"{record.title} {record.text}")
