@@ -25,6 +25,7 @@ snapshot, which takes a minute for 100 000 vectors.
 `compact`.
 """
 
-from cde_rag.stores.faiss.store import FLAT_ROWS, FaissStore
+from cde_rag.stores.faiss.indexing import FLAT_ROWS
+from cde_rag.stores.faiss.store import FaissStore
 
 __all__ = ["FLAT_ROWS", "FaissStore"]

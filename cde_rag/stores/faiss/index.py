@@ -1,6 +1,5 @@
-"""Approximate search over a snapshot of a vector file: FAISS's HNSW graph. The only module that knows FAISS."""
+"""Candidates for a search, found in a file derived from the vectors. The only module that knows FAISS."""
 
-import logging
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -9,45 +8,82 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from cde_rag.errors import StoreError, StoreFormatError, require
+from cde_rag.stores.faiss.indexing import Indexing
 from cde_rag.stores.faiss.manifest import IndexFile
 from cde_rag.stores.faiss.vectors import Vectors
 from cde_rag.stores.folder import file_sha256, fsync_folder
+from cde_rag.stores.quantization import prefix_dims, prefixes
 
 faiss: Any = require("faiss", "faiss")
-_log = logging.getLogger(__name__)
 
-# Over 120 000 passages of text (384 dims): recall@10 0.99, 0.99 under random filters that keep half, 0.94 under filters
-# that keep the half of the space that half of the queries are not in; below a half it falls, so those are exact.
+# docs/faiss.md says what these find.
 _LINKS: Final = 32  # of a node in HNSW's upper layers; twice as many in the lowest
 _BUILD_BEAM: Final = 100
 _SEARCH_BEAM: Final = 256
+_CELLS: Final = 4  # of IVF for each root of the vectors, and
+_CELL_ROWS: Final = 40  # at least so many vectors in each on average
+_SCANNED: Final = 0.06  # of the cells, and at least
+_CELLS_SCANNED: Final = 16
+_CODES: Final = {None: "Flat", "int8": "SQ8", "binary": "RaBitQ"}
+_CANDIDATES: Final = {None: 2, "int8": 4, "binary": 20}  # for each hit that is wanted; a prefix has as many as binary
+_TRAINING_ROWS: Final = 2**15  # at most, or so many for each cell:
+_CELL_TRAINING_ROWS: Final = 64
 _ADDED_AT_ONCE: Final = 2**16  # vectors copied while building
 _PROCESS: Final = os.getpid()
 
 
 class Index:
-    """A graph over the first `rows` vectors of a file, in memory (about 4 · dim + 280 bytes a row)."""
+    """The first `rows` vectors of a file, or codes of them, in order, as a graph, or in cells.
 
-    def __init__(self, graph: Any) -> None:
-        self._graph = graph
+    Args:
+        index: FAISS's own.
+        indexing: What it is; never `auto`.
+        trained: How many vectors there were when cells and codes were fitted to them; 0 where nothing is fitted.
+    """
+
+    def __init__(self, index: Any, indexing: Indexing, trained: int) -> None:
+        self._index = index
+        self._prefix = prefix_dims(indexing.quantization)
+        self.indexing = indexing
+        self.trained = trained
 
     @property
     def rows(self) -> int:
         """How many rows it holds."""
-        return self._graph.ntotal
+        return self._index.ntotal
 
     @classmethod
-    def empty(cls, dim: int) -> "Index":
-        """A graph of nothing."""
-        graph = faiss.IndexHNSWFlat(dim, _LINKS, faiss.METRIC_INNER_PRODUCT)
-        graph.hnsw.efConstruction = _BUILD_BEAM
-        return cls(graph)
+    def empty(cls, indexing: Indexing, vectors: Vectors) -> "Index":
+        """An index of nothing, fitted to these vectors."""
+        _choose_threads()
+        rows = len(vectors)
+        cells = max(1, min(int(_CELLS * rows**0.5), rows // _CELL_ROWS))
+        structure = {"flat": "", "hnsw": f"HNSW{_LINKS},", "ivf": f"IVF{cells},"}[indexing.index]
+        codes = _CODES.get(indexing.quantization, "Flat")
+        # Of unit vectors the nearest have the highest dot products; FAISS has this pair for distances only.
+        metric = faiss.METRIC_L2 if (indexing.index, codes) == ("hnsw", "RaBitQ") else faiss.METRIC_INNER_PRODUCT
+        index = cls(
+            faiss.index_factory(prefix_dims(indexing.quantization) or vectors.dim, structure + codes, metric),
+            indexing,
+            trained=0 if (indexing.index, codes) in {("flat", "Flat"), ("hnsw", "Flat")} else rows,
+        )
+        if indexing.index == "hnsw":
+            index._index.hnsw.efConstruction = _BUILD_BEAM
+        elif indexing.index == "ivf":
+            index._index.cp.min_points_per_centroid = 1  # else it complains on stderr of few vectors
+        if index.trained:
+            some = max(_TRAINING_ROWS, _CELL_TRAINING_ROWS * cells)
+            dice = np.random.default_rng(0)
+            drawn = np.arange(rows) if rows <= some else np.sort(dice.choice(rows, some, replace=False))
+            index._index.train(index._seen(vectors.take(drawn)))
+        return index
 
     def extend(self, vectors: Vectors) -> None:
-        """Add the vectors that are not in it; not while another thread searches in it."""
+        """Add the vectors that are not in it; not while another thread searches in it, nor where it was mapped."""
         _choose_threads()
         for start in range(self.rows, len(vectors), _ADDED_AT_ONCE):
-            self._graph.add(vectors.take(np.arange(start, min(start + _ADDED_AT_ONCE, len(vectors)))))
+            rows = np.arange(start, min(start + _ADDED_AT_ONCE, len(vectors)))
+            self._index.add(self._seen(vectors.take(rows)))
 
     def search(
         self, queries: Float32[np.ndarray, "queries dim"], k: int, *, among: Bool[np.ndarray, "rows"] | None
@@ -59,50 +95,96 @@ class Index:
             k: How many are wanted.
             among: Rows that may be found; all where None. The fewer, the wider the search.
         """
+        widened = 1.0 if among is None else len(among) / max(1, among.sum())
+        if self.indexing.index == "hnsw":
+            beam = max(_SEARCH_BEAM, self._candidates(k))
+            parameters = faiss.SearchParametersHNSW(efSearch=min(self.rows, int(beam * widened)))
+        elif self.indexing.index == "ivf":
+            cells = max(_CELLS_SCANNED, _SCANNED * self._index.nlist)
+            parameters = faiss.SearchParametersIVF(nprobe=min(self._index.nlist, int(cells * widened)))
+        else:
+            parameters = faiss.SearchParameters()
+        return self._found(self._index, queries, k, parameters, among)
+
+    def scan(
+        self, queries: Float32[np.ndarray, "queries dim"], k: int, *, among: Bool[np.ndarray, "rows"] | None
+    ) -> list[Int64[np.ndarray, "_"]]:
+        """As `search`, by the codes of all rows that may be found, wherever these lie."""
+        index, parameters = self._index, faiss.SearchParameters()
+        if self.indexing.index == "hnsw":
+            index = faiss.downcast_index(index.storage)
+        elif self.indexing.index == "ivf":
+            parameters = faiss.SearchParametersIVF(nprobe=index.nlist)
+        return self._found(index, queries, k, parameters, among)
+
+    def _found(
+        self,
+        index: Any,
+        queries: Float32[np.ndarray, "queries dim"],
+        k: int,
+        parameters: Any,
+        among: Bool[np.ndarray, "rows"] | None,
+    ) -> list[Int64[np.ndarray, "_"]]:
         _choose_threads()
-        beam = max(_SEARCH_BEAM, 2 * k)
-        parameters = faiss.SearchParametersHNSW()
         if among is not None:
             allowed = np.packbits(among, bitorder="little")
             parameters.sel = faiss.IDSelectorBitmap(allowed)
-            beam = min(self.rows, int(beam * len(among) / max(1, among.sum())))
-        parameters.efSearch = beam
-        _, found = self._graph.search(queries, min(2 * k, self.rows), params=parameters)
+        wanted = min(self._candidates(k), self.rows)
+        _, found = index.search(self._seen(queries), wanted, params=parameters)
         return [np.unique(line[line >= 0]) for line in found]
 
-    def save(self, path: Path) -> str:
-        """Write it durably; returns the file's sha256, or nothing where another writer has removed it meanwhile.
+    def _candidates(self, k: int) -> int:
+        return k * _CANDIDATES.get(self.indexing.quantization, _CANDIDATES["binary"])
+
+    def _seen(self, vectors: Float32[np.ndarray, "some dim"]) -> Float32[np.ndarray, "some seen"]:
+        """What of the vectors FAISS is given."""
+        return vectors if self._prefix is None else prefixes(vectors, self._prefix)
+
+    def save(self, path: Path) -> IndexFile | None:
+        """Write it durably; returns nothing where another writer has removed it meanwhile.
 
         Raises:
             StoreError: The disk is full, or the folder not writable.
         """
         try:
-            faiss.write_index(self._graph, str(path))
+            faiss.write_index(self._index, str(path))
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
             fsync_folder(path.parent)
-            return file_sha256(path)
+            sha256 = file_sha256(path)
         except FileNotFoundError:  # another writer swept it away, since nothing refers to it yet
-            return ""
+            return None
         except (OSError, RuntimeError) as error:
             path.unlink(missing_ok=True)
             hint = "All records are stored, and searches are exact without it; make room and add again."
             raise StoreError(f"{path}: expected to write the index, found: {error}. {hint}") from error
+        index, quantization = self.indexing.index, self.indexing.quantization
+        return IndexFile(path.name, self.rows, sha256, index, quantization, self.trained)
 
     @classmethod
-    def load(cls, path: Path, sha256: str) -> "Index":
-        """Read what `save` wrote.
+    def mapped(cls, folder: Path, file: IndexFile) -> "Index":
+        """What `save` wrote, to search in; its bytes stay in the file, which is mapped into memory.
 
         Raises:
-            StoreFormatError: The file does not have this sha256, or is of a FAISS that this one cannot read.
+            StoreFormatError: The file does not have its sha256, or is of a FAISS that this one cannot read.
             FileNotFoundError: It is not there.
         """
+        return cls._read(folder, file, faiss.IO_FLAG_MMAP if file.index == "ivf" else faiss.IO_FLAG_MMAP_IFC)
+
+    @classmethod
+    def loaded(cls, folder: Path, file: IndexFile) -> "Index":
+        """What `save` wrote, as a copy in memory, to extend; raises as `mapped`."""
+        return cls._read(folder, file, 0)
+
+    @classmethod
+    def _read(cls, folder: Path, file: IndexFile, flags: int) -> "Index":
+        path = folder / file.name
         hint = "It is derived: delete it, and searches are exact until the next one is built."
         found = file_sha256(path)
-        if found != sha256:
-            raise StoreFormatError(f"{path}: expected sha256 {sha256[:16]}…, found {found[:16]}…. {hint}")
+        if found != file.sha256:
+            raise StoreFormatError(f"{path}: expected sha256 {file.sha256[:16]}…, found {found[:16]}…. {hint}")
         try:
-            return cls(faiss.read_index(str(path)))
+            return cls(faiss.read_index(str(path), flags), file.indexing, file.trained)
         except RuntimeError as error:
             raise StoreFormatError(f"{path}: expected an index, found: {error}. {hint}") from error
 
@@ -111,19 +193,3 @@ def _choose_threads() -> None:
     """Use one thread after a fork: OpenMP's others are not in this process, and it would wait for them for ever."""
     if os.getpid() != _PROCESS:
         faiss.omp_set_num_threads(1)
-
-
-def build(folder: Path, name: str, vectors: Vectors, old: IndexFile | None) -> IndexFile:
-    """Write an index over all these vectors to a new file; `old` spares work where it is sound.
-
-    Raises:
-        StoreError: The disk is full, or the folder not writable.
-    """
-    index = Index.empty(vectors.dim)
-    if old is not None:
-        try:
-            index = Index.load(folder / old.name, old.sha256)
-        except (StoreFormatError, FileNotFoundError) as error:
-            _log.warning("Building the index from the first vector: %s", error)
-    index.extend(vectors)
-    return IndexFile(name, index.rows, index.save(folder / name))

@@ -9,6 +9,7 @@ from typing import Any
 from cde_rag.errors import ContextMismatchError
 from cde_rag.stores.base import Generation, StoreManifest
 from cde_rag.stores.checks import numbered
+from cde_rag.stores.faiss.indexing import Indexing
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,22 @@ class IndexFile:
         name: File name.
         rows: How many rows of the vector file it holds, from the first on.
         sha256: Of the file.
+        index: What it is; see `Indexing`.
+        quantization: Of it.
+        trained: How many vectors there were when cells and codes were fitted to them; 0 where nothing is fitted.
     """
 
     name: str
     rows: int
     sha256: str
+    index: str = "hnsw"
+    quantization: str | None = None
+    trained: int = 0
+
+    @property
+    def indexing(self) -> Indexing:
+        """What it is."""
+        return Indexing(self.index, self.quantization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,7 @@ class Manifest:
         active: Number of the active generation.
         last: Number of the newest generation ever made.
         generations: All that are there, oldest first.
+        indexing: Which index it has; None in stores of older versions, which have what they are opened with.
     """
 
     dim: int
@@ -80,6 +93,7 @@ class Manifest:
     active: int
     last: int
     generations: tuple[GenerationState, ...]
+    indexing: Indexing | None = None
 
     @property
     def serving(self) -> GenerationState:
@@ -112,6 +126,11 @@ class Manifest:
         left = tuple(state for state in self.generations if state.number != number)
         return dataclasses.replace(self, generations=left)
 
+    def reindexed(self, indexing: Indexing) -> "Manifest":
+        """The manifest with another index, and no snapshots yet."""
+        states = tuple(dataclasses.replace(state, index=None) for state in self.generations)
+        return dataclasses.replace(self, indexing=indexing, generations=states)
+
     def files(self) -> set[str]:
         """Names of all files beside SQLite's that belong to the store."""
         names = {name for state in self.generations for name in (state.context, state.vectors)}
@@ -139,4 +158,7 @@ class Manifest:
         generations = [
             state | {"index": state["index"] and IndexFile(**state["index"])} for state in fields["generations"]
         ]
-        return cls(**fields | {"generations": tuple(GenerationState(**state) for state in generations)})
+        fields["generations"] = tuple(GenerationState(**state) for state in generations)
+        if fields.get("indexing") is not None:
+            fields["indexing"] = Indexing(**fields["indexing"])
+        return cls(**fields)

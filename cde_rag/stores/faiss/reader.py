@@ -16,12 +16,14 @@ from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.checks import check_limit, seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.index import Index
+from cde_rag.stores.faiss.indexing import FLAT_ROWS, Indexing
 from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest
 from cde_rag.stores.faiss.nearest import candidates, exact_scores
 from cde_rag.stores.faiss.records import Records, Stored
 from cde_rag.stores.faiss.vectors import VectorFile, Vectors
 
 _MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
+_SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched exactly, though there are codes
 
 _log = logging.getLogger(__name__)
 
@@ -33,12 +35,12 @@ class Reader:
         folder: Of the store.
         dim: Length of a vector.
         name: Of the vector file.
-        flat_rows: Up to how many vectors are searched exactly.
+        indexing: Which index the store has.
     """
 
-    def __init__(self, folder: Path, dim: int, name: str, flat_rows: int) -> None:
+    def __init__(self, folder: Path, dim: int, name: str, indexing: Indexing) -> None:
         self.name = name
-        self.flat_rows = flat_rows
+        self.indexing = indexing
         self._folder = folder
         self._file = VectorFile(folder / name, dim)
         self._vectors = self._file.read(0, np.empty(0, np.int64))
@@ -67,7 +69,7 @@ class Reader:
         with self._loading:
             if self._index is None or self._index[0] != wanted:
                 try:
-                    self._index = wanted, Index.load(self._folder / wanted.name, wanted.sha256)
+                    self._index = wanted, Index.mapped(self._folder, wanted)
                 except (StoreFormatError, FileNotFoundError) as error:
                     _log.warning("Searching exactly, which is slower, until the index is built again: %s", error)
                     self._index = wanted, None
@@ -156,8 +158,7 @@ class View:
     ) -> Iterator[Int64[np.ndarray, "_"]]:
         """For each query rows that hold its k best among the kept ones, exactly or very probably; ascending."""
         count = len(self.vectors) if kept is None else len(kept)
-        few = max(self.reader.flat_rows, len(self.vectors) // 2, _MOST_K * k)
-        index = None if count <= few else self.reader.index(self.state.index)
+        index = self._index(count, k)
         if index is None:
             yield from candidates(self.vectors, queries, k, kept)
             return
@@ -166,13 +167,29 @@ class View:
         else:
             among, newer = np.zeros(index.rows, np.bool_), kept[kept >= index.rows]
             among[kept[kept < index.rows]] = True
-        tails = candidates(self.vectors, queries, k, newer)
-        for query, near, tail in zip(queries, index.search(queries, k, among=among), tails, strict=True):
-            found = np.concatenate([near, tail])
-            yield found if len(found) >= k else next(candidates(self.vectors, query[None], k, kept))
+        found = index.scan(queries, k, among=among) if self._few(count) else index.search(queries, k, among=among)
+        for query, near, tail in zip(queries, found, candidates(self.vectors, queries, k, newer), strict=True):
+            both = np.concatenate([near, tail])
+            yield both if len(both) >= k else next(candidates(self.vectors, query[None], k, kept))
+
+    def _index(self, count: int, k: int) -> Index | None:
+        """The index, if a search for k among `count` rows is not to be exact."""
+        asked, file = self.reader.indexing, self.state.index
+        if file is None or not asked.at(len(self.vectors)).has_file or count <= _MOST_K * k:
+            return None
+        if file.quantization is None and (self._few(count) or (asked.index == "auto" and count <= FLAT_ROWS)):
+            return None
+        return None if self._few(count) and count <= _SCANNED_ROWS else self.reader.index(file)
+
+    def _few(self, count: int) -> bool:
+        """Whether a filter keeps so few that the way to them by graph or cells may miss them."""
+        return count <= len(self.vectors) // 2
 
     def _best(self, query: Float32[np.ndarray, "dim"], near: Int64[np.ndarray, "rows"], k: int) -> list[Hit]:
         scores = exact_scores(self.vectors, near, query)
+        if len(near) > k:
+            last = np.partition(scores, len(near) - k)[len(near) - k]
+            near, scores = near[scores >= last], scores[scores >= last]
         positions = self.records.positions_of_rows(self.state.number, near)
         best = np.lexsort((positions, -scores))[:k]
         return [

@@ -1,7 +1,6 @@
 """FaissStore; the package's docstring says what is in its folder."""
 
 import dataclasses
-import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,55 +11,52 @@ from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
-from cde_rag.stores.checks import check_k, check_records, check_unit, encode
+from cde_rag.stores.checks import check_records, check_unit, encode
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, DERIVED
-from cde_rag.stores.faiss.index import build
+from cde_rag.stores.faiss.indexed import Indexed
 from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import Manifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records
-from cde_rag.stores.faiss.text_search import TextSearch
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer, begun
 from cde_rag.stores.filters import parse
 from cde_rag.texts import reject_str
 
-FLAT_ROWS: Final = 100_000  # up to so many vectors "auto" searches exactly
-_FLAT: Final[Mapping[str, int]] = {"auto": FLAT_ROWS, "flat": 2**62, "hnsw": 0}
-_TAIL: Final = 10  # the index is extended when it lacks more than one vector in so many
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
 
 Result = TypeVar("Result")
 
 
-class FaissStore(TextSearch):
+class FaissStore(Indexed):
     """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
 
     Args:
         path: The folder; `create` makes it.
-        index: `flat` searches exactly, `hnsw` approximately, `auto` exactly up to `FLAT_ROWS` vectors.
+        index: `auto`, `flat`, `hnsw` or `ivf`: see the package's docstring. `create` keeps it; one that is there has it
+            already, and is changed by `reindex`. None for what it has, `auto` where it is made.
+        quantization: Likewise `int8`, `binary` or `prefix-<dims>`; None for what it has, nothing where it is made.
 
     Raises:
-        ValueError: `index` is none of these.
+        ValueError: `index` or `quantization` is none of these.
     """
 
-    def __init__(self, path: str | Path, *, index: str = "auto") -> None:
-        if index not in _FLAT:
-            raise ValueError(f"index: expected one of {', '.join(_FLAT)}, found {index!r}.")
+    def __init__(self, path: str | Path, *, index: str | None = None, quantization: str | None = None) -> None:
+        super().__init__(index, quantization)
         self._folder = Path(path)
-        self._flat_rows = _FLAT[index]
         self._database = Database(self._folder / DATABASE)
         self._reader: Reader | None = None
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """See `Store.create`."""
         encode(settings, "The store's settings")
+        self._new.check(dim)
         self._database.create()
         with self._database.writing(new=True) as connection:
             first = begun(self._folder, 1, fingerprint, context)
-            manifest = Manifest(dim, dict(settings), active=1, last=1, generations=(first,))
+            manifest = Manifest(dim, dict(settings), 1, 1, generations=(first,), indexing=self._new)
             Records(connection, self._database.path).put_manifest(manifest)
         self._database.close()  # moves the tables from SQLite's log into its file
 
@@ -143,7 +139,8 @@ class FaissStore(TextSearch):
     ) -> list[list[Hit]]:
         """See `Store.search`."""
         condition = None if where is None else parse(where)
-        check_k(k)
+        if k <= 0:
+            raise ValueError(f"k: expected a positive number of hits, found {k}.")
 
         def nearest(view: View) -> list[list[Hit]]:
             view.state.check_space(fingerprint)
@@ -217,7 +214,6 @@ class FaissStore(TextSearch):
             for state in writer.manifest.generations:
                 if state.dead:
                     writer.rewrite(state)
-            writer.records.lexicon.optimize()
         self._extend_index()
 
     def verify(self) -> list[Damage]:
@@ -254,9 +250,9 @@ class FaissStore(TextSearch):
                     missing = error.filename
 
     def _reader_of(self, manifest: Manifest) -> Reader:
-        reader = self._reader
-        if reader is None or reader.name != manifest.serving.vectors:
-            reader = Reader(self._folder, manifest.dim, manifest.serving.vectors, self._flat_rows)
+        indexing, name, reader = self._indexing(manifest), manifest.serving.vectors, self._reader
+        if reader is None or (reader.name, reader.indexing) != (name, indexing):
+            reader = Reader(self._folder, manifest.dim, name, indexing)
             self._reader = reader
         return reader
 
@@ -264,6 +260,7 @@ class FaissStore(TextSearch):
     def _writing(self) -> Generator[Writer, None, None]:
         with self._database.writing() as connection:
             writer = Writer(Records(connection, self._database.path), self._folder)
+            self._indexing(writer.manifest)
             before = writer.manifest.files()
             yield writer
             for state in writer.manifest.generations:
@@ -280,20 +277,3 @@ class FaissStore(TextSearch):
             for path in self._folder.iterdir():
                 if DERIVED.fullmatch(path.name) and path.name not in kept:
                     path.unlink(missing_ok=True)
-
-    def _extend_index(self) -> None:
-        """Bring the index up to date where that is due, beside the one in use, without keeping other writers waiting.
-
-        Raises:
-            StoreError: It cannot be written. The records are stored all the same.
-        """
-        state, vectors = self._read(lambda view: (view.state, view.vectors))
-        old = state.index if state.index is not None and (self._folder / state.index.name).exists() else None
-        lacking = len(vectors) - (0 if old is None else old.rows)
-        if len(vectors) <= self._flat_rows or lacking <= len(vectors) // _TAIL:
-            return
-        index = build(self._folder, f"index-{state.number}-{secrets.token_hex(4)}", vectors, old)
-        with self._writing() as writer:
-            for now in writer.manifest.generations:
-                if now.vectors == state.vectors and (self._folder / index.name).exists():
-                    writer.manifest = writer.manifest.put(dataclasses.replace(now, index=index))

@@ -1,0 +1,69 @@
+"""Snapshots of a generation's vectors for approximate search: when a new one is due, and building it."""
+
+import dataclasses
+import logging
+import secrets
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import StoreFormatError
+from cde_rag.stores.faiss.index import Index
+from cde_rag.stores.faiss.indexing import Indexing
+from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest
+from cde_rag.stores.faiss.vectors import Vectors
+
+_TAIL: Final = 10  # a snapshot is extended when it lacks more than one vector in so many
+_REFITTED: Final = 2  # and built anew when there are so many times the vectors that its cells and codes were fitted to
+
+_log = logging.getLogger(__name__)
+
+
+def due(state: GenerationState, indexing: Indexing, folder: Path) -> bool:
+    """Whether a generation lacks a snapshot that it should have; a missing file is one that it lacks."""
+    old, wanted = state.index, indexing.at(state.rows)
+    if not wanted.has_file or state.rows == 0:
+        return False
+    if old is None or old.indexing != wanted or not (folder / old.name).exists():
+        return True
+    return state.rows - old.rows > state.rows // _TAIL
+
+
+def build(folder: Path, state: GenerationState, vectors: Vectors, indexing: Indexing) -> IndexFile | None:
+    """Write a snapshot of all these vectors to a new file.
+
+    Args:
+        folder: Of the store.
+        state: The generation. Its snapshot spares work where it is of the same kind, sound, and still fits.
+        vectors: Of the generation.
+        indexing: What the store has.
+
+    Returns:
+        What the manifest has to say of it; None where there is to be none, or another writer has removed it meanwhile.
+
+    Raises:
+        StoreError: The disk is full, or the folder not writable.
+    """
+    wanted = indexing.at(len(vectors))
+    if not wanted.has_file or len(vectors) == 0:
+        return None
+    index = _extensible(folder, state.index, wanted, len(vectors)) or Index.empty(wanted, vectors)
+    index.extend(vectors)
+    return index.save(folder / f"index-{state.number}-{secrets.token_hex(4)}")
+
+
+def put(manifest: Manifest, folder: Path, built_from: GenerationState, file: IndexFile | None) -> Manifest:
+    """The manifest with a snapshot, where that and the vectors that it was made from are still there."""
+    for now in manifest.generations:
+        if file is not None and now.vectors == built_from.vectors and (folder / file.name).exists():
+            return manifest.put(dataclasses.replace(now, index=file))
+    return manifest
+
+
+def _extensible(folder: Path, old: IndexFile | None, wanted: Indexing, rows: int) -> Index | None:
+    if old is None or old.indexing != wanted or (old.trained and rows > _REFITTED * old.trained):
+        return None
+    try:
+        return Index.loaded(folder, old)
+    except (StoreFormatError, FileNotFoundError) as error:
+        _log.warning("Building the index from the first vector: %s", error)
+        return None
