@@ -11,7 +11,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
 from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
-from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.stores.checks import check_k, check_records, check_unit, encode
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, DERIVED
@@ -20,6 +20,7 @@ from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import Manifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records
+from cde_rag.stores.faiss.text_search import TextSearch
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer, begun
 from cde_rag.stores.filters import parse
@@ -30,7 +31,7 @@ _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond 
 Result = TypeVar("Result")
 
 
-class FaissStore(Indexed):
+class FaissStore(TextSearch, Indexed):
     """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
 
     Args:
@@ -139,8 +140,7 @@ class FaissStore(Indexed):
     ) -> list[list[Hit]]:
         """See `Store.search`."""
         condition = None if where is None else parse(where)
-        if k <= 0:
-            raise ValueError(f"k: expected a positive number of hits, found {k}.")
+        check_k(k)
 
         def nearest(view: View) -> list[list[Hit]]:
             view.state.check_space(fingerprint)
@@ -214,6 +214,7 @@ class FaissStore(Indexed):
             for state in writer.manifest.generations:
                 if state.dead:
                     writer.rewrite(state)
+            writer.records.lexicon.optimize()
         self._extend_index()
 
     def verify(self) -> list[Damage]:
