@@ -139,8 +139,8 @@ class Points(Protocol):
         """Replace keys in the payloads of points, given by their ids."""
         ...
 
-    def set_vectors(self, name: str, vectors: Sequence[NewVector]) -> None:
-        """Give points their vector of that name and what is noted of it, where they are as they were read."""
+    def set_vectors(self, vectors: Sequence[NewVector]) -> None:
+        """Give points their vectors and what is noted of them, where they are as they were read."""
         ...
 
     def delete(self, ids: Sequence[str]) -> None:

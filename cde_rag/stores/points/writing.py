@@ -75,7 +75,7 @@ def put_vectors(
         if noted is not None and noted[0] == row.digest:
             payload = vector_payload(row.record.id, state.vector, digest, vector)
             made.append(NewVector(id_, manifest.named(state, vector), payload, active, row.digest))
-    points.set_vectors(state.vector, made)
+    points.set_vectors(made)
     there = points.retrieve([new.point for new in made])
     return sum(
         (there[new.point].payload or {}).get(state.vector) == new.noted[state.vector]

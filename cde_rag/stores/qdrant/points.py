@@ -184,15 +184,16 @@ class ClientPoints:
         for some in in_requests(operations, [json_bytes(payload) for payload in payloads.values()]):
             call(lambda some=some: self.client.batch_update_points(self.collection, some, wait=True))
 
-    def set_vectors(self, name: str, vectors: Sequence[NewVector]) -> None:
+    def set_vectors(self, vectors: Sequence[NewVector]) -> None:
         """See `Points.set_vectors`.
 
         First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole.
         """
         for some in in_requests(vectors, [json_bytes(new.noted, new.vectors) for new in vectors]):
             ids = natives([new.point for new in some])
+            keys = sorted({key for new in some for key in new.noted})
             operations: list[models.UpdateOperation] = [
-                models.DeletePayloadOperation(delete_payload=models.DeletePayload(keys=[name], points=ids)),
+                models.DeletePayloadOperation(delete_payload=models.DeletePayload(keys=keys, points=ids)),
                 models.UpdateVectorsOperation(
                     update_vectors=models.UpdateVectors(
                         points=[models.PointVectors(id=native(new.point), vector={**new.vectors}) for new in some]

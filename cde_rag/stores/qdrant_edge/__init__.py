@@ -32,6 +32,7 @@ from cde_rag.errors import require
 
 require("qdrant_edge", "edge")
 
+from cde_rag.stores.points.hnsw import Hnsw  # noqa: E402
 from cde_rag.stores.qdrant_edge.store import FLAT_ROWS, QdrantEdgeStore  # noqa: E402
 
-__all__ = ["FLAT_ROWS", "QdrantEdgeStore"]
+__all__ = ["FLAT_ROWS", "Hnsw", "QdrantEdgeStore"]

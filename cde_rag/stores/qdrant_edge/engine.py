@@ -1,6 +1,7 @@
 """The engine: one shard in a folder, with its errors in our words. The only module that knows how it is opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -8,21 +9,33 @@ import qdrant_edge as edge
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.points.fields import TOKENS
+from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.points.rows import ORDER
 
 Result = TypeVar("Result")
 
 _FLOAT_BYTES: Final = 4
-_LINKS: Final = 16  # of a node in HNSW's upper layers; twice as many in the lowest: Qdrant's default
-_BUILD_BEAM: Final = 128
 _SCANNED_KB: Final = 10_000  # of vectors that pass a filter; up to that many are searched exactly: Qdrant's default
 
-_QUANTIZATION: Final[dict[str | None, Callable[[], Any]]] = {
-    None: lambda: None,
+_CODES: Final[dict[str | None, Callable[[], Any]]] = {
     "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
     "binary": edge.BinaryQuantizationConfig,
 }
-QUANTIZATIONS: Final = tuple(_QUANTIZATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexing:
+    """How a new shard indexes vectors.
+
+    Attributes:
+        flat_rows: Up to about so many vectors are not indexed.
+        quantization: See `cde_rag.stores.quantization`.
+        hnsw: Parameters of the graph.
+    """
+
+    flat_rows: int
+    quantization: str | None
+    hnsw: Hnsw
 
 
 class Engine:
@@ -33,25 +46,23 @@ class Engine:
         self.folder = folder
 
     @classmethod
-    def create(cls, folder: Path, name: str, dim: int, *, flat_rows: int, quantization: str | None) -> "Engine":
-        """Make a shard, with vectors of that name and the indexes that order and filters need.
+    def create(cls, folder: Path, sizes: Mapping[str, int], indexing: Indexing) -> "Engine":
+        """Make a shard with named vectors, and the indexes that order and filters need.
 
         Args:
             folder: Of the shard; not there yet.
-            name: Of the vectors.
-            dim: Their length.
-            flat_rows: Up to about so many vectors are not indexed.
-            quantization: One of `QUANTIZATIONS`, for those that are.
+            sizes: Of the vectors, by name: whole ones, then prefixes, if there are any.
+            indexing: Of all vectors that it will have.
 
         Raises:
             StoreError: The disk is full, or the folder not writable.
         """
-        threshold = edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_rows * dim * _FLOAT_BYTES // 1024))
+        flat_kb = indexing.flat_rows * max(sizes.values()) * _FLOAT_BYTES // 1024
         config = edge.EdgeConfig(
-            vectors={name: edge.EdgeVectorParams(size=dim, distance=edge.Distance.Dot)},
-            hnsw_config=edge.HnswIndexConfig(_LINKS, _BUILD_BEAM, _SCANNED_KB),
-            quantization_config=_QUANTIZATION[quantization](),
-            optimizers=threshold,
+            vectors=_params(sizes),
+            hnsw_config=edge.HnswIndexConfig(indexing.hnsw.m, indexing.hnsw.ef_construct, _SCANNED_KB),
+            quantization_config=_CODES.get(indexing.quantization, lambda: None)(),
+            optimizers=edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_kb)),
         )
         engine = cls(_told(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
         engine.write(edge.UpdateOperation.create_field_index(ORDER, edge.IntegerIndexParams(lookup=False, range=True)))
@@ -66,6 +77,16 @@ class Engine:
             StoreError: It is not there, or damaged in a way that the engine notices.
         """
         return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder))), folder)
+
+    @classmethod
+    def load_with(cls, folder: Path, sizes: Mapping[str, int]) -> "Engine":
+        """Open a shard that has just got the last of these vectors, whole ones and their prefixes, and index them so.
+
+        Raises:
+            StoreError: As `load`.
+        """
+        config = edge.EdgeConfig(vectors=_params(sizes))
+        return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
 
     def write(self, *operations: edge.UpdateOperation) -> None:
         """Do each of these wholly or not at all, whenever the process is killed; durable when this returns."""
@@ -88,6 +109,20 @@ class Engine:
     def close(self) -> None:
         """Write all and let go of the folder."""
         self.ask(lambda shard: shard.close())
+
+
+def _params(sizes: Mapping[str, int]) -> dict[str, edge.EdgeVectorParams]:
+    """Of named vectors; where some are prefixes, which are shorter, those alone get a graph."""
+    prefixed = len(set(sizes.values())) > 1
+    none = edge.HnswIndexConfig(0, 0, _SCANNED_KB)
+    return {
+        name: edge.EdgeVectorParams(
+            size=size,
+            distance=edge.Distance.Dot,
+            hnsw_config=none if prefixed and size == max(sizes.values()) else None,
+        )
+        for name, size in sizes.items()
+    }
 
 
 def _told(folder: Path, work: Callable[[], Result]) -> Result:

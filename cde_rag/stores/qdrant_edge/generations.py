@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.folder import copy_durably, fsync_folder, replace_durably, write_durably
-from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
+from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.qdrant_edge.points import ShardPoints
 
@@ -51,10 +51,10 @@ def save(folder: Path, manifest: Manifest) -> None:
     replace_durably(folder / MANIFEST, json.dumps(manifest.to_metadata(), ensure_ascii=False, indent=2).encode())
 
 
-def first(folder: Path, dim: int, fingerprint: str, context: bytes, settings: str) -> Manifest:
+def first(folder: Path, dim: int, fingerprint: str, context: bytes, settings: str, prefix: int | None) -> Manifest:
     """The manifest of a store with generation 1 active, whose context is written."""
     state = _written(folder, 1, fingerprint, context)
-    return Manifest(dim, settings, active=1, last=1, generations=(state,))
+    return Manifest(dim, settings, active=1, last=1, generations=(state,), prefix=prefix)
 
 
 def begun(folder: Path, manifest: Manifest, fingerprint: str, context: bytes) -> Manifest:
@@ -96,10 +96,15 @@ def changed_shard(folder: Path, old: Manifest, new: Manifest) -> Engine:
     points = ShardPoints(engine, str(folder))
     had, has = ({state.fingerprint for state in manifest.generations} for manifest in (old, new))
     for fingerprint in has - had:
-        points.create_vectors(vector_name(fingerprint), new.dim)
+        for name, size in new.sizes(fingerprint).items():
+            points.create_vectors(name, size)
     for fingerprint in had - has:
-        points.delete_vectors(vector_name(fingerprint))
-    return engine
+        for name in old.sizes(fingerprint):
+            points.delete_vectors(name)
+    if new.prefix is None:
+        return engine
+    engine.close()
+    return Engine.load_with(copy, {name: size for one in has for name, size in new.sizes(one).items()})
 
 
 def sweep(folder: Path, manifest: Manifest) -> None:

@@ -8,14 +8,17 @@ import qdrant_edge as edge
 from jaxtyping import Float32
 
 from cde_rag.stores.points.fields import NUMBERS, TOKENS
+from cde_rag.stores.points.hnsw import Hnsw
+from cde_rag.stores.points.manifest import prefix_name
 from cde_rag.stores.points.points import NewPoint, NewVector
 from cde_rag.stores.points.rows import ORDER, note, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.qdrant_edge.engine import Engine
+from cde_rag.stores.quantization import prefixes
 
 _AT_ONCE: Final = 512  # points read at once
-_SEARCH_BEAM: Final = 128  # of HNSW
-_OVERSAMPLING: Final = 4.0  # of quantized vectors, which are then scored by the vectors themselves
+_OVERSAMPLING: Final = 4.0  # of codes and prefixes, whose points are then scored by the vectors themselves
+_FEWEST: Final = 128  # points found by their prefixes, however few are wanted
 _ROW: Final = edge.PayloadSelector.Exclude([TOKENS, NUMBERS])  # what a row is read from
 
 
@@ -29,9 +32,16 @@ class ReadPoint(NamedTuple):
 
 
 class ShardPoints:
-    """The points of one shard, all of them ours. Implements `cde_rag.stores.points.points.Points`."""
+    """The points of one shard, all of them ours. Implements `cde_rag.stores.points.points.Points`.
 
-    def __init__(self, engine: Engine, place: str) -> None:
+    Args:
+        engine: Has it open.
+        place: For messages.
+        search_beam: Candidates of HNSW for each query, at least.
+    """
+
+    def __init__(self, engine: Engine, place: str, *, search_beam: int = Hnsw().ef) -> None:
+        self._search_beam = search_beam
         self._engine = engine
         self._place = place
 
@@ -99,20 +109,30 @@ class ShardPoints:
         *,
         where: Selection,
         exact: bool,
+        prefix: int | None,
     ) -> list[list[ReadPoint]]:
         """See `Points.nearest`."""
         rescored = edge.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=_OVERSAMPLING)
-        params = edge.SearchParams(hnsw_ef=max(_SEARCH_BEAM, 2 * limit), exact=exact, quantization=rescored)
+        beam = max(self._search_beam, 2 * limit)
+        params = edge.SearchParams(hnsw_ef=beam, exact=exact, quantization=rescored)
+        firsts: list[list[edge.Prefetch]] = [[] for _ in queries]
+        if prefix is not None and not exact:
+            most, using = max(_FEWEST, round(_OVERSAMPLING * limit)), prefix_name(name, prefix)
+            walked = edge.SearchParams(hnsw_ef=max(beam, most))
+            for first, short in zip(firsts, prefixes(queries, prefix), strict=True):
+                nearest = edge.Query.Nearest(short.tolist(), using=using)
+                first.append(edge.Prefetch(most, query=nearest, filter=_filter(where), params=walked))
         requests = [
             edge.QueryRequest(
                 limit,
                 query=edge.Query.Nearest(query.tolist(), using=name),
+                prefetches=first,
                 filter=_filter(where),
                 params=params,
                 with_payload=_ROW,
                 with_vector=[name],
             )
-            for query in queries
+            for query, first in zip(queries, firsts, strict=True)
         ]
         found = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
         return [[_read(point, point.score) for point in points] for points in found]
@@ -128,14 +148,14 @@ class ShardPoints:
         found = self._whole(list(payloads))
         self.upsert([NewPoint(id_, found[id_].payload | new, found[id_].vector) for id_, new in payloads.items()])
 
-    def set_vectors(self, name: str, vectors: Sequence[NewVector]) -> None:
+    def set_vectors(self, vectors: Sequence[NewVector]) -> None:
         """See `Points.set_vectors`."""
         found = self._whole([new.point for new in vectors])
         made: list[NewPoint] = []
         for new in vectors:
             old = found[new.point]
             if (note(old.payload, new.digest_of) or ("",))[0] == new.digest:
-                made.append(NewPoint(new.point, old.payload | new.noted, old.vector | {name: new.vector}))
+                made.append(NewPoint(new.point, old.payload | new.noted, old.vector | new.vectors))
         self.upsert(made)
 
     def delete(self, ids: Sequence[str]) -> None:

@@ -16,15 +16,17 @@ from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
 from cde_rag.stores.folder import check_folder, check_new, fsync_folder
+from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.store import PointStore
 from cde_rag.stores.points.turns import held
 from cde_rag.stores.points.verification import damaged_points
 from cde_rag.stores.qdrant_edge import generations
-from cde_rag.stores.qdrant_edge.engine import QUANTIZATIONS, Engine
+from cde_rag.stores.qdrant_edge.engine import Engine, Indexing
 from cde_rag.stores.qdrant_edge.place import LOCK, place_at
 from cde_rag.stores.qdrant_edge.points import ShardPoints
 from cde_rag.stores.qdrant_edge.seals import broken_seals
+from cde_rag.stores.quantization import check_prefix, prefix_dims
 
 FLAT_ROWS: Final = 100_000  # up to about so many vectors are not indexed, and searched exactly
 _CREATED: Final = re.compile(rf"{re.escape(generations.MANIFEST)}\.new|{generations.DERIVED.pattern}")
@@ -41,9 +43,10 @@ class QdrantEdgeStore(PointStore):
         path: The folder; `create` makes it.
         exact: Search exactly, not by HNSW.
         flat_rows: Up to about so many vectors are not indexed, and searched exactly in any case. Like `quantization`
-            it says how `create` makes a store; one that is there keeps its own.
-        quantization: What HNSW walks over: `int8` or `binary` codes in place of the vectors, which then score what was
-            found; None for the vectors themselves.
+            and `hnsw` it says how `create` makes a store; one that is there keeps its own.
+        quantization: What HNSW walks over: `int8` or `binary` codes, or the first dimensions of a Matryoshka model
+            (`prefix-128`), in place of the vectors, which then score what was found; None for the vectors themselves.
+        hnsw: Parameters of the index.
 
     Raises:
         ValueError: `quantization` is none of these, or `flat_rows` is negative.
@@ -56,15 +59,13 @@ class QdrantEdgeStore(PointStore):
         exact: bool = False,
         flat_rows: int = FLAT_ROWS,
         quantization: str | None = None,
+        hnsw: Hnsw | None = None,
     ) -> None:
-        if quantization not in QUANTIZATIONS:
-            known = ", ".join(map(repr, QUANTIZATIONS))
-            raise ValueError(f"quantization: expected one of {known}, found {quantization!r}.")
+        self._prefix = prefix_dims(quantization)
         if flat_rows < 0:
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
         self._folder = Path(path)
-        self._flat_rows = flat_rows
-        self._quantization = quantization
+        self._indexing = Indexing(flat_rows, quantization, hnsw or Hnsw())
         self._place = place_at(self._folder)
         self._user = next(_users)
         self._leave = weakref.finalize(self, self._place.leave, self._user)
@@ -73,6 +74,7 @@ class QdrantEdgeStore(PointStore):
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """See `Store.create`."""
         encoded = encode(settings, "The store's settings")
+        check_prefix(self._prefix, dim)
         with self._turns.writing(), self._errors():
             check_folder(self._folder)
             if self.exists():
@@ -81,11 +83,10 @@ class QdrantEdgeStore(PointStore):
             self._folder.mkdir(parents=True, exist_ok=True)
             fsync_folder(self._folder.parent)
             self._place.lock(self._user)
-            manifest = generations.first(self._folder, dim, fingerprint, context, encoded)
+            manifest = generations.first(self._folder, dim, fingerprint, context, encoded, self._prefix)
             shard = generations.shard_of(self._folder, manifest)
             shutil.rmtree(shard, ignore_errors=True)  # of a creation that was interrupted
-            name, most, quantization = manifest.serving.vector, self._flat_rows, self._quantization
-            self._place.use(Engine.create(shard, name, dim, flat_rows=most, quantization=quantization))
+            self._place.use(Engine.create(shard, manifest.sizes(fingerprint), self._indexing))
             generations.save(self._folder, manifest)
 
     def exists(self) -> bool:
@@ -149,7 +150,8 @@ class QdrantEdgeStore(PointStore):
 
     @property
     def _points(self) -> ShardPoints:
-        return ShardPoints(self._place.open(self._user), str(self._folder))
+        beam = self._indexing.hnsw.ef
+        return ShardPoints(self._place.open(self._user), str(self._folder), search_beam=beam)
 
     def _load(self) -> Manifest:
         return generations.load(self._folder)
