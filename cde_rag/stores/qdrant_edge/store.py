@@ -29,7 +29,9 @@ from cde_rag.stores.qdrant_edge.seals import broken_seals
 from cde_rag.stores.quantization import check_prefix, prefix_dims
 
 FLAT_ROWS: Final = 100_000  # up to about so many vectors are not indexed, and searched exactly
-_CREATED: Final = re.compile(rf"{re.escape(generations.MANIFEST)}\.new|{generations.DERIVED.pattern}")
+_CREATED: Final = re.compile(
+    rf"{re.escape(generations.MANIFEST)}\.new|{re.escape(LOCK)}-journal|{generations.DERIVED.pattern}"
+)
 _users = itertools.count()
 
 

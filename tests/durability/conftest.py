@@ -1,0 +1,70 @@
+"""How hard the tests try: some times in `make test`, many in `make torture`, where CDE_TORTURE is the seed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("sound")
+
+from disk import Lives, compiled  # noqa: E402
+from lives import small_parts  # noqa: E402
+
+SEED = os.environ.get("CDE_TORTURE")
+MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
+_told: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    return int(SEED or 0)
+
+
+@pytest.fixture(scope="session")
+def times() -> Callable[[int, int], int]:
+    """The first number in `make test`, the second in `make torture`."""
+    return lambda few, many: few if SEED is None else many
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Says at the end of the run what came out of a test."""
+    return lambda line: _told.append(f"{request.node.name}: {line}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if SEED is not None and _told:
+        terminalreporter.section(f"durability, seed {SEED}")
+        for line in _told:
+            terminalreporter.line(line)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    """A process that lives are led in, on a disk that may die."""
+    if sys.platform != "linux" or shutil.which("cc") is None:
+        pytest.skip("the disk that dies is for Linux, and is compiled")
+    try:
+        library = compiled(tmp_path_factory.mktemp("disk"))
+    except subprocess.CalledProcessError:
+        pytest.skip("the disk that dies is for glibc, and did not compile here")
+    lives = Lives(library)
+    yield lives
+    lives.close()
+
+
+@pytest.fixture(autouse=True)
+def parts() -> Iterator[None]:
+    with small_parts():
+        yield

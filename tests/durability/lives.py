@@ -1,0 +1,214 @@
+"""One life of a collection, in operations that may be cut short anywhere, and what a store holds after each of them.
+
+The texts have vectors that no model makes: each space has dimensions of its own, so that one vector of another space
+scores 0 and changes the ten best.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from cde_rag import generations as runs
+from cde_rag import intake, writing
+from cde_rag.collection import Collection
+from cde_rag.context import Context
+from cde_rag.embedding import Embedded
+from cde_rag.following import stored_context
+from cde_rag.identity import ModelIdentity
+from cde_rag.recontextualization import recontextualize
+from cde_rag.stores.base import Record, Store
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.faiss import store as faiss_store
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.writing import Progress
+
+PART = 8  # records that are written together
+WIDTH = 12  # dimensions of each space
+SPACES = 3
+DIM = WIDTH * SPACES
+KINDS = ("flat", "hnsw", "edge")  # the first are kinds of index of a FaissStore
+IDENTITY = ModelIdentity(
+    name="stub",
+    weights_sha256="a" * 64,
+    tokenizer_sha256="b" * 64,
+    attention="one_way",
+    semantics="stub",
+    roles="vector",
+    prefixes={"query": "", "document": ""},
+    max_length=0,
+    pooling="mean",
+    normalisation="unit",
+    dim=DIM,
+)
+
+
+class StubEmbedder:
+    """A direction for each text, the same in every process; no vector of one space scores anything in another."""
+
+    max_siblings = 0
+    device = "cpu"
+    dim = DIM
+
+    def __init__(self, space: int) -> None:
+        self.space = space
+        made = Context.create(
+            IDENTITY,
+            [f"document of space {space}"],
+            np.zeros((1, DIM), np.float32),
+            sampling="random",
+            seed=space,
+            documents_seen=1,
+        )
+        manifest = dataclasses.replace(made.manifest, created="2026-01-01T00:00:00+00:00")
+        self.context = dataclasses.replace(made, manifest=manifest)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.context.fingerprint
+
+    def embed_documents(self, texts: Sequence[str], *, parents: Any = None, progress: bool = False) -> np.ndarray:
+        return self.embed_queries(texts)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = np.zeros((len(texts), DIM), np.float32)
+        for row, text in enumerate(texts):
+            vectors[row, self.space * WIDTH : (self.space + 1) * WIDTH] = direction(text)
+        return vectors
+
+    def embed_passages(self, texts: Sequence[str], siblings: Any, *, progress: bool = False) -> Embedded:
+        return Embedded(self.embed_queries(texts), np.zeros(len(texts), np.bool_))
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        return len(texts)
+
+    def rebound(self, context: Context) -> "StubEmbedder":
+        return stub(context.manifest.seed)
+
+
+@functools.cache
+def stub(space: int) -> StubEmbedder:
+    return StubEmbedder(space)
+
+
+@functools.lru_cache(10_000)
+def direction(text: str) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    vector = np.random.default_rng(seed).standard_normal(WIDTH)
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+def opened(store: Store) -> Collection:
+    return Collection(store, stub(stored_context(store).manifest.seed))
+
+
+# The life
+
+
+def record(number: int, version: str = "first", **more: Any) -> Record:
+    return Record(f"d{number}", f"{version} text of {number}", metadata={"n": number, "odd": bool(number % 2), **more})
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Calls on a collection, which made again finish what was cut short.
+
+    Attributes:
+        name: What it is called.
+        puts: Records as they are added.
+        deletes: Ids.
+        moves_to: Space of the new context.
+        back: Whether it goes back to the space before, which is `moves_to`.
+    """
+
+    name: str
+    puts: tuple[Record, ...] = ()
+    deletes: tuple[str, ...] = ()
+    moves_to: int | None = None
+    back: bool = False
+
+    def do(self, store: Store, on_progress: Callable[[Progress], None]) -> None:
+        if not store.exists():
+            Collection.create(store, stub(0))
+        collection = opened(store)
+        if self.puts:
+            collection.add_records(self.puts, on_progress=on_progress)
+        if self.deletes:
+            collection.delete(list(self.deletes))
+        if self.moves_to is not None:
+            if not self.back:
+                recontextualize(collection, embedder=stub(self.moves_to), on_progress=on_progress)
+            elif store.manifest().fingerprint != stub(self.moves_to).fingerprint:
+                collection.rollback(on_progress=on_progress)
+
+    def parts(self) -> list[list[str]]:
+        """Ids that are written together, in the order in which that is done."""
+        put = [[one.id for one in self.puts[start : start + PART]] for start in range(0, len(self.puts), PART)]
+        return put + [list(self.deletes[start : start + PART]) for start in range(0, len(self.deletes), PART)]
+
+
+LIFE = (
+    Operation("index", puts=tuple(record(number) for number in range(44))),
+    Operation(
+        "add",
+        puts=(
+            *(record(number) for number in range(44, 54)),
+            *(record(number, "another") for number in range(0, 40, 5)),
+            *(record(number, new=True) for number in (1, 3, 6, 8, 11)),
+            *(record(number) for number in (4, 7, 12, 13)),
+        ),
+    ),
+    Operation("delete", deletes=("d1", "d5", *(f"d{number}" for number in range(20, 32)), "d50", "unknown")),
+    Operation("recontextualize", moves_to=1),
+    Operation(
+        "change",
+        puts=(*(record(number) for number in range(60, 67)), record(2, "third"), record(51, "third"), record(7, x=1)),
+        deletes=("d3", "d9"),
+    ),
+    Operation("rollback", moves_to=0, back=True),
+    Operation("recontextualize anew", moves_to=2),
+)
+BY_NAME = {operation.name: operation for operation in LIFE}
+
+
+def expected_records(operations: Sequence[Operation]) -> dict[str, Record]:
+    """The obvious way: a dictionary, which keeps a replaced record's place as a store does."""
+    held: dict[str, Record] = {}
+    for operation in operations:
+        held.update({one.id: one for one in operation.puts})
+        for id_ in operation.deletes:
+            held.pop(id_, None)
+    return held
+
+
+def space_after(operations: Sequence[Operation]) -> int:
+    return next((one.moves_to for one in reversed(operations) if one.moves_to is not None), 0)
+
+
+def nothing(_: object) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def small_parts() -> Iterator[None]:
+    """Few records at once, and vector files that are written anew early, so that a short life has all there is."""
+    with (
+        mock.patch.multiple(intake, CHUNK=PART, LONGEST_CHUNK=PART),
+        mock.patch.multiple(writing, LONGEST_CHUNK=PART),
+        mock.patch.multiple(runs, ROWS_AT_ONCE=2 * PART),
+        mock.patch.multiple(faiss_store, _DEAD=PART),
+    ):
+        yield
+
+
+def store_at(kind: str, folder: Path) -> Store:
+    if kind == "edge":
+        return QdrantEdgeStore(folder, flat_rows=32)
+    return FaissStore(folder, index=kind)
