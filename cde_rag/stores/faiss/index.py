@@ -25,7 +25,8 @@ _CELL_ROWS: Final = 40  # at least so many vectors in each on average
 _SCANNED: Final = 0.06  # of the cells, and at least
 _CELLS_SCANNED: Final = 16
 _CODES: Final = {None: "Flat", "int8": "SQ8", "binary": "RaBitQ"}
-_CANDIDATES: Final = {None: 2, "int8": 4, "binary": 20}  # for each hit that is wanted; a prefix has as many as binary
+_CANDIDATES: Final = {None: 2, "int8": 4, "binary": 20}  # for each hit that is wanted; and by a prefix:
+_PREFIX_CANDIDATES: Final = 80
 _TRAINING_ROWS: Final = 2**15  # at most, or so many for each cell:
 _CELL_TRAINING_ROWS: Final = 64
 _ADDED_AT_ONCE: Final = 2**16  # vectors copied while building
@@ -134,7 +135,7 @@ class Index:
         return [np.unique(line[line >= 0]) for line in found]
 
     def _candidates(self, k: int) -> int:
-        return k * _CANDIDATES.get(self.indexing.quantization, _CANDIDATES["binary"])
+        return k * _CANDIDATES.get(self.indexing.quantization, _PREFIX_CANDIDATES)
 
     def _seen(self, vectors: Float32[np.ndarray, "some dim"]) -> Float32[np.ndarray, "some seen"]:
         """What of the vectors FAISS is given."""
