@@ -1,0 +1,95 @@
+"""What the site takes from elsewhere: help of the commands, notebooks, decisions, and pages from outside docs/.
+
+A link to a file of the repository becomes one to its page; one to a file that has no page is an error of the build.
+"""
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs takes it away again after this import
+
+import commands  # noqa: E402
+import notebooks  # noqa: E402
+
+# files of the repository that have a page, and the page
+ELSEWHERE = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "NOTICE": "notice.md",
+    "integrations/langchain-cde/README.md": "integrations/langchain.md",
+    "integrations/llama-index-embeddings-cde/README.md": "integrations/llama-index-embedding.md",
+    "integrations/llama-index-vector-stores-cde/README.md": "integrations/llama-index-vector-store.md",
+    "cde_rag/stores/filters.py": "guide/filters.md",
+    "docs/decisions": "decisions/index.md",
+}
+TAKEN = ("changes.md", "contributing.md", "notice.md", *(page for page in ELSEWHERE.values() if "integrations/" in page))
+PAGES = {page: origin for origin, page in ELSEWHERE.items() if page in TAKEN}  # their text is that file
+LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put decisions and notebooks, whose number grows, into the navigation."""
+    decisions = [f"decisions/{path.name}" for path in sorted((ROOT / "docs/decisions").glob("0*.md"))]
+    for section in config.nav or []:
+        if "Decisions" in section:
+            section["Decisions"] = ["decisions/index.md", *decisions]
+        if "Notebooks" in section:
+            section["Notebooks"] = [f"notebooks/{name}.md" for name in notebooks.names()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made."""
+    made = {"cli.md": commands.page(), "decisions/index.md": decisions_index(), "guide/filters.md": filters()}
+    made |= {page: (ROOT / origin).read_text(encoding="utf-8") for page, origin in PAGES.items()}
+    for name in notebooks.names():
+        text, images = notebooks.rendered(name)
+        made[f"notebooks/{name}.md"] = text
+        for image, content in images.items():
+            files.append(File.generated(config, f"notebooks/{image}", content=content))
+    for page, text in made.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Turn links to files of the repository into links to pages."""
+    here = page.file.src_uri
+    folder = posixpath.dirname(PAGES.get(here, f"docs/{here}"))
+
+    def moved(found: re.Match[str]) -> str:
+        text, link = found.groups()
+        path, hash_, anchor = link.partition("#")
+        if not path or "://" in path or path.startswith("mailto:"):
+            return found.group()
+        target = posixpath.normpath(posixpath.join(folder, path))
+        place = ELSEWHERE.get(target.rstrip("/"), target.removeprefix("docs/"))
+        return f"[{text}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{hash_}{anchor})"
+
+    return LINK.sub(moved, markdown)
+
+
+def decisions_index() -> str:
+    """A list of the decisions."""
+    lines = ["# Decisions", "", "What a reader of the code would question, and why it is so.", ""]
+    for path in sorted((ROOT / "docs/decisions").glob("0*.md")):
+        title = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        lines.append(f"* [{title}]({path.name})")
+    return "\n".join(lines) + "\n"
+
+
+def filters() -> str:
+    """The grammar of filters, which stands at the head of its module."""
+    from cde_rag.stores import filters as grammar
+
+    summary, block, rest = (grammar.__doc__ or "").split("\n\n", 2)
+    block = "\n".join(line.removeprefix("    ") for line in block.splitlines())
+    return f"# {summary.rstrip('.')}\n\n```text\n{block}\n```\n\n{rest}"

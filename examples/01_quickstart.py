@@ -1,0 +1,147 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Quickstart
+#
+# A corpus, its context, a search; then the same documents and the same query among two corpora, to see what a context
+# does. Everything is local: the model comes with cde-rag, and the corpus with Python.
+
+# %% [markdown]
+# ## A corpus and its context
+#
+# Python brings its language reference along as the topics of `help()`. Each topic is cut at blank lines into passages.
+
+# %%
+from collections.abc import Iterator
+
+import numpy as np
+from pydoc_data.topics import topics
+
+
+def passages(text: str, size: int = 700) -> Iterator[str]:
+    """Paragraphs, put together while they are short."""
+    passage = ""
+    for paragraph in text.split("\n\n"):
+        if passage and len(passage) + len(paragraph) > size:
+            yield passage
+            passage = ""
+        passage = f"{passage}\n\n{paragraph}".strip()
+    yield passage
+
+
+chosen = ["comparisons", "debugger", "execmodel", "formatstrings", "import", "string-methods", "typesmapping", "typesseq"]
+texts = [passage for topic in chosen for passage in passages(topics[topic])]
+sources = [topic for topic in chosen for _ in passages(topics[topic])]
+print(f"{len(texts)} passages of {len(chosen)} topics")
+
+# %% [markdown]
+# `from_corpus` takes a sample of the corpus and runs the model's first stage on it, once. What comes out is the
+# *Context*: small, immutable, with a fingerprint over everything that determines the space in which vectors lie.
+
+# %%
+from cde_rag import Collection, Context, ContextualEmbedder
+
+embedder = ContextualEmbedder.from_corpus(texts, seed=0)
+context = embedder.context
+print(f"a sample of {context.size} documents, fingerprint {context.fingerprint[:16]}")
+
+# %% [markdown]
+# ## Keep it, and search
+#
+# A collection is an embedder and a store that hold one space together. With a `parent_key` each passage is embedded given
+# its siblings too, the other passages of its topic.
+
+# %%
+import tempfile
+from pathlib import Path
+
+from cde_rag.stores.faiss import FaissStore
+
+folder = Path(tempfile.mkdtemp())
+reference = Collection.create(FaissStore(folder / "reference.faiss"), embedder, parent_key="topic")
+print(reference.add(texts, metadata=[{"topic": source} for source in sources]))
+
+# %%
+for hit in reference.search("stop at a line and look at variables", k=3):
+    print(f"{hit.score:.3f}  {hit.metadata['topic']:12}  {' '.join(hit.text.split())[:88]}")
+print()
+for hit in reference.search("fill up with zeros", k=3, where={"topic": {"in": ["formatstrings", "string-methods"]}}):
+    print(f"{hit.score:.3f}  {hit.metadata['topic']:14}  {' '.join(hit.text.split())[:86]}")
+
+# %% [markdown]
+# Another process needs the path alone. Model and context come back with the vectors, and a query is embedded in the
+# context of the documents without anybody having to remember which one that was.
+
+# %%
+reference.close()
+reference = Collection.open(FaissStore(folder / "reference.faiss"))
+print(reference.search("stop at a line and look at variables", k=1)[0].metadata)
+assert reference.embedder.fingerprint == context.fingerprint
+
+# %% [markdown]
+# ## The same texts in two corpora
+#
+# The same model reads the same texts in this context and in another one: `Context.generic`, of the 512 documents about
+# everything and nothing that come with cde-rag. Both contexts are compared to the *null context*, which knows no corpus.
+
+# %%
+model = embedder.model
+null = ContextualEmbedder(model, Context.null(model))
+generic = ContextualEmbedder(model, Context.generic(model))
+queries = ["how do I sort it?", "what is a name bound to?", "stop at a line", "the separator between thousands"]
+
+spaces = {"null": null, "this corpus": embedder, "generic texts": generic}
+documents = {name: one.embed_documents(texts) for name, one in spaces.items()}
+asked = {name: one.embed_queries(queries) for name, one in spaces.items()}
+
+for name in ("this corpus", "generic texts"):
+    moved = 1 - (asked[name] * asked["null"]).sum(1)
+    kept = [
+        len(set(np.argsort(-before)[:10]) & set(np.argsort(-after)[:10])) / 10
+        for before, after in zip(
+            asked["null"] @ documents["null"].T, asked[name] @ documents[name].T, strict=True
+        )
+    ]
+    print(f"{name:14}  a query moves by {moved.mean():.3f} (1 − cosine); of its ten best hits {np.mean(kept):.0%} stay")
+
+# %%
+import matplotlib.pyplot as plt
+
+places = np.concatenate([documents["null"], *asked.values()])
+axes = np.linalg.svd(places - places.mean(0), full_matrices=False)[2][:2].T
+figure, plot = plt.subplots(figsize=(8, 5))
+plot.scatter(*(documents["null"] @ axes).T, s=8, color="0.8", label="documents, null context")
+for name, colour in (("this corpus", "#1f4e5f"), ("generic texts", "#b4531f")):
+    for place, (start, end) in enumerate(zip(asked["null"] @ axes, asked[name] @ axes, strict=True)):
+        plot.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.6})
+        if name == "this corpus":
+            plot.annotate(queries[place], start, fontsize=8, xytext=(4, 6), textcoords="offset points")
+    plot.plot([], [], color=colour, label=f"the query goes to {name}")
+plot.set_title("One query, two corpora")
+plot.set(xticks=[], yticks=[])
+plot.legend(fontsize=8)
+plt.show()
+
+# %% [markdown]
+# Documents and queries move together, and where all move alike the ranking stays. What a context is worth is therefore
+# no question of how far things move: ask `cde-rag evaluate` on judged queries, or `collection.drift()` without any.
+#
+# Vectors of two contexts are never compared. A fingerprint tells them apart, and every store refuses the wrong one:
+
+# %%
+from cde_rag import ContextMismatchError
+
+try:
+    reference.search_vectors(asked["generic texts"], k=1, fingerprint=generic.fingerprint)
+except ContextMismatchError as error:
+    print(error)
