@@ -2,12 +2,11 @@
 
 Run with: python benchmarks/faiss_indexes.py recall TEXTS --cache FOLDER [--records 100000] [--json]
           python benchmarks/faiss_indexes.py ndcg FOLDER… [--json]
-          python benchmarks/faiss_indexes.py one [--records 1000000] [--json]
 
 `recall`: TEXTS is a folder with */pairs.jsonl.gz (`query`, `document`). The vectors are kept in --cache, with which a
 killed run goes on. Of the beginnings of these documents, the ten best by each index are compared with the exact ten,
 under filters that keep shares of the records: drawn at random, or nearest to one of them. `ndcg`: NDCG@10 of folders in
-the layout of BEIR. `one`: what adding one record writes.
+the layout of BEIR.
 """
 
 import argparse
@@ -181,32 +180,6 @@ def quality(folders: list[Path]) -> dict[str, Any]:
     return sets
 
 
-def one(records: int) -> dict[str, Any]:
-    """Bytes that adding one record writes to a store of so many, whose vectors and texts are made."""
-    vectors = np.random.default_rng(0).standard_normal((CHUNK, 384)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    text = "A passage of some length, as there are many. " * 10
-    with tempfile.TemporaryDirectory() as scratch:
-        store = FaissStore(Path(scratch, "store.faiss"), index="flat")
-        store.create(dim=384, fingerprint=SPACE, context=b"", settings={})
-        for start in range(0, records, CHUNK):
-            names = range(start, min(start + CHUNK, records))
-            some = [Row(Record(str(name), text, metadata={"year": 1900 + name % 120}), "") for name in names]
-            store.add(some, vectors[: len(some)], fingerprint=SPACE)
-        written = []
-        for name in range(100):
-            before = _written()
-            store.add([Row(Record(f"new {name}", text, metadata={"year": 2000}), "")], vectors[:1], fingerprint=SPACE)
-            written.append(_written() - before)
-        store.close()
-    return {"records": records, "median_bytes": median(written), "most_bytes": max(written)}
-
-
-def _written() -> int:
-    """Bytes that this process has given the system to write (Linux)."""
-    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["wchar"])
-
-
 def _name(index: str, quantization: str | None) -> str:
     return index if quantization is None else f"{index}, {quantization}"
 
@@ -232,33 +205,28 @@ def print_recall(result: dict[str, Any]) -> None:
 def main() -> None:
     """Print tables, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["recall", "ndcg", "one"])
+    parser.add_argument("what", choices=["recall", "ndcg"])
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument("--cache", type=Path)
-    parser.add_argument("--records", type=int)
+    parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.what == "recall":
         if len(options.folders) != 1 or options.cache is None:
             parser.error("recall: give one folder of texts, and --cache")
-        result = recall(options.folders[0], options.cache, options.records or 100_000)
-    elif options.what == "ndcg":
-        result = quality(options.folders)
+        result = recall(options.folders[0], options.cache, options.records)
     else:
-        result = one(options.records or 1_000_000)
+        result = quality(options.folders)
     if options.json:
         print(json.dumps(result, indent=2))
     elif options.what == "recall":
         print_recall(result)
-    elif options.what == "ndcg":
+    else:
         print("| index | " + " | ".join(result) + " |")
         print("| --- |" + " --- |" * len(result))
         for index, quantization in INDEXES:
             name = _name(index, quantization)
             print(f"| {name} | " + " | ".join(f"{100 * found[name]:.2f}" for found in result.values()) + " |")
-    else:
-        sizes = f"{result['median_bytes'] / 1e3:.0f} KB (at most {result['most_bytes'] / 1e3:.0f} KB)"
-        print(f"one record more to {result['records']:,} writes {sizes}")
 
 
 if __name__ == "__main__":

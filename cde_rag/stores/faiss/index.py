@@ -22,11 +22,11 @@ _BUILD_BEAM: Final = 100
 _SEARCH_BEAM: Final = 256
 _CELLS: Final = 4  # of IVF for each root of the vectors, and
 _CELL_ROWS: Final = 40  # at least so many vectors in each on average
-_SCANNED: Final = 0.06  # of the cells, and at least
+_SCANNED: Final = 0.2  # of the cells, and at least
 _CELLS_SCANNED: Final = 16
 _CODES: Final = {None: "Flat", "int8": "SQ8", "binary": "RaBitQ"}
-_CANDIDATES: Final = {None: 2, "int8": 4, "binary": 20}  # for each hit that is wanted; and by a prefix:
-_PREFIX_CANDIDATES: Final = 80
+_CANDIDATES: Final = {None: 2, "int8": 4, "binary": 20}  # for each hit that is wanted; by a prefix
+_PREFIX_CANDIDATES: Final = 9  # times the square of how much shorter it is
 _TRAINING_ROWS: Final = 2**15  # at most, or so many for each cell:
 _CELL_TRAINING_ROWS: Final = 64
 _ADDED_AT_ONCE: Final = 2**16  # vectors copied while building
@@ -98,7 +98,7 @@ class Index:
         """
         widened = 1.0 if among is None else len(among) / max(1, among.sum())
         if self.indexing.index == "hnsw":
-            beam = max(_SEARCH_BEAM, self._candidates(k))
+            beam = max(_SEARCH_BEAM, self._candidates(k, queries.shape[1]))
             parameters = faiss.SearchParametersHNSW(efSearch=min(self.rows, int(beam * widened)))
         elif self.indexing.index == "ivf":
             cells = max(_CELLS_SCANNED, _SCANNED * self._index.nlist)
@@ -130,12 +130,15 @@ class Index:
         if among is not None:
             allowed = np.packbits(among, bitorder="little")
             parameters.sel = faiss.IDSelectorBitmap(allowed)
-        wanted = min(self._candidates(k), self.rows)
+        wanted = min(self._candidates(k, queries.shape[1]), self.rows)
         _, found = index.search(self._seen(queries), wanted, params=parameters)
         return [np.unique(line[line >= 0]) for line in found]
 
-    def _candidates(self, k: int) -> int:
-        return k * _CANDIDATES.get(self.indexing.quantization, _PREFIX_CANDIDATES)
+    def _candidates(self, k: int, dim: int) -> int:
+        """How many rows are wanted of FAISS where k hits are."""
+        if self._prefix is None:
+            return k * _CANDIDATES[self.indexing.quantization]
+        return int(k * _PREFIX_CANDIDATES * (dim / self._prefix) ** 2)
 
     def _seen(self, vectors: Float32[np.ndarray, "some dim"]) -> Float32[np.ndarray, "some seen"]:
         """What of the vectors FAISS is given."""
