@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from cde_rag.errors import (
+    CanaryError,
     CDEError,
     CDEWarning,
     ContextError,
@@ -28,6 +29,7 @@ from cde_rag.errors import (
 )
 
 if TYPE_CHECKING:
+    from cde_rag.canary import Canary
     from cde_rag.collection import Collection
     from cde_rag.context import Context
     from cde_rag.drift import Drift
@@ -49,6 +51,8 @@ __all__ = [
     "CDEError",
     "CDEModel",
     "CDEWarning",
+    "Canary",
+    "CanaryError",
     "Collection",
     "Context",
     "ContextError",
@@ -84,6 +88,7 @@ __all__ = [
 _HOMES = {
     "AddReport": "cde_rag.writing",
     "CDEModel": "cde_rag.model",
+    "Canary": "cde_rag.canary",
     "Collection": "cde_rag.collection",
     "Context": "cde_rag.context",
     "ContextualEmbedder": "cde_rag.embedder",

@@ -10,6 +10,7 @@ CDEError
 │   ├── StoreFormatError         damaged or newer files
 │   └── FilterError              a filter outside the grammar
 ├── CorpusError                  texts or records that cannot be used (also ValueError)
+├── CanaryError                  a new generation that loses what queries are known to find
 ├── TenantError                  a call that does not name exactly one tenant
 ├── ResumeError                  an interrupted run that cannot be continued
 └── MissingExtraError            an optional dependency is not installed (also ImportError)
@@ -80,6 +81,10 @@ class FilterError(StoreError, ValueError):
 
 class CorpusError(CDEError, ValueError):
     """Texts or records that cannot be used."""
+
+
+class CanaryError(CDEError):
+    """A new generation that loses what queries are known to find."""
 
 
 class TenantError(CDEError, ValueError):

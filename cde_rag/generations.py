@@ -4,16 +4,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float32
+
 from cde_rag.embedding import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.following import bound
 from cde_rag.intake import embedded_text
 from cde_rag.observability import operation, short
 from cde_rag.passages import with_siblings
-from cde_rag.stores.base import Store
+from cde_rag.stores.base import Row, Store
 from cde_rag.writing import Progress
 
 ROWS_AT_ONCE = 1024  # embedded between two writes; what a kill can cost
+LAST_ROWS = 64  # that came during a run and are embedded while writers wait: some seconds
+LAST_PASSES = 8  # over what came meanwhile; after that writers wait for all of it, or the run would never end
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ def complete(
     embedder: Embedder,
     parent_key: str | None,
     on_progress: Callable[[Progress], None] | None,
+    check: Callable[[], None] = lambda: None,
 ) -> int:
     """Give every record its vector in a generation and activate it; returns how many vectors that took.
 
@@ -75,27 +81,32 @@ def complete(
         embedder: Bound to the generation's Context.
         parent_key: As for `roll_back`.
         on_progress: Called after each write.
+        check: Called when it is about to be activated; raises where it must not be.
 
     Raises:
         StoreError: The store cannot be written.
     """
-    started, embedded = time.monotonic(), 0
+    started = time.monotonic()
+    before, total = _vectors(store, number), store.count()
+    embedding, embedded = Embedding(store, embedder, parent_key), 0
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         while True:
-            for taken in _fill(store, number, embedder, parent_key):
+            for taken in _fill(store, number, embedding, total - before - embedded):
                 embedded += taken
                 note({"documents": embedded})
                 if on_progress is not None:
-                    (now,) = (one for one in store.generations() if one.number == number)
-                    on_progress(Progress(now.vectors, store.count(), time.monotonic() - started))
+                    elapsed = time.monotonic() - started
+                    on_progress(Progress(_vectors(store, number), store.count(), elapsed, before))
+            check()
             try:
-                store.activate(number)
+                store.activate(number, last=embedding.last)
             except StoreError:
                 if not store.lacking(number, limit=1):
                     raise
             else:
-                return embedded
+                note({"documents": embedded + embedding.lasted})
+                return embedded + embedding.lasted
 
 
 def report(store: Store, embedded: int, started: float) -> Recontextualization:
@@ -105,10 +116,53 @@ def report(store: Store, embedded: int, started: float) -> Recontextualization:
     return Recontextualization(store.count(), embedded, manifest.generation, manifest.fingerprint, elapsed)
 
 
-def _fill(store: Store, number: int, embedder: Embedder, parent_key: str | None) -> Iterator[int]:
-    """Embed what a generation lacks, chunk by chunk; yields how many vectors each chunk gave it."""
+class Embedding:
+    """Gives rows the vectors of a generation.
+
+    Attributes:
+        lasted: How many got theirs while writers waited.
+    """
+
+    def __init__(self, store: Store, embedder: Embedder, parent_key: str | None) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._parent_key = parent_key
+        self.lasted = 0
+
+    def of(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+        """Digests and vectors."""
+        passages = with_siblings(self._store, rows, self._parent_key, self._embedder.max_siblings)
+        texts = [embedded_text(row.record) for row in rows]
+        embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
+        return [passage.digest for passage in passages], embedded.vectors
+
+    def last(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+        """As `of`, for `Store.activate`."""
+        self.lasted += len(rows)
+        return self.of(rows)
+
+
+def _fill(store: Store, number: int, embedding: Embedding, behind: int) -> Iterator[int]:
+    """Embed what a generation lacks, chunk by chunk; yields how many vectors each chunk gave it.
+
+    It ends before all is done where more comes in all the time, and leaves the rest to `Store.activate`.
+
+    Args:
+        store: Holds a collection.
+        number: Of the generation.
+        embedding: Of its space.
+        behind: How many it lacked when the run began; what comes after as many came meanwhile.
+    """
+    passes = 0
     while lacking := store.lacking(number, limit=ROWS_AT_ONCE):
-        passages = with_siblings(store, lacking, parent_key, embedder.max_siblings)
-        texts = [embedded_text(row.record) for row in lacking]
-        embedded = embedder.embed_passages(texts, [passage.siblings for passage in passages])
-        yield store.add_to_generation(number, lacking, [passage.digest for passage in passages], embedded.vectors)
+        if behind <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
+            return
+        passes += behind <= 0
+        taken = store.add_to_generation(number, lacking, *embedding.of(lacking))
+        behind -= len(lacking)
+        yield taken
+
+
+def _vectors(store: Store, number: int) -> int:
+    (state,) = (one for one in store.generations() if one.number == number)
+    return state.vectors

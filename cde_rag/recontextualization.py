@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cde_rag.canary import Canary
 from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder, context_size_for
@@ -48,6 +49,8 @@ def recontextualize(
     strategy: str = "random",
     model: CDEModel | None = None,
     embedder: Embedder | None = None,
+    canary: Canary | None = None,
+    grace_s: float = 0.0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Recontextualization:
     """Sample a new Context from the collection's own documents, embed all of them in it, and switch.
@@ -65,9 +68,13 @@ def recontextualize(
             others have to open the collection again.
         embedder: Where to go without sampling anything: a PlainEmbedder, or one of a Context that is there already.
             As `model` for readers.
-        on_progress: Called after each write.
+        canary: Queries that must find what they find now; asked when all is embedded, before the switch.
+        grace_s: Seconds since the run began after which generations older than the one before are dropped, at the
+            earliest; queries in flight need none, but whoever reads a collection of Qdrant by other means may.
+        on_progress: Called after each write. What comes in while the run ends is embedded while writers wait.
 
     Raises:
+        CanaryError: The new context loses too much. It does not serve; the same call without a canary switches to it.
         ContextError: The model expects another number of context documents.
         CorpusError: The collection is empty, so that there is nothing to sample.
         ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own model
@@ -94,9 +101,15 @@ def recontextualize(
             number = store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
         else:
             embedder = target.go_on(stored_context(store, number))
-        before = store.manifest().generation
-        embedded = complete(store, number, embedder, collection.parent_key, on_progress)
+        before, new, serving = store.manifest().generation, embedder, collection.embedder
+
+        def check() -> None:
+            if canary is not None:
+                canary.check(store, number, serving, new)
+
+        embedded = complete(store, number, embedder, collection.parent_key, on_progress, check)
         collection.embedder = embedder
+        time.sleep(max(0.0, grace_s - (time.monotonic() - started)))
         for generation in store.generations():
             if generation.number not in (number, before):
                 store.drop(generation.number)

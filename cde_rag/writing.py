@@ -28,11 +28,25 @@ class Progress:
         done: Records that are written.
         total: Records in all, where that is known.
         elapsed_s: Seconds since the run began.
+        before: Records that were written before it began, where it continues another.
     """
 
     done: int
     total: int | None
     elapsed_s: float
+    before: int = 0
+
+    @property
+    def per_second(self) -> float:
+        """Records written in a second of this run; 0 where none are yet."""
+        return (self.done - self.before) / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that the rest will take at this speed; None where that cannot be told."""
+        if self.total is None or self.per_second <= 0:
+            return None
+        return (self.total - self.done) / self.per_second
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.base import Completion, Damage, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.filters import matches
 
 
@@ -77,7 +77,13 @@ class BruteForceStore:
         return found[:limit]
 
     def search(
-        self, queries: np.ndarray, k: int, *, fingerprint: str, where: Mapping[str, Any] | None = None
+        self,
+        queries: np.ndarray,
+        k: int,
+        *,
+        fingerprint: str,
+        where: Mapping[str, Any] | None = None,
+        generation: int | None = None,
     ) -> list[list[Hit]]:
         self._same_space(fingerprint)
         entries = self._matching(where)
@@ -105,7 +111,7 @@ class BruteForceStore:
     ) -> int:
         raise NotImplementedError
 
-    def activate(self, generation: int) -> None:
+    def activate(self, generation: int, *, last: Completion | None = None) -> None:
         raise NotImplementedError
 
     def drop(self, generation: int) -> None:

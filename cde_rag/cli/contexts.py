@@ -1,14 +1,18 @@
 """The commands recontextualize and rollback."""
 
+import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
 from cde_rag.cli.output import JsonOption, ProgressOption, print_fields, print_json, progress_bar
+from cde_rag.errors import CorpusError
 
 if TYPE_CHECKING:
+    from cde_rag.canary import Canary
     from cde_rag.generations import Recontextualization
     from cde_rag.writing import Progress
 
@@ -22,6 +26,13 @@ def recontextualize(
     strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each of so many centroids.")] = (
         "random"
     ),
+    canary: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Queries to be asked before the switch, JSONL: {"query": …, "ids": […]}.'),
+    ] = None,
+    may_lose: Annotated[
+        int, typer.Option(min=0, help="Canary queries that may find none of their ids in the new context.")
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what it would cost, and change nothing.")] = False,
     tenant: TenantOption = None,
     model: ModelOption = None,
@@ -31,18 +42,21 @@ def recontextualize(
     """Sample a new context from a collection's own documents, embed all of them in it, and switch.
 
     The collection is searched and written in its old context until the switch. Interrupted, the same command goes on
-    where it stopped. What was there before stays for rollback.
+    where it stopped. What was there before stays for rollback. With --canary it switches only if queries that find a
+    document of theirs among ten hits now find one in the new context.
 
     \b
     Examples:
       cde-rag recontextualize papers.faiss --dry-run
       cde-rag recontextualize papers.faiss --seed 1
+      cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
     """
     from cde_rag.recontextualization import estimate
     from cde_rag.recontextualization import recontextualize as run
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
+    known = None if canary is None else _canary(canary, may_lose)
     with open_collection(existing(collection, tenant), model) as opened:
         if dry_run:
             cost = asdict(estimate(opened))
@@ -51,9 +65,16 @@ def recontextualize(
         with progress_bar("recontextualize", "documents", shown=progress) as update:
 
             def on_progress(now: "Progress") -> None:
-                update(now.done, now.total)
+                update(now.done, now.total, now.before)
 
-            report = run(opened, seed=seed, context_size=context_size, strategy=strategy, on_progress=on_progress)
+            report = run(
+                opened,
+                seed=seed,
+                context_size=context_size,
+                strategy=strategy,
+                canary=known,
+                on_progress=on_progress,
+            )
     _tell(report, as_json)
 
 
@@ -79,10 +100,37 @@ def rollback(
     ):
 
         def on_progress(now: "Progress") -> None:
-            update(now.done, now.total)
+            update(now.done, now.total, now.before)
 
         report = opened.rollback(on_progress=on_progress)
     _tell(report, as_json)
+
+
+def _canary(path: Path, may_lose: int) -> "Canary":
+    """The canary in a file.
+
+    Raises:
+        CorpusError: It cannot be read, or a line is none of a canary.
+    """
+    from cde_rag.canary import Canary
+
+    relevant: dict[str, list[str]] = {}
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            match json.loads(line) if line.strip() else None:
+                case None:
+                    pass
+                case {"query": str(query), "ids": [_, *_] as ids}:
+                    relevant[query] = [str(id_) for id_ in cast(list[object], ids)]
+                case _:
+                    raise CorpusError(f'{path}, line {number}: expected {{"query": text, "ids": [id, …]}}.')
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, CorpusError):
+            raise
+        raise CorpusError(f"{path}: expected JSONL, found what cannot be read: {error}.") from error
+    if not relevant:
+        raise CorpusError(f"{path}: expected queries, found none.")
+    return Canary(relevant, may_lose=may_lose)
 
 
 def _tell(report: "Recontextualization", as_json: bool) -> None:

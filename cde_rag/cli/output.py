@@ -4,10 +4,10 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 import typer
 
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
-Update: TypeAlias = Callable[[int, int | None], None]
+
+class Update(Protocol):
+    """What moves a bar."""
+
+    def __call__(self, done: int, total: int | None, before: int = 0) -> None:
+        """So much is done, of so much, and so much of it was when the bar appeared."""
+        ...
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 ProgressOption = Annotated[
     bool | None, typer.Option("--progress/--no-progress", help="Show a bar on stderr.  [default: on a terminal]")
@@ -64,16 +72,19 @@ def print_fields(fields: dict[str, Any]) -> None:
 
 @contextmanager
 def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Update, None, None]:
-    """A bar on stderr; yields what to call with how much is done, of how much. It appears with the first call."""
+    """A bar on stderr with speed and time left; yields what to call with how much is done, of how much.
+
+    It appears with the first call, which also says how much was done before, so that it counts for no speed.
+    """
     from tqdm import tqdm
 
     shown = sys.stderr.isatty() if shown is None else shown
     with ExitStack() as stack:
         bars: list[tqdm[NoReturn]] = []
 
-        def update(done: int, total: int | None) -> None:
+        def update(done: int, total: int | None, before: int = 0) -> None:
             if not bars:
-                bars.append(stack.enter_context(tqdm(desc=label, unit=f" {unit}", disable=not shown)))
+                bars.append(stack.enter_context(tqdm(desc=label, unit=f" {unit}", disable=not shown, initial=before)))
             bars[0].total = total
             bars[0].update(done - bars[0].n)
             bars[0].refresh()

@@ -1,9 +1,9 @@
 """What every store keeps and answers: records, vectors in generations, one context per generation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
@@ -95,6 +95,10 @@ class StoreManifest:
     fingerprint: str
     generation: int
     settings: Mapping[str, Any]
+
+
+# Digests and vectors for the rows that it is given; see `Store.activate`.
+Completion: TypeAlias = Callable[[list[Row]], tuple[list[str], Float32[np.ndarray, "rows dim"]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +198,16 @@ class Store(Protocol):
         *,
         fingerprint: str,
         where: Mapping[str, Any] | None = None,
+        generation: int | None = None,
     ) -> list[list[Hit]]:
         """For each query min(k, matching rows) hits, best first; equal scores in order of insertion.
+
+        Args:
+            queries: Unit vectors.
+            k: How many are wanted.
+            fingerprint: Of the generation's space.
+            where: A filter over the metadata.
+            generation: The active one by default; in another, the rows that have a vector in it.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
@@ -254,8 +266,13 @@ class Store(Protocol):
         """
         ...
 
-    def activate(self, generation: int) -> None:
+    def activate(self, generation: int, *, last: Completion | None = None) -> None:
         """Make a generation the active one.
+
+        Args:
+            generation: Its number.
+            last: Gives the rows that still lack a vector theirs, while nobody else writes and all others read; without
+                it there may be none. (On a server of Qdrant other processes write all the same.)
 
         Raises:
             StoreError: It lacks a vector for some row, is active, or is not there.

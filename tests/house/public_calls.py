@@ -8,6 +8,7 @@ from qdrant_client import QdrantClient
 
 from cde_rag import (
     AddReport,
+    Canary,
     CDEModel,
     Collection,
     Context,
@@ -79,7 +80,10 @@ def migrate(texts: list[str]) -> list[str]:
     plain = PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2", device="cpu")
     papers = Collection.create(FaissStore("papers.faiss"), plain)
     papers.add(texts)
-    there: Recontextualization = recontextualize(papers, model=CDEModel.from_pretrained("cde-mini"))
+    canary = Canary({"how do I parse a date?": ["12"]}, k=5, may_lose=0)
+    there: Recontextualization = recontextualize(
+        papers, model=CDEModel.from_pretrained("cde-mini"), canary=canary, grace_s=10
+    )
     back = recontextualize(papers, embedder=plain)
     model = sentence_transformer(ContextualEmbedder.from_corpus(texts), default_task="document")
     model.save_pretrained("model")

@@ -13,6 +13,8 @@ PUBLIC = [
     "CDEError",
     "CDEModel",
     "CDEWarning",
+    "Canary",
+    "CanaryError",
     "Collection",
     "Context",
     "ContextError",

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
-from cde_rag.stores.base import Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.base import Completion, Damage, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.checks import check_k, check_records, check_unit, encode
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
@@ -137,12 +137,14 @@ class FaissStore(TextSearch, Indexed):
         *,
         fingerprint: str,
         where: Mapping[str, Any] | None = None,
+        generation: int | None = None,
     ) -> list[list[Hit]]:
         """See `Store.search`."""
         condition = None if where is None else parse(where)
         check_k(k)
 
-        def nearest(view: View) -> list[list[Hit]]:
+        def nearest(serving: View) -> list[list[Hit]]:
+            view = serving if generation is None else self._view(serving, generation)
             view.state.check_space(fingerprint)
             check_unit(queries, len(queries), view.manifest.dim)
             return view.search(queries, k, condition)
@@ -194,9 +196,10 @@ class FaissStore(TextSearch, Indexed):
             writer.put_vectors(generation, positions, [digests[place] for place in same], vectors[same])
         return len(same)
 
-    def activate(self, generation: int) -> None:
-        """See `Store.activate`."""
+    def activate(self, generation: int, *, last: Completion | None = None) -> None:
+        """See `Store.activate`. One transaction, the last vectors included; other writers wait up to a minute."""
         with self._writing() as writer:
+            writer.complete(writer.manifest.inactive(generation), last)
             writer.check_complete(writer.manifest.inactive(generation))
             writer.manifest = dataclasses.replace(writer.manifest, active=generation)
         self._extend_index()
@@ -256,6 +259,11 @@ class FaissStore(TextSearch, Indexed):
             reader = Reader(self._folder, manifest.dim, name, indexing)
             self._reader = reader
         return reader
+
+    def _view(self, serving: View, generation: int) -> View:
+        state = serving.manifest.generation(generation)
+        reader = Reader(self._folder, serving.manifest.dim, state.vectors, self._indexing(serving.manifest))
+        return reader.view(serving.records, serving.manifest, state)
 
     @contextmanager
     def _writing(self) -> Generator[Writer, None, None]:

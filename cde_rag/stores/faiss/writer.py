@@ -11,14 +11,15 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Row
-from cde_rag.stores.checks import seal
+from cde_rag.stores.base import Completion, Row
+from cde_rag.stores.checks import check_unit, seal
 from cde_rag.stores.faiss.manifest import GenerationState
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
 from cde_rag.stores.folder import write_durably
 
 _COPIED_AT_ONCE: Final = 2**16  # vectors
+_FILLED_AT_ONCE: Final = 1000  # records
 
 
 class Writer:
@@ -31,6 +32,14 @@ class Writer:
         self.records = records
         self.folder = folder
         self.manifest = records.manifest()
+
+    def complete(self, state: GenerationState, last: Completion | None) -> None:
+        """Give the records that lack a vector in an inactive generation theirs."""
+        while last is not None and (lacking := self.records.lacking(state.number, limit=_FILLED_AT_ONCE)):
+            rows = [stored.row for stored in self.records.stored(self.manifest.active, lacking)]
+            digests, vectors = last(rows)
+            check_unit(vectors, len(rows), self.manifest.dim)
+            self.put_vectors(state.number, lacking, digests, vectors)
 
     def check_complete(self, state: GenerationState) -> None:
         """Refuse a generation that lacks a record's vector.

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreError
-from cde_rag.stores.base import Generation, Hit, Row, StoreManifest
+from cde_rag.stores.base import Completion, Generation, Hit, Row, StoreManifest
 from cde_rag.stores.checks import check_limit, check_records, check_unit, encode
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
@@ -138,12 +138,13 @@ class PointStore(ABC):
         *,
         fingerprint: str,
         where: Mapping[str, Any] | None = None,
+        generation: int | None = None,
     ) -> list[list[Hit]]:
         """See `Store.search`."""
         condition = None if where is None else parse(where)
         if k <= 0:
             raise ValueError(f"k: expected a positive number of hits, found {k}.")
-        with self._turns.reading(), self._in(fingerprint) as manifest:
+        with self._turns.reading(), self._in(fingerprint, generation) as manifest:
             check_unit(queries, len(queries), manifest.dim)
             return search(
                 self._points,
@@ -190,14 +191,16 @@ class PointStore(ABC):
         """See `Store.add_to_generation`."""
         if len({row.record.id for row in rows}) != len(rows):
             raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
-        with self._turns.writing():
-            manifest = self._load()
-            state = manifest.inactive(generation)
-            check_unit(vectors, len(rows), manifest.dim)
-            return writing.put_vectors(self._points, manifest, state, rows, digests, vectors)
+        return self._put_vectors(generation, rows, digests, vectors)
 
-    def activate(self, generation: int) -> None:
-        """See `Store.activate`. One write of the manifest."""
+    def activate(self, generation: int, *, last: Completion | None = None) -> None:
+        """See `Store.activate`. One write of the manifest, once all vectors are there."""
+        with self._turns.alone():
+            while last is not None and (lacking := self.lacking(generation)):
+                self._put_vectors(generation, lacking, *last(lacking))
+            self._activate(generation)
+
+    def _activate(self, generation: int) -> None:
         with self._turns.writing():
             manifest = self._load()
             count, vectors = self._points.count(), self._vectors(manifest.inactive(generation))
@@ -205,6 +208,15 @@ class PointStore(ABC):
                 hint = "Add the others with add_to_generation."
                 raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
             self._save(dataclasses.replace(manifest, active=generation))
+
+    def _put_vectors(
+        self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> int:
+        with self._turns.writing():
+            manifest = self._load()
+            state = manifest.inactive(generation)
+            check_unit(vectors, len(rows), manifest.dim)
+            return writing.put_vectors(self._points, manifest, state, rows, digests, vectors)
 
     def _read(self, point: Point, name: str) -> Stored:
         return read(point, name, self._points.place)
@@ -223,12 +235,17 @@ class PointStore(ABC):
         return self._points.count(Having(state.vector))
 
     @contextmanager
-    def _in(self, fingerprint: str) -> Generator[Manifest, None, None]:
-        """The manifest, where that space is the active one; also where it was so when the block began."""
+    def _in(self, fingerprint: str, generation: int | None = None) -> Generator[Manifest, None, None]:
+        """The manifest, where that space is a generation's, the active one's by default, from the begin to the end."""
+
+        def check(manifest: Manifest) -> None:
+            state = manifest.serving if generation is None else manifest.generation(generation)
+            state.check_space(fingerprint)
+
         manifest = self._load()
-        manifest.serving.check_space(fingerprint)
+        check(manifest)
         try:
             yield manifest
         except StoreError:
-            self._load().serving.check_space(fingerprint)
+            check(self._load())
             raise

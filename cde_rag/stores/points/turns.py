@@ -8,20 +8,20 @@ from cde_rag.errors import StoreError
 
 
 class Turns:
-    """Many readers, or one writer; writers that wait keep new readers waiting."""
+    """Many readers, or one writer; the writer whose turn it is next keeps new readers waiting."""
 
     def __init__(self) -> None:
         self.lease = threading.Lock()
         self._changed = threading.Condition()
         self._readers = 0
-        self._writers = 0  # at work or waiting
-        self._writing = False
+        self._next = False  # a writer is at work, or waits for readers to end
+        self._right = threading.RLock()  # to write
 
     @contextmanager
     def reading(self) -> Generator[None, None, None]:
         """Others may read meanwhile."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._writers)
+            self._changed.wait_for(lambda: not self._next)
             self._readers += 1
         try:
             yield
@@ -31,19 +31,24 @@ class Turns:
                 self._changed.notify_all()
 
     @contextmanager
+    def alone(self) -> Generator[None, None, None]:
+        """Nobody else writes meanwhile; this thread may, and all may read."""
+        with self._right:
+            yield
+
+    @contextmanager
     def writing(self) -> Generator[None, None, None]:
         """Nobody else is at work meanwhile."""
-        with self._changed:
-            self._writers += 1
-            self._changed.wait_for(lambda: not self._writing and not self._readers)
-            self._writing = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._writing = False
-                self._writers -= 1
-                self._changed.notify_all()
+        with self._right:
+            try:
+                with self._changed:
+                    self._next = True
+                    self._changed.wait_for(lambda: not self._readers)
+                yield
+            finally:
+                with self._changed:
+                    self._next = False
+                    self._changed.notify_all()
 
 
 @contextmanager

@@ -1,0 +1,202 @@
+"""What keeps a run from going wrong at its end: canaries, writers that never rest, the last seconds of what was."""
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from tiny import WORDS
+from typer.testing import CliRunner
+
+from cde_rag import generations, recontextualization
+from cde_rag.canary import Canary
+from cde_rag.cli import app
+from cde_rag.collection import Collection
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.errors import CanaryError, StoreError
+from cde_rag.model import CDEModel
+from cde_rag.recontextualization import recontextualize
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.writing import Progress
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+
+SIZE = 8  # context documents
+
+
+@pytest.fixture(autouse=True)
+def small_chunks() -> Iterator[None]:
+    with mock.patch.object(generations, "ROWS_AT_ONCE", 4):
+        yield
+
+
+@pytest.fixture
+def papers(tmp_path: Path, tiny_model: CDEModel) -> Collection:
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(WORDS, 6)) for _ in range(30)]
+    embedder = ContextualEmbedder.from_corpus(texts, model=tiny_model, context_size=SIZE, seed=0)
+    collection = Collection.create(FaissStore(tmp_path / "papers"), embedder)
+    collection.add(texts, ids=[str(number) for number in range(30)])
+    return collection
+
+
+def move(collection: Collection, seed: int = 1, **more: Any) -> generations.Recontextualization:
+    return recontextualize(collection, seed=seed, context_size=SIZE, **more)
+
+
+def lost_queries(papers: Collection) -> dict[str, list[str]]:
+    """Queries with the best hit of the context that serves, where another context has another one."""
+    new = ContextualEmbedder.from_corpus(
+        [record.text for record in papers.scroll()], model=papers.embedder.model, context_size=SIZE, seed=1
+    )
+    texts = [record.text for record in papers.scroll()]
+    vectors = new.embed_documents(texts)
+    found: dict[str, list[str]] = {}
+    for query in itertools.combinations(WORDS, 2):
+        (hit,) = papers.search(" ".join(query), 1)
+        if int(hit.id) != int(np.argmax(vectors @ new.embed_queries([" ".join(query)])[0])):
+            found[" ".join(query)] = [hit.id]
+    return found
+
+
+def test_a_context_that_loses_what_is_known_does_not_serve(papers: Collection):
+    lost = lost_queries(papers)
+    assert len(lost) > 2
+    before, fingerprint = papers.search("river bank"), papers.embedder.fingerprint
+    with pytest.raises(CanaryError, match=f"{len(lost)} canary queries .* found {len(lost)}, such as"):
+        move(papers, canary=Canary(lost, k=1, may_lose=len(lost) - 1))
+    assert (papers.inspect().fingerprint, papers.search("river bank")) == (fingerprint, before)
+    assert [one.vectors for one in papers.store.generations()] == [30, 30]
+    report = move(papers, canary=Canary(lost, k=1, may_lose=len(lost)))
+    assert (report.generation, report.embedded) == (2, 0)  # what was embedded for the canary is used
+    assert papers.inspect().fingerprint != fingerprint
+
+
+def test_what_is_still_found_is_no_hindrance(papers: Collection):
+    ids = [str(number) for number in range(30)]
+    known = {"river bank": ids, "money": [*ids, "nobody"], "not found before either": ["nobody"]}
+    assert move(papers, canary=Canary(known, k=1)).generation == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [(({},), ValueError), (({"a": []},), ValueError), (({"a": "12"},), TypeError), (({"a": ["1"]}, 0), ValueError),
+     (({"a": ["1"]}, 1, -1), ValueError)],
+)  # fmt: skip
+def test_senseless_canaries_are_refused(wrong: tuple[Any, ...], error: type[Exception]):
+    with pytest.raises(error):
+        Canary(*wrong)
+
+
+def test_the_command_asks_a_canary(papers: Collection, tmp_path: Path):
+    place, file = str(papers.store.folder), tmp_path / "known.jsonl"
+    for content in ("", "{", '{"query": "a"}', '{"query": "a", "ids": []}', "[1]", '{"query": 1, "ids": ["2"]}'):
+        file.write_text(content)
+        found = CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file)])
+        assert found.exit_code == 1
+        assert "known.jsonl" in found.output
+    lost = lost_queries(papers)
+    file.write_text("\n".join(json.dumps({"query": query, "ids": ids}) for query, ids in lost.items()))
+    asked: list[Canary] = []
+    with (
+        mock.patch("cde_rag.cli.contexts.open_collection", return_value=papers),
+        mock.patch.object(recontextualization, "recontextualize", lambda *_, canary, **__: asked.append(canary)),
+        mock.patch("cde_rag.cli.contexts._tell"),
+    ):
+        assert (
+            CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file), "--may-lose", "3"]).exit_code == 0
+        )
+    assert asked == [Canary(lost, k=10, may_lose=3)]
+
+
+def test_a_run_ends_although_more_comes_in_all_the_time(papers: Collection, monkeypatch: pytest.MonkeyPatch):
+    """After every write of the run something new is there, as it is where writers never rest."""
+    numbers, store = itertools.count(), papers.store
+    real = store.add_to_generation
+
+    def followed(*arguments: Any) -> int:
+        taken = real(*arguments)
+        call = next(numbers)
+        assert call < 60, "the run does not end"
+        papers.add([f"river {call}"])
+        return taken
+
+    monkeypatch.setattr(store, "add_to_generation", followed)
+    report = move(papers)
+    assert report.generation == 2
+    assert report.documents == papers.count() == report.embedded > 30
+    assert store.generations()[1].vectors == report.documents
+    assert papers.verify() == []
+
+
+def test_a_run_ends_although_more_comes_in_than_it_can_embed(papers: Collection, monkeypatch: pytest.MonkeyPatch):
+    numbers, store = itertools.count(), papers.store
+    real = store.add_to_generation
+
+    def followed(*arguments: Any) -> int:
+        taken = real(*arguments)
+        call = next(numbers)
+        assert call < 60, "the run does not end"
+        papers.add([f"river {call} {place}" for place in range(6)])
+        return taken
+
+    monkeypatch.setattr(generations, "LAST_ROWS", 2)
+    monkeypatch.setattr(store, "add_to_generation", followed)
+    report = move(papers)
+    assert (report.generation, report.embedded) == (2, papers.count())
+
+
+def test_writers_that_never_rest_lose_nothing(papers: Collection, tiny_model: CDEModel):
+    writer = Collection.open(FaissStore(papers.store.folder), model=tiny_model)
+    done, added = threading.Event(), list[str]()
+
+    def write() -> None:
+        for number in itertools.count():
+            if done.is_set():
+                return
+            writer.add([f"money {number}"], ids=[f"new {number}"])
+            added.append(f"new {number}")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    report = move(papers)
+    done.set()
+    thread.join()
+    assert report.generation == 2
+    assert {record.id for record in papers.scroll()} == {*(str(number) for number in range(30)), *added}
+    assert papers.verify() == []
+    assert all(papers.get([id_]) for id_ in added)
+    assert papers.rollback().generation == 1
+    assert papers.count() == 30 + len(added)
+
+
+def test_older_generations_get_their_last_seconds(papers: Collection, monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    move(papers, seed=1)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    move(papers, seed=2, grace_s=3600.0)
+    assert 3000 < slept[-1] <= 3600
+    assert [one.number for one in papers.store.generations()] == [2, 3]
+
+
+def test_progress_tells_speed_and_time_left(papers: Collection):
+    assert (Progress(30, 100, 2.0, 10).per_second, Progress(30, 100, 2.0, 10).left_s) == (10, 7)
+    assert (Progress(0, 100, 0.0).left_s, Progress(10, None, 1.0).left_s, Progress(5, 9, 1.0, 5).left_s) == (None,) * 3
+
+    def killed(now: Progress) -> None:
+        if now.done >= 12:
+            raise StoreError("killed")
+
+    with pytest.raises(StoreError, match="killed"):
+        move(papers, on_progress=killed)
+    told: list[Progress] = []
+    move(papers, on_progress=told.append)
+    assert {now.before for now in told} == {12}
+    assert [now.done for now in told] == [16, 20, 24, 28, 30]
+    assert told[-1].left_s == 0
