@@ -13,11 +13,19 @@ import pytest
 pytest.register_assert_rewrite("sound")
 
 from disk import Lives, compiled  # noqa: E402
-from lives import small_parts  # noqa: E402
+from lives import KINDS, small_parts  # noqa: E402
 
+QUICK = {"hnsw", "edge"}  # kinds of stores that `make test` tries
 SEED = os.environ.get("CDE_TORTURE")
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
 _told: list[str] = []
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", [kind for kind in KINDS if SEED is not None or kind in QUICK])
+    elif "embedded" in metafunc.fixturenames:
+        metafunc.parametrize("embedded", [kind for kind in KINDS[:-1] if SEED is not None or kind in QUICK])
 
 
 @pytest.fixture(scope="session")

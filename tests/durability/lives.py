@@ -34,7 +34,7 @@ PART = 8  # records that are written together
 WIDTH = 12  # dimensions of each space
 SPACES = 3
 DIM = WIDTH * SPACES
-KINDS = ("flat", "hnsw", "edge")  # the first are kinds of index of a FaissStore
+KINDS = ("flat", "hnsw", "ivf int8", "edge")  # all but the last are kinds of index of a FaissStore
 IDENTITY = ModelIdentity(
     name="stub",
     weights_sha256="a" * 64,
@@ -211,4 +211,5 @@ def small_parts() -> Iterator[None]:
 def store_at(kind: str, folder: Path) -> Store:
     if kind == "edge":
         return QdrantEdgeStore(folder, flat_rows=32)
-    return FaissStore(folder, index=kind)
+    index, _, quantization = kind.partition(" ")
+    return FaissStore(folder, index=index, quantization=quantization or None)

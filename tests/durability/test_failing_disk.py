@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from disk import FAIL, FAIL_HALF, Lives
 from forks import Order
-from lives import KINDS, LIFE, store_at
+from lives import LIFE, store_at
 from sound import answers, check_done, check_finishes, check_sound
 
 from cde_rag.stores.folder import copy_durably
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_step_fails_nothing_is_lost(
     kind: str,
     lives: Lives,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from disk import KILL_AFTER, KILL_BEFORE, KILL_HALF, Lives
 from forks import Order
-from lives import KINDS, LIFE, nothing, store_at
+from lives import LIFE, nothing, store_at
 from qdrant_client import QdrantClient
 from sound import check_done, check_finishes
 from stores.mortal import Killed, Mortal
@@ -21,7 +21,6 @@ from stores.mortal import Killed, Mortal
 from cde_rag.stores.qdrant import QdrantStore
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_any_step_it_is_in_one_generation_and_goes_on(
     kind: str,
     lives: Lives,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from disk import Lives
 from forks import Order
 from lives import LIFE, store_at
@@ -27,9 +26,8 @@ def acknowledged(done: list[Event]) -> tuple[int, int]:
     return ended, int(progress)
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw"])
 def test_a_loss_of_power_leaves_what_was_said_to_be_done(
-    kind: str,
+    embedded: str,
     lives: Lives,
     scratch: Path,
     tmp_path: Path,
@@ -39,13 +37,13 @@ def test_a_loss_of_power_leaves_what_was_said_to_be_done(
 ) -> None:
     states: list[dict[str, Any] | None] = [None]
     for operation in LIFE:
-        assert lives.order(Order(kind, str(scratch / "states" / "papers"), [operation.name])).error is None
-        store = store_at(kind, scratch / "states" / "papers")
+        assert lives.order(Order(embedded, str(scratch / "states" / "papers"), [operation.name])).error is None
+        store = store_at(embedded, scratch / "states" / "papers")
         states.append(check_done(store, len(states)))
         store.close()
     watched = scratch / "watched"
     watched.mkdir()
-    order = Order(kind, str(watched / "papers"), [one.name for one in LIFE], journal=str(tmp_path / "journal"))
+    order = Order(embedded, str(watched / "papers"), [one.name for one in LIFE], journal=str(tmp_path / "journal"))
     assert lives.order(order).error is None
     done = list(events(tmp_path / "journal"))
     steps = [number for number, event in enumerate(done, 1) if event.kind not in "!do"]
@@ -59,11 +57,12 @@ def test_a_loss_of_power_leaves_what_was_said_to_be_done(
         for variant in VARIANTS if times(0, 1) else dice.sample(VARIANTS, 2):
             left = scratch / "left"
             disk.leave(left, variant, dice)
-            store = store_at(kind, left / "papers")
+            store = store_at(embedded, left / "papers")
             try:
                 check_left(store, ended, states, progress, finish=dice.random() < 0.1)
             except BaseException as error:
-                error.add_note(f"{kind}: after event {number} of {len(done)} ({event.kind}), {variant}, seed {seed}")
+                where = f"event {number} of {len(done)} ({event.kind})"
+                error.add_note(f"{embedded}: power lost after {where}, {variant}, seed {seed}")
                 raise
             store.close()
             shutil.rmtree(left)
