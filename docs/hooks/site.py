@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -32,17 +33,22 @@ ELSEWHERE = {
 }
 TAKEN = ("changes.md", "contributing.md", "notice.md", *(page for page in ELSEWHERE.values() if "integrations/" in page))
 PAGES = {page: origin for origin, page in ELSEWHERE.items() if page in TAKEN}  # their text is that file
+FROM_README = re.compile(r"<!-- from README\.md: (.+) -->")
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put decisions and notebooks, whose number grows, into the navigation."""
     decisions = [f"decisions/{path.name}" for path in sorted((ROOT / "docs/decisions").glob("0*.md"))]
+    experiments = [f"experiments/{path.name}" for path in sorted((ROOT / "docs/experiments").glob("*.md"))]
     for section in config.nav or []:
         if "Decisions" in section:
             section["Decisions"] = ["decisions/index.md", *decisions]
         if "Notebooks" in section:
             section["Notebooks"] = [f"notebooks/{name}.md" for name in notebooks.names()]
+        if "Experiments" in section:
+            section["Experiments"] = experiments
+    config.nav = [section for section in config.nav or [] if section.get("Experiments", True)]
     return config
 
 
@@ -50,6 +56,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made."""
     made = {"cli.md": commands.page(), "decisions/index.md": decisions_index(), "guide/filters.md": filters()}
     made |= {page: (ROOT / origin).read_text(encoding="utf-8") for page, origin in PAGES.items()}
+    made["notice.md"] = f"# Notice\n\n```text\n{made['notice.md']}```\n"
     for name in notebooks.names():
         text, images = notebooks.rendered(name)
         made[f"notebooks/{name}.md"] = text
@@ -61,20 +68,40 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Turn links to files of the repository into links to pages."""
+    """Turn links to files of the repository into links to pages, and put in the parts of README that a page names."""
     here = page.file.src_uri
-    folder = posixpath.dirname(PAGES.get(here, f"docs/{here}"))
+    origin = PAGES.get(here, f"docs/{here}".replace("docs/notebooks/", "examples/"))
+    text = linked(markdown, here, posixpath.dirname(origin))
+    return FROM_README.sub(lambda found: linked(readme_section(found.group(1)), here, ""), text)
+
+
+def linked(text: str, here: str, folder: str) -> str:
+    """Text of a folder of the repository, with links that hold on a page.
+
+    Args:
+        text: Markdown.
+        here: The page, as mkdocs calls it.
+        folder: Where the text's links begin.
+    """
 
     def moved(found: re.Match[str]) -> str:
-        text, link = found.groups()
+        words, link = found.groups()
         path, hash_, anchor = link.partition("#")
         if not path or "://" in path or path.startswith("mailto:"):
             return found.group()
         target = posixpath.normpath(posixpath.join(folder, path))
-        place = ELSEWHERE.get(target.rstrip("/"), target.removeprefix("docs/"))
-        return f"[{text}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{hash_}{anchor})"
+        place = ELSEWHERE.get(target, target.removeprefix("docs/"))
+        return f"[{words}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{hash_}{anchor})"
 
-    return LINK.sub(moved, markdown)
+    return LINK.sub(moved, text)
+
+
+def readme_section(title: str) -> str:
+    """What stands in README under a heading, which so is kept in one place."""
+    _, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition(f"\n## {title}\n")
+    if not rest:
+        raise PluginError(f"README.md has no section {title!r}, which a page takes from there.")
+    return rest.partition("\n## ")[0].strip()
 
 
 def decisions_index() -> str:

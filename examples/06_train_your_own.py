@@ -1,0 +1,109 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Train your own
+#
+# You have documents and no questions. Pairs are made of the documents, clustered so that like ones become each other's
+# negatives, and the bundled model is trained on them for ten minutes of a CPU. Parents that were kept apart say whether that
+# helped; where it did not, the answer is "keep your model".
+
+# %%
+import os
+import tempfile
+from pathlib import Path
+
+from cde_rag.reading import RecordReader
+from cde_rag_training.adaptation import AdaptationConfig, adapt
+from cde_rag_training.cluster_report import report_clusters
+from cde_rag_training.corpus_pairs import to_pairs
+from cde_rag_training.material import MaterialConfig, material
+from cde_rag_training.preparation import PrepareConfig, prepare
+from python_reference import SHORT, documents
+
+minutes = float(os.environ.get("CDE_RAG_MINUTES", 10))
+work = Path(tempfile.mkdtemp())
+
+# %% [markdown]
+# ## Documents
+#
+# A folder of text files, as `cde-rag index` and `cde-rag-train adapt` read it: here Python's language reference.
+
+# %%
+(work / "reference").mkdir()
+for topic, text in documents().items():
+    (work / "reference" / f"{topic}.txt").write_text(text, encoding="utf-8")
+reader = RecordReader(str(work / "reference"), max_characters=500)
+print(sum(1 for _ in reader), "passages")
+
+# %% [markdown]
+# ## Pairs
+#
+# A title that no other text has, a heading, the first sentence, or some of the rarer words ask for the rest of a passage.
+
+# %%
+corpus = material(reader, MaterialConfig(), parent_key=reader.fields.parent, queries=None, name="reference")
+print("made:", corpus.pairs.made)
+print("dropped:", corpus.pairs.dropped)
+for one in corpus.pairs.examples[:6]:
+    print(f"  {one.kind:9} {' '.join(one.query.split())[:44]:46} → {' '.join(one.text.split())[:60]}")
+
+# %% [markdown]
+# ## Clusters
+#
+# Pairs that are alike share a cluster, and a batch is drawn from few clusters: that makes it hard. Look before you train:
+# queries in a cluster that mean the same thing are false negatives, which the filter has to take out.
+
+# %%
+from cde_rag import CDEModel
+from cde_rag_training.clusters import ClusterConfig
+from cde_rag_training.surrogate import minilm
+
+tokenizer = CDEModel.from_pretrained("cde-mini").tokenizer
+small = PrepareConfig(max_length=128, surrogate="minilm-96", clusters=ClusterConfig(size=32), coarse_size=256)
+prepared = prepare(
+    to_pairs(corpus.parts.training), tokenizer, work / "prepared", small, surrogate=minilm(max_length=96)
+)
+for level in report_clusters(prepared, examples=3, queries=3):
+    print(f"level {level.level}: {level.pairs} pairs in {level.clusters} clusters of {level.smallest} … {level.largest}")
+    for shown in level.examples:
+        print(f"  {shown.similarity:.2f}  {' | '.join(' '.join(query.split())[:34] for query in shown.queries)}")
+
+# %% [markdown]
+# ## Train, and compare
+#
+# `adapt` does all of it again by itself, as the command does, and compares: what was there, the adapted model and BM25, on
+# queries of parents that nobody trained on.
+
+# %%
+config = AdaptationConfig(minutes=1.0, shares=(1.0,), max_length=32) if SHORT else AdaptationConfig(minutes=minutes)
+done = adapt(corpus, config, work / "my-model")
+print(done)
+
+# %%
+import csv
+
+import matplotlib.pyplot as plt
+
+with (work / "my-model" / "work" / "run" / "log.csv").open(encoding="utf-8") as file:
+    rows = [row for row in csv.DictReader(file) if row["loss"]]
+figure, plot = plt.subplots(figsize=(7, 3))
+plot.plot([float(row["loss"]) for row in rows], color="#1f4e5f")
+plot.set_title("Loss of each update")
+plot.set(xlabel="update", ylabel="loss")
+plt.show()
+
+# %% [markdown]
+# The queries are made of the documents: a gain on them says that the model knows the documents' language better, and not
+# yet that it answers your users' questions better. Fifty real questions, `cde-rag-train adapt … --queries asked.jsonl`, say
+# more ([an example where nothing was won](../docs/training.md)). A better model is used by its folder:
+# `ContextualEmbedder.from_corpus(texts, model="my-model")`, `cde-rag index docs/ docs.faiss --model my-model`.
