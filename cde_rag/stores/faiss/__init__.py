@@ -4,7 +4,7 @@
         collection.sqlite     the truth: records, filter fields, which vector belongs to which record, the manifest
         vectors-1             float32 vectors of generation 1, only ever appended to
         context-1             the bytes of generation 1's Context
-        index-1-…             HNSW snapshot of vectors-1; derived, may be missing
+        index-1-…             snapshot of vectors-1 for approximate search; derived, may be missing
 
 **Atomic.** A call is one SQLite transaction (WAL, synchronous=FULL). What a transaction refers to in other files is
 on the disk before it is committed; what was never committed is cut off or swept later. Its write lock is the writers'
@@ -16,10 +16,20 @@ of them, and SQLite's own structure. A snapshot that is damaged is not used. One
 damaged write-ahead log, which exists only while a process has the store open or after a kill, ends for SQLite where
 the damage is.
 
-**Search.** Exact, in float64, up to `FLAT_ROWS` vectors, for filters that keep so few or less than half, and for k
-above a tenth of what is kept. Beyond that HNSW finds candidates, which are scored exactly together with all vectors
-that came after the snapshot. When these are more than a tenth, the `add` or `activate` that made it so extends the
-snapshot, which takes a minute for 100 000 vectors.
+**Search.** Scores are always exact, in float64; an index only says which vectors are scored, together with all that
+came after it. `FaissStore(path, index=…, quantization=…)` makes a store, which keeps the choice; `reindex` changes it.
+
+    auto          flat up to `FLAT_ROWS` vectors, hnsw beyond
+    flat          all vectors, or their codes
+    hnsw          a graph (FAISS's HNSW)
+    ivf           the nearest fifth of the cells that the vectors were put into (FAISS's IVF)
+    quantization  what is looked at in place of vectors: `int8`, `binary` (FAISS's RaBitQ), `prefix-<dims>`, or None
+
+Where a filter keeps half of the records or less, they are all looked at, by their codes if there are, wherever they
+lie. Exact are searches among up to 10 times k records, for `auto` without codes among up to `FLAT_ROWS`, and under
+filters that keep up to 10 000. When more than a tenth of the vectors came after the index, the call that made it so
+extends it, and fits cells and codes anew when there are twice as many as they were fitted to. The file is mapped into
+memory. docs/faiss.md says what each finds and costs.
 
 **Deleted** records leave SQLite at once; their vectors leave the vector file when they outnumber the others, or by
 `compact`.
