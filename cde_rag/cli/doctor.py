@@ -12,6 +12,7 @@ from cde_rag.cli.output import JsonOption, print_fields, print_json
 from cde_rag.errors import CDEError
 
 EXTRAS = {  # of pyproject.toml
+    "docs": ("gguf", "ipykernel", "jupytext", "matplotlib", "mkdocs-material", "mkdocstrings-python", "nbclient"),
     "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
     "files": ("pyarrow", "semantic-text-splitter"),

@@ -1,6 +1,6 @@
 """Notebooks: Jupytext sources in examples/, executed by `make docs`, as pages.
 
-python docs/hooks/notebooks.py NAME…    executes them into build/notebooks; without names all
+python docs/hooks/notebooks.py NAME…    executes them into build/notebooks; without names those that changed
 """
 
 import re
@@ -33,11 +33,17 @@ def execute(name: str) -> Any:
     return client.execute()
 
 
+def is_fresh(name: str) -> bool:
+    """Whether a notebook was executed since it changed."""
+    executed = EXECUTED / f"{name}.ipynb"
+    return executed.exists() and executed.stat().st_mtime >= (SOURCES / f"{name}.py").stat().st_mtime
+
+
 def rendered(name: str) -> tuple[str, dict[str, bytes]]:
     """A notebook as Markdown with its images; without outputs where it was not executed since it changed."""
-    source, executed = SOURCES / f"{name}.py", EXECUTED / f"{name}.ipynb"
-    fresh = executed.exists() and executed.stat().st_mtime >= source.stat().st_mtime
-    notebook: Any = nbformat.read(executed, as_version=4) if fresh else jupytext.read(source)
+    source = SOURCES / f"{name}.py"
+    fresh = is_fresh(name)
+    notebook: Any = nbformat.read(EXECUTED / f"{name}.ipynb", as_version=4) if fresh else jupytext.read(source)
     parts: list[str] = []
     images: dict[str, bytes] = {}
     for cell in notebook.cells:
@@ -80,7 +86,7 @@ def _alternative(source: str) -> str:
 def main(chosen: list[str]) -> None:
     """Execute notebooks and keep them with their outputs."""
     EXECUTED.mkdir(parents=True, exist_ok=True)
-    for name in chosen or names():
+    for name in chosen or [name for name in names() if not is_fresh(name)]:
         started = time.monotonic()
         nbformat.write(execute(name), EXECUTED / f"{name}.ipynb")
         print(f"{name}: {time.monotonic() - started:.0f} s")
