@@ -126,6 +126,14 @@ def test_knows_what_came_and_went_since(store: FaissStore, index: str, quantizat
     assert store.verify() == []
 
 
+def test_a_deletion_that_moves_the_vectors_renews_it(store: FaissStore) -> None:
+    store.reindex(index="hnsw", quantization="int8")
+    store.delete([row.record.id for row in rows_of(ROWS)[: ROWS * 3 // 4]])
+    state = manifest(store)["generations"][0]
+    assert state["rows"] == state["index"]["rows"] == ROWS // 4
+    assert recall(store, rows_of(ROWS)[ROWS * 3 // 4 :], clustered(ROWS)[ROWS * 3 // 4 :]) >= 0.95
+
+
 @pytest.mark.parametrize(("index", "quantization"), [("hnsw", None), ("ivf", "int8")])
 def test_is_extended_and_at_last_fitted_again(scratch: Path, index: str, quantization: str | None) -> None:
     store = FaissStore(scratch / "papers.faiss", index=index, quantization=quantization)

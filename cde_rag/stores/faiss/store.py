@@ -111,6 +111,7 @@ class FaissStore(TextSearch, Indexed):
                         writer.bury(position, state.number)
                     writer.records.remove(position)
                     deleted += 1
+        self._extend_index()
         return deleted
 
     def get(self, ids: Sequence[str]) -> list[Row]:
@@ -228,6 +229,10 @@ class FaissStore(TextSearch, Indexed):
     def folder(self) -> Path:
         """Where it is."""
         return self._folder
+
+    def at(self, folder: Path) -> "FaissStore":
+        """A FaissStore in another folder."""
+        return FaissStore(folder)
 
     def copy_to(self, folder: Path) -> "FaissStore":
         """Copy one state of the store to a new folder, while others read and write; raises as `copy_store`."""
