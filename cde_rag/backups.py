@@ -4,6 +4,7 @@
         backup.json           what it is, and the sha256 of every other file
         collection/           a copy of the store's folder, all generations, as it was at one instant (FAISS);
         collection.parquet    of other stores an export of the active generation, each record as it was at one instant
+        tenants/<key>/        the same of each tenant's, one after the other, where the folder holds theirs
 
 The folder gets its name when all of it is on the disk: a kill before that leaves none.
 """
@@ -11,9 +12,9 @@ The folder gets its name when all of it is on the disk: a kill before that leave
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -23,8 +24,10 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.parquet import export_collection, import_collection
 from cde_rag.stores.base import Store
 from cde_rag.stores.folder import copy_durably, file_sha256, fsync_folder, write_durably
+from cde_rag.stores.tenants import FOLDER, FolderTenants
+from cde_rag.tenancy import check_is_of, is_common
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _MANIFEST: Final = "backup.json"
 _COPY: Final = "collection"
 _EXPORT: Final = "collection.parquet"
@@ -32,12 +35,21 @@ _EXPORT: Final = "collection.parquet"
 
 @runtime_checkable
 class Folder(Protocol):
-    """A store that is a folder, and can be copied while others write to it."""
+    """A store that is a folder; those of tenants lie in it."""
 
     @property
     def folder(self) -> Path:
         """Where it is."""
         ...
+
+    def at(self, folder: Path) -> Store:
+        """A store of the same kind in another folder."""
+        ...
+
+
+@runtime_checkable
+class CopiedFolder(Folder, Protocol):
+    """One that can be copied while others write to it."""
 
     def copy_to(self, folder: Path) -> Store:
         """Make a copy of one state of the store, durably, in a new folder.
@@ -53,11 +65,12 @@ class Backup:
     """What a backup holds.
 
     Attributes:
-        documents: Records in it.
-        fingerprint: Of the active generation.
+        documents: Records in it, of all tenants.
+        fingerprint: Of the active generation; of the Context in common, where there are tenants.
         created: UTC, ISO 8601.
         library_version: Of cde-rag.
         files: The sha256 of each file, by its path in the backup.
+        settings: What the collection was made with, such as the tenant's name; empty in backups of format 1.
     """
 
     documents: int
@@ -65,12 +78,14 @@ class Backup:
     created: str
     library_version: str
     files: dict[str, str]
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def back_up(store: Store, folder: str | Path) -> Backup:
     """Copy a collection into a new folder, and read the copy once to see that it is whole.
 
-    Others may read and write meanwhile. (A folder of Qdrant Edge is open in one process; that one makes the backup.)
+    Others may read and write meanwhile. Of a folder with a collection for each tenant all are copied. (A folder of
+    Qdrant Edge is open in one process; that one makes the backup.)
 
     Args:
         store: Holds a collection.
@@ -82,44 +97,94 @@ def back_up(store: Store, folder: str | Path) -> Backup:
         StoreFormatError: The collection is damaged.
     """
     with _made(Path(folder)) as new:
-        if isinstance(store, Folder):
-            copy = store.copy_to(new / _COPY)
-            for damage in copy.verify():
-                raise StoreFormatError(f"{damage.where}: {damage.found} No backup was made. Restore an older one.")
-            documents, fingerprint = copy.count(), copy.manifest().fingerprint
-            copy.close()
-        else:
-            exported = export_collection(store, new / _EXPORT)
-            documents, fingerprint = exported.documents, exported.fingerprint
+        documents, fingerprint = _copied(store, new)
+        for key, tenant in _tenants(store):
+            (new / FOLDER / key).mkdir(parents=True)
+            documents += _copied(tenant, new / FOLDER / key)[0]
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        backup = Backup(documents, fingerprint, created, __version__, _files(new))
+        settings = dict(store.manifest().settings)
+        backup = Backup(documents, fingerprint, created, __version__, _files(new), settings)
         write_durably(new / _MANIFEST, json.dumps({"format": FORMAT, **asdict(backup)}, indent=2).encode())
     return backup
 
 
-def restore(folder: str | Path, store: Store) -> Backup:
+def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> Backup:
     """Make a collection of what `back_up` wrote, where there is none; every byte is compared with its checksum first.
 
     Args:
         folder: Of the backup; stays as it is.
-        store: Without a collection. A FaissStore for what was one; a store of any kind for what was not.
+        store: Without a collection. A FaissStore for what was one; a store of any kind for what was not, but a folder
+            for what had tenants.
+        tenant: Whose collection it has to be, where the store is to be a tenant's.
 
     Raises:
         StoreError: There is a collection already, the place cannot be written, or the store is of another kind.
         StoreFormatError: The backup is damaged, of a newer format, or none.
+        TenantError: It is another's collection.
     """
     folder = Path(folder)
     backup = _read(folder)
+    if tenant is not None:
+        check_is_of(backup.settings, tenant)
+        if isinstance(store, Folder):
+            store.folder.parent.mkdir(exist_ok=True)  # there were no tenants yet
     if store.exists():
         raise StoreError("Expected a store without a collection, found one with. Restore into a new one.")
-    if (folder / _EXPORT).exists():
+    if (folder / _EXPORT).exists() and not (folder / FOLDER).exists():
         import_collection(folder / _EXPORT, store)
     elif isinstance(store, Folder):
-        with _made(store.folder, copied=lambda new: copy_durably(folder / _COPY, new)):
+        with _made(store.folder, copied=lambda new: _put_back(folder, store, new)):
             pass
     else:
-        raise StoreError(f"{folder}: a backup of a FaissStore; restore it as one, then export and import that.")
+        raise StoreError(f"{folder}: a backup of a folder; restore it as one, then export and import what is in it.")
     return backup
+
+
+def _copied(store: Store, folder: Path) -> tuple[int, str]:
+    """Put what a backup holds of one collection into a folder; returns its documents and fingerprint."""
+    if not isinstance(store, CopiedFolder):
+        exported = export_collection(store, folder / _EXPORT)
+        return exported.documents, exported.fingerprint
+    copy = store.copy_to(folder / _COPY)
+    for damage in copy.verify():
+        raise StoreFormatError(f"{damage.where}: {damage.found} No backup was made. Restore an older one.")
+    told = copy.count(), copy.manifest().fingerprint
+    copy.close()
+    return told
+
+
+def _tenants(store: Store) -> Iterator[tuple[str, Store]]:
+    """The stores of tenants in that which they have in common, by key; none in any other."""
+    if isinstance(store, Folder) and is_common(store.manifest().settings):
+        stores = FolderTenants(store.folder, store.at)
+        for key in stores.listed():
+            with closing(stores.of(key)) as tenant:
+                yield key, tenant
+
+
+def _put_back(folder: Path, store: Folder, new: Path) -> None:
+    """Make what `folder` holds a copy of, collections of tenants too, in a new folder.
+
+    Raises:
+        StoreError: It is of a store of another kind.
+    """
+    stores = FolderTenants(new, store.at)
+    with closing(stores.common()) as common:
+        _put_back_one(folder, common, new)
+    keys = (folder / FOLDER).iterdir() if (folder / FOLDER).exists() else ()
+    for path in keys:
+        with closing(stores.of(path.name)) as tenant:
+            (new / FOLDER).mkdir(exist_ok=True)
+            _put_back_one(path, tenant, new / FOLDER / path.name)
+
+
+def _put_back_one(folder: Path, store: Store, new: Path) -> None:
+    if (folder / _EXPORT).exists():
+        import_collection(folder / _EXPORT, store)
+    elif isinstance(store, CopiedFolder):
+        copy_durably(folder / _COPY, new)
+    else:
+        raise StoreError(f"{folder}: a backup of a FaissStore; restore it as one, then export and import that.")
 
 
 def _read(folder: Path) -> Backup:

@@ -38,6 +38,29 @@ def place_key(name: str) -> str:
     return hashlib.sha256(check_name(name).encode()).hexdigest()[:_HEX]
 
 
+def is_common(settings: Mapping[str, Any]) -> bool:
+    """Whether a store with these settings is the one that tenants have in common."""
+    return "tenant_key" in settings and "tenant" not in settings
+
+
+def check_is_of(settings: Mapping[str, Any], name: str) -> None:
+    """Refuse what is to be a tenant's collection and is another's, or nobody's.
+
+    Args:
+        settings: Of a store, an export or a backup.
+        name: Of the tenant.
+
+    Raises:
+        TenantError: It is not the tenant's.
+    """
+    found = settings.get("tenant")
+    if found != check_name(name):
+        whose = "one without tenants" if found is None else f"that of {found!r:.80}"
+        raise TenantError(
+            f"Expected the collection of the tenant {name!r:.80}, found {whose}. Add its records instead."
+        )
+
+
 def check_names_a_tenant(settings: Mapping[str, Any]) -> None:
     """Refuse the store that tenants have in common, which is nobody's.
 
@@ -47,7 +70,7 @@ def check_names_a_tenant(settings: Mapping[str, Any]) -> None:
     Raises:
         TenantError: It is that.
     """
-    if "tenant_key" in settings and "tenant" not in settings:
+    if is_common(settings):
         raise TenantError(
             "Expected one tenant to be named, found a store that holds a collection for each: "
             'Tenants.open(…).tenant("name"), or --tenant NAME.'

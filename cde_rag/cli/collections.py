@@ -171,14 +171,8 @@ def existing(path: Path, tenant: str | None = None) -> "Store":
         StoreError: There is none.
         TenantError: A tenant is named where there are none, or none is where there are.
     """
-    store = store_at(path)
-    if not store.exists():
-        if path.is_dir() and any(path.iterdir()):
-            raise StoreError(
-                f"{path}: expected a collection, found a folder with other files. Name the collection's own."
-            )
-        raise StoreError(f"{path}: expected a collection, found none. Make one with: cde-rag index SOURCE {path}")
-    from cde_rag.tenancy import check_names_a_tenant, place_key
+    store = whole(path)
+    from cde_rag.tenancy import check_is_of, check_names_a_tenant, place_key
 
     if tenant is None:
         with contextlib.suppress(StoreFormatError):  # what is damaged can still be verified
@@ -188,7 +182,40 @@ def existing(path: Path, tenant: str | None = None) -> "Store":
     if not of_tenant.exists():
         hint = "Make it with: cde-rag index SOURCE COLLECTION --tenant NAME"
         raise TenantError(f"{path}: expected the tenant {tenant!r:.80}, found none of this name. {hint}")
+    with contextlib.suppress(StoreFormatError):
+        check_is_of(of_tenant.manifest().settings, tenant)
     return of_tenant
+
+
+def whole(path: Path) -> "Store":
+    """The store at a path, be it one that tenants have in common.
+
+    Raises:
+        StoreError: There is none.
+    """
+    store = store_at(path)
+    if not store.exists():
+        if path.is_dir() and any(path.iterdir()):
+            raise StoreError(
+                f"{path}: expected a collection, found a folder with other files. Name the collection's own."
+            )
+        raise StoreError(f"{path}: expected a collection, found none. Make one with: cde-rag index SOURCE {path}")
+    return store
+
+
+def new_store(path: Path, tenant: str | None) -> "Store":
+    """The store at a path, or for it; a tenant's, where one is named.
+
+    Raises:
+        StoreError: There is nothing for tenants at the path.
+        TenantError: There is a collection without tenants.
+    """
+    from cde_rag.tenancy import place_key
+
+    if tenant is None:
+        return store_at(path)
+    whole(path)
+    return tenant_stores(path).of(place_key(tenant))
 
 
 def tenant_stores(path: Path) -> "FolderTenants":

@@ -13,6 +13,7 @@ from cde_rag.parquet.columns import EXTRA, ROWS, Batch, Export, footer, schema_o
 from cde_rag.parquet.seals import seal
 from cde_rag.stores.base import Row, Store
 from cde_rag.stores.folder import fsync_folder
+from cde_rag.tenancy import check_is_of
 from cde_rag.writing import Progress
 
 
@@ -71,7 +72,11 @@ def export_collection(
 
 
 def import_collection(
-    path: str | Path, store: Store, *, on_progress: Callable[[Progress], None] | None = None
+    path: str | Path,
+    store: Store,
+    *,
+    tenant: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Transfer:
     """Make a collection of what `export_collection` wrote, in a store where there is none; nothing is embedded.
 
@@ -81,6 +86,7 @@ def import_collection(
     Args:
         path: Of the file.
         store: Where there is no collection yet.
+        tenant: Whose collection it has to be, where the store is to be a tenant's.
         on_progress: Called after each row group.
 
     Raises:
@@ -88,8 +94,11 @@ def import_collection(
         MissingExtraError: pyarrow is not installed.
         StoreError: There is a collection in the store already, or it cannot be written.
         StoreFormatError: The file is truncated, changed, of a newer format, or no export.
+        TenantError: It is another's collection.
     """
     file = Export.open(Path(path))
+    if tenant is not None:
+        check_is_of(file.settings, tenant)
     for _ in file.batches():  # all of it is right before the first is written
         pass
     space = hashlib.sha256(UNFINISHED_IMPORT + file.integrity).hexdigest()  # nobody's, until the last step

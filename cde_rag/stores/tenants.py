@@ -10,7 +10,7 @@ from cde_rag.errors import StoreError
 from cde_rag.stores.base import Store
 
 KEY: Final = re.compile("[0-9a-f]{32}")  # stands for a tenant's name
-_FOLDER: Final = "tenants"
+FOLDER: Final = "tenants"  # in the one in common
 
 
 @runtime_checkable
@@ -56,17 +56,17 @@ class FolderTenants:
 
     def of(self, key: str) -> Store:
         """See `TenantStores.of`."""
-        return self._kind(self.path / _FOLDER / key)
+        return self._kind(self.path / FOLDER / key)
 
     def listed(self) -> list[str]:
         """See `TenantStores.listed`."""
-        folder = self.path / _FOLDER
+        folder = self.path / FOLDER
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         return sorted(name for name in names if KEY.fullmatch(name) and self.of(name).exists())
 
     def remove(self, key: str) -> None:
         """See `TenantStores.remove`. It is renamed first, so that a kill leaves no half of a store."""
-        folder = self.path / _FOLDER / key
+        folder = self.path / FOLDER / key
         gone = folder.with_name(f"{key}.removed")
         try:
             shutil.rmtree(gone, ignore_errors=True)  # of a call that was killed

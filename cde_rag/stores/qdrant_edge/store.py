@@ -146,6 +146,22 @@ class QdrantEdgeStore(PointStore):
             damage = [] if self._place.is_open else list(broken_seals(shard, self._place.sealed))
             return damage or list(self._damage(manifest, shard.name))
 
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
+    def at(self, folder: Path) -> "QdrantEdgeStore":
+        """A QdrantEdgeStore in another folder, made as this one would be."""
+        made = self._indexing
+        return QdrantEdgeStore(
+            folder,
+            exact=self._exact,
+            flat_rows=made.flat_rows,
+            quantization=made.quantization,
+            hnsw=made.hnsw,
+        )
+
     def close(self) -> None:
         """See `Store.close`."""
         self._leave()
