@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cde_rag.errors import ContextMismatchError
+from cde_rag.errors import ContextMismatchError, StoreFormatError
 from cde_rag.stores.base import Generation, StoreManifest
 from cde_rag.stores.checks import numbered
+from cde_rag.stores.faiss.folder import DERIVED
 from cde_rag.stores.faiss.indexing import Indexing
 
 
@@ -153,7 +154,11 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> "Manifest":
-        """Back from what `to_json` wrote; `data` was compared with its checksum before."""
+        """Back from what `to_json` wrote; `data` was compared with its checksum before.
+
+        Raises:
+            StoreFormatError: It names a file elsewhere, as one that somebody else wrote may do.
+        """
         fields = json.loads(data)
         generations = [
             state | {"index": state["index"] and IndexFile(**state["index"])} for state in fields["generations"]
@@ -161,4 +166,9 @@ class Manifest:
         fields["generations"] = tuple(GenerationState(**state) for state in generations)
         if fields.get("indexing") is not None:
             fields["indexing"] = Indexing(**fields["indexing"])
-        return cls(**fields)
+        manifest = cls(**fields)
+        if foreign := [name for name in manifest.files() if not DERIVED.fullmatch(name)]:
+            raise StoreFormatError(
+                f"A manifest: expected names of a store's files, found {foreign[0]!r:.80}. Do not use it."
+            )
+        return manifest
