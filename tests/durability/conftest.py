@@ -22,7 +22,8 @@ _told: list[str] = []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kind" in metafunc.fixturenames:
+    given = [name for mark in metafunc.definition.iter_markers("parametrize") for name in mark.args[:1]]
+    if "kind" in metafunc.fixturenames and "kind" not in given:
         metafunc.parametrize("kind", [kind for kind in KINDS if SEED is not None or kind in QUICK])
     elif "embedded" in metafunc.fixturenames:
         metafunc.parametrize("embedded", [kind for kind in KINDS[:-1] if SEED is not None or kind in QUICK])

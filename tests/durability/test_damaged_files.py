@@ -83,6 +83,7 @@ def ever_held(life: Sequence[Operation]) -> list[Record]:
     return [one for operation in life for one in operation.puts]
 
 
+@pytest.mark.parametrize("kind", ["ivf int8", "edge"])
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "as a kill leaves it"])
 def test_damage_is_found_or_harmless(
     kind: str,
@@ -118,8 +119,11 @@ def test_damage_is_found_or_harmless(
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size and is_read(path)]
     ours = [path for path in files if path.parent == folder]
     theirs = [path for path in files if path.parent != folder]
-    each = times(100 // len(ours), 1000)
-    for path in [*(path for path in ours for _ in range(each)), *(dice.choice(theirs) for _ in range(each) if theirs)]:
+    if theirs:  # each place takes a second
+        chosen = [dice.choice(some) for some in (ours, theirs) for _ in range(times(6, 500))]
+    else:
+        chosen = [path for path in ours for _ in range(times(100 // len(ours), 1000))]
+    for path in chosen:
         copy_durably(folder, scratch / "harmed")
         how = harm(scratch / "harmed" / path.relative_to(folder), dice)
         try:

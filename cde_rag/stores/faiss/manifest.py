@@ -168,7 +168,6 @@ class Manifest:
             fields["indexing"] = Indexing(**fields["indexing"])
         manifest = cls(**fields)
         if foreign := [name for name in manifest.files() if not DERIVED.fullmatch(name)]:
-            raise StoreFormatError(
-                f"A manifest: expected names of a store's files, found {foreign[0]!r:.80}. Do not use it."
-            )
+            hint = "Do not use what others changed."
+            raise StoreFormatError(f"A manifest: expected names of files of a store, found {foreign[0]!r:.80}. {hint}")
         return manifest

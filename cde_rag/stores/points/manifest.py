@@ -146,13 +146,9 @@ class Manifest:
         content = {name: value for name, value in stored.items() if name != "checksum"}
         if _checksum(content) != stored.get("checksum"):
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
+        if not all(type(state["number"]) is int for state in content["generations"]):  # it becomes a file's name
+            raise StoreFormatError(f"{where}: expected numbers of generations, found others. Restore a copy.")
         generations = tuple(GenerationState(**state) for state in content["generations"])
-        if strange := [
-            state.number for state in generations if type(state.number) is not int
-        ]:  # it becomes a file's name
-            raise StoreFormatError(
-                f"{where}: expected generations with numbers, found {strange[0]!r:.80}. Do not use it."
-            )
         plain = {name: content[name] for name in ("dim", "settings", "active", "last")}
         more = {name: content[name] for name in ("adopted", "prefix") if name in content}
         return cls(**plain, generations=generations, leftover=tuple(content["leftover"]), **more)
