@@ -126,6 +126,14 @@ def test_knows_what_came_and_went_since(store: FaissStore, index: str, quantizat
     assert store.verify() == []
 
 
+def test_too_few_candidates_are_not_the_end(store: FaissStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, matrix, search = rows_of(ROWS), clustered(ROWS), Index.search
+    store.reindex(index="hnsw")
+    monkeypatch.setattr(Index, "search", lambda *asked, **named: [found[:9] for found in search(*asked, **named)])
+    assert recall(store, rows, matrix) == 1
+    assert recall(store, rows, matrix, {"tenth": {"lt": 7}}) == 1
+
+
 def test_a_deletion_that_moves_the_vectors_renews_it(store: FaissStore) -> None:
     store.reindex(index="hnsw", quantization="int8")
     store.delete([row.record.id for row in rows_of(ROWS)[: ROWS * 3 // 4]])
