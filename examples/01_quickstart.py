@@ -1,15 +1,3 @@
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # Quickstart
 #
@@ -58,9 +46,9 @@ print(f"a sample of {context.size} documents, fingerprint {context.fingerprint[:
 # %% [markdown]
 # ## Keep it, and search
 #
-# A collection is an embedder and a store that hold one space together. With a `parent_key` each passage is embedded given
-# its siblings too, the other passages of its topic. A few have more than the 256 tokens that the model reads: `add` counts
-# them, and warns.
+# A collection is an embedder and a store that hold one space together. With a `parent_key` each passage is embedded
+# given its siblings too, the other passages of its topic. A few have more than the 256 tokens that the model reads:
+# `add` counts them, and warns.
 
 # %%
 import tempfile
@@ -93,7 +81,8 @@ assert reference.embedder.fingerprint == context.fingerprint
 # ## The same texts in two corpora
 #
 # The same model reads the same texts in this context and in another one: `Context.generic`, of the 512 documents about
-# everything and nothing that come with cde-rag. Both contexts are compared to the *null context*, which knows no corpus.
+# everything and nothing that come with cde-rag. Both contexts are compared to the *null context*, which knows no
+# corpus.
 
 # %%
 model = embedder.model
@@ -109,9 +98,7 @@ for name in ("this corpus", "generic texts"):
     moved = 1 - (asked[name] * asked["null"]).sum(1)
     kept = [
         len(set(np.argsort(-before)[:10]) & set(np.argsort(-after)[:10])) / 10
-        for before, after in zip(
-            asked["null"] @ documents["null"].T, asked[name] @ documents[name].T, strict=True
-        )
+        for before, after in zip(asked["null"] @ documents["null"].T, asked[name] @ documents[name].T, strict=True)
     ]
     print(f"{name:14}  a query moves by {moved.mean():.3f} (1 − cosine); of its ten best hits {np.mean(kept):.0%} stay")
 

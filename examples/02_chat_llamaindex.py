@@ -1,20 +1,9 @@
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # A chatbot with LlamaIndex
 #
-# It answers questions about Python from Python's own language reference, cites what it read, remembers what was said, and
-# runs here: embeddings from cde-rag, a small language model from a package. How good the retrieval is, is measured.
+# It answers questions about Python from Python's own language reference, cites what it read, remembers what was said,
+# and runs here: embeddings from cde-rag, a small language model from a package. How good the retrieval is, is
+# measured.
 
 # %% [markdown]
 # ## Documents
@@ -51,8 +40,12 @@ for hit in retriever.retrieve("put a literal brace into a format string"):
 # %% [markdown]
 # ## The language model
 #
-# SmolLM2 with 135 million parameters, by `local_model.py` beside this notebook. To take another one, replace the last
-# line of the cell by one of the lines in the comment; nothing else changes.
+# SmolLM2 with 135 million parameters, by `local_model.py` beside this notebook. To take another one, replace `llm =
+# SmolLM()` below by one of these lines; nothing else changes.
+#
+# * `from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")`
+# * `from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")`
+# * `from llama_index.llms.anthropic import Anthropic; llm = Anthropic("claude-sonnet-4-5")`
 
 # %%
 from typing import Any
@@ -71,7 +64,9 @@ class SmolLM(CustomLLM):
     @property
     def metadata(self) -> LLMMetadata:
         """What fits in."""
-        return LLMMetadata(context_window=2048, num_output=local.max_new_tokens, is_chat_model=True, model_name="SmolLM2")
+        return LLMMetadata(
+            context_window=2048, num_output=local.max_new_tokens, is_chat_model=True, model_name="SmolLM2"
+        )
 
     def chat(self, messages: Any, **_: Any) -> ChatResponse:
         """Answer a conversation."""
@@ -87,9 +82,6 @@ class SmolLM(CustomLLM):
         yield self.complete(prompt, formatted)
 
 
-# from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")
-# from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")
-# from llama_index.llms.anthropic import Anthropic; llm = Anthropic("claude-sonnet-4-5")
 llm = SmolLM()
 
 # %% [markdown]
@@ -138,6 +130,7 @@ systems: dict[str, Search] = {"contextual": contextual, "plain": plain(texts), "
 print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]
-# One question is 0.02, and with so few a difference below 0.15 may be chance. On this corpus the embedders are far ahead of
-# BM25, since users do not use the reference's words, and the context wins little or nothing over a plain embedder; where it
-# does win is in [the model's tables](../docs/models/cde-mini-0.md). `cde-rag evaluate` asks your own questions.
+# One question is 0.02, and with so few a difference below 0.15 may be chance. On this corpus the embedders are far
+# ahead of BM25, since users do not use the reference's words, and the context wins little or nothing over a plain
+# embedder; where it does win is in [the model's tables](../docs/models/cde-mini-0.md). `cde-rag evaluate` asks your
+# own questions.

@@ -1,15 +1,3 @@
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # A chatbot with LangChain
 #
@@ -19,7 +7,8 @@
 # %% [markdown]
 # ## Documents and store
 #
-# `metadata["source"]` says which longer document a passage is of. `CDEVectorStore` embeds each given its siblings there.
+# `metadata["source"]` says which longer document a passage is of. `CDEVectorStore` embeds each given its siblings
+# there.
 
 # %%
 import tempfile
@@ -46,8 +35,12 @@ print(f"{len(read)} topics, {len(passages)} passages")
 # %% [markdown]
 # ## The language model
 #
-# SmolLM2 with 135 million parameters as a chat model of LangChain. To take another one, replace the last line of the cell
-# by one of the lines in the comment.
+# SmolLM2 with 135 million parameters as a chat model of LangChain. To take another one, replace `llm = SmolLM()` below
+# by one of these lines; nothing else changes.
+#
+# * `from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")`
+# * `from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")`
+# * `from langchain_anthropic import ChatAnthropic; llm = ChatAnthropic(model="claude-sonnet-4-5")`
 
 # %%
 from typing import Any
@@ -74,9 +67,6 @@ class SmolLM(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage(local.chat(said)))])
 
 
-# from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")
-# from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")
-# from langchain_anthropic import ChatAnthropic; llm = ChatAnthropic(model="claude-sonnet-4-5")
 llm = SmolLM()
 
 # %% [markdown]
@@ -105,9 +95,9 @@ prompt = ChatPromptTemplate.from_messages(
 answering = (
     RunnablePassthrough.assign(passages=lambda given: numbered(given["found"])) | prompt | llm | StrOutputParser()
 )
-chain = RunnablePassthrough.assign(found=lambda given: retriever.invoke(given["question"])) | RunnablePassthrough.assign(
-    answer=answering
-)
+chain = RunnablePassthrough.assign(
+    found=lambda given: retriever.invoke(given["question"])
+) | RunnablePassthrough.assign(answer=answering)
 
 history: list[BaseMessage] = []
 for question in ["Which method removes a file ending from a name?", "And how do I cut a string at the last dot?"]:
@@ -133,8 +123,8 @@ print(store.similarity_search("cut a string at the last dot", k=1)[0].metadata)
 # %% [markdown]
 # ## How good is the retrieval?
 #
-# 44 questions in users' words, each with a phrase that only a passage with the answer has. The same passages, searched by
-# this store, by all-MiniLM-L6-v2, from which the bundled model started, and by BM25.
+# 44 questions in users' words, each with a phrase that only a passage with the answer has. The same passages, searched
+# by this store, by all-MiniLM-L6-v2, from which the bundled model started, and by BM25.
 
 # %%
 texts = [passage.page_content for passage in passages]
@@ -149,5 +139,5 @@ systems: dict[str, Search] = {"contextual": contextual, "plain": plain(texts), "
 print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]
-# One question is 0.02, and with so few a difference below 0.15 may be chance: on this corpus the embedders are far ahead of
-# BM25, and the context wins little or nothing over a plain embedder.
+# One question is 0.02, and with so few a difference below 0.15 may be chance: on this corpus the embedders are far
+# ahead of BM25, and the context wins little or nothing over a plain embedder.

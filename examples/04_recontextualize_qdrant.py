@@ -1,24 +1,12 @@
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # Re-contextualize a collection that Qdrant has already
 #
-# An application keeps plain vectors of all-MiniLM-L6-v2 in Qdrant, as LangChain writes them. Without taking anything from
-# it, and while its users ask, the same points get contextual vectors beside the plain ones; then NDCG@10 says whether that
-# was worth it, and everything is taken back.
+# An application keeps plain vectors of all-MiniLM-L6-v2 in Qdrant, as LangChain writes them. Without taking anything
+# from it, and while its users ask, the same points get contextual vectors beside the plain ones; then NDCG@10 says
+# whether that was worth it, and everything is taken back.
 #
-# What is used here (`Application`, `Traffic`, the table) is in `examples/recontextualize_existing_qdrant.py`, which does the
-# same from the command line, also against a server.
+# What is used here (`Application`, `Traffic`, the table) is in `examples/recontextualize_existing_qdrant.py`, which
+# does the same from the command line, also against a server.
 
 # %%
 import warnings
@@ -44,14 +32,16 @@ asked = questions()
 records = corpus(60 if SHORT else 600, asked)
 client = QdrantClient(":memory:")  # or url=…
 application = Application(client, records)
-before = scores([application.search(vector) for vector in application.model([one.text for one in asked]).tolist()], asked)
+before = scores(
+    [application.search(vector) for vector in application.model([one.text for one in asked]).tolist()], asked
+)
 print(f"{len(records)} points; NDCG@10 {before.mean():.3f}")
 
 # %% [markdown]
 # ## Adopt it under live queries
 #
-# `adopt` reads the payloads, samples a context from them, and writes a second, named vector to each point. `Traffic` asks
-# the application all the time and compares each answer to the one from before.
+# `adopt` reads the payloads, samples a context from them, and writes a second, named vector to each point. `Traffic`
+# asks the application all the time and compares each answer to the one from before.
 
 # %%
 traffic = Traffic(application, asked)
@@ -86,8 +76,8 @@ bm25 = scores(found, asked)
 print(*table(before, {"BM25": bm25, "contextual": contextual, "another context": another}), sep="\n")
 
 # %% [markdown]
-# With twenty questions an interval is wide. On this corpus, short descriptions that stand well alone, the development model
-# cde-mini-0 has nothing to add to MiniLM and may lose; on sections of longer documentation it wins
+# Here it was not. These are short descriptions that stand well alone; the development model cde-mini-0 loses a little
+# to MiniLM on them, with the interval below zero, and wins on sections of longer documentation
 # ([tables](../docs/models/cde-mini-0.md)). That is why the collection can be given back:
 
 # %%

@@ -1,20 +1,9 @@
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # Drift: when does a collection need a new context?
 #
-# A context is a sample of the corpus as it was. `Collection.drift()` estimates what NDCG@10 would gain by a new one, without
-# judgments and without a change. Mostly the answer is "nothing"; this notebook shows one collection through three states.
+# A context is a sample of the corpus as it was. `Collection.drift()` estimates what NDCG@10 would gain by a new one,
+# without judgments and without a change. Mostly the answer is "nothing"; this notebook shows one collection through
+# three states.
 
 # %%
 import tempfile
@@ -66,7 +55,8 @@ tell(reference)
 # %% [markdown]
 # ## The repair
 #
-# `recontextualize` samples a context from the collection's own documents and moves all of them to it, while it is searched.
+# `recontextualize` samples a context from the collection's own documents and moves all of them to it, while it is
+# searched.
 
 # %%
 moved = recontextualize(reference, context_size=sizes["context_size"])
@@ -86,8 +76,8 @@ reference.delete(where={"topic": {"in": strings}})
 tell(reference)
 
 # %% [markdown]
-# The figure: first-stage vectors of the sample that the context was made of, and of the sample that a new one would be made
-# of. They may lie far apart where a new context wins little; the estimate beside them is what decides.
+# The figure: first-stage vectors of the sample that the context was made of, and of the sample that a new one would be
+# made of. They may lie far apart where a new context wins little; the estimate beside them is what decides.
 
 # %%
 from IPython.display import Image, display
@@ -99,8 +89,8 @@ display(Image(folder / "drift.png"))
 # %% [markdown]
 # ## The decision
 #
-# `drift().pays()` is true where the whole interval is above zero and the estimate at least 0.01. In a cron job `cde-rag drift`
-# says so by its exit code, 3. How far the estimate can be trusted, and where it is of little use, is
+# `drift().pays()` is true where the whole interval is above zero and the estimate at least 0.01. In a cron job
+# `cde-rag drift` says so by its exit code, 3. How far the estimate can be trusted, and where it is of little use, is
 # [measured](../docs/drift.md): it never called for a context that judged queries did not like, and it misses some.
 
 # %%

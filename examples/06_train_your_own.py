@@ -1,21 +1,9 @@
-# ---
-# jupyter:
-#   jupytext:
-#     text_representation:
-#       extension: .py
-#       format_name: percent
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-
 # %% [markdown]
 # # Train your own
 #
 # You have documents and no questions. Pairs are made of the documents, clustered so that like ones become each other's
-# negatives, and the bundled model is trained on them for ten minutes of a CPU. Parents that were kept apart say whether that
-# helped; where it did not, the answer is "keep your model".
+# negatives, and the bundled model is trained on them for ten minutes of a CPU. Parents that were kept apart say
+# whether that helped; where it did not, the answer is "keep your model".
 
 # %%
 import os
@@ -48,7 +36,8 @@ print(sum(1 for _ in reader), "passages")
 # %% [markdown]
 # ## Pairs
 #
-# A title that no other text has, a heading, the first sentence, or some of the rarer words ask for the rest of a passage.
+# A title that no other text has, a heading, the first sentence, or some of the rarer words ask for the rest of a
+# passage.
 
 # %%
 corpus = material(reader, MaterialConfig(), parent_key=reader.fields.parent, queries=None, name="reference")
@@ -60,8 +49,8 @@ for one in corpus.pairs.examples[:6]:
 # %% [markdown]
 # ## Clusters
 #
-# Pairs that are alike share a cluster, and a batch is drawn from few clusters: that makes it hard. Look before you train:
-# queries in a cluster that mean the same thing are false negatives, which the filter has to take out.
+# Pairs that are alike share a cluster, and a batch is drawn from few clusters: that makes it hard. Look before you
+# train: queries in a cluster that mean the same thing are false negatives, which the filter has to take out.
 
 # %%
 from cde_rag import CDEModel
@@ -74,15 +63,16 @@ prepared = prepare(
     to_pairs(corpus.parts.training), tokenizer, work / "prepared", small, surrogate=minilm(max_length=96)
 )
 for level in report_clusters(prepared, examples=3, queries=3):
-    print(f"level {level.level}: {level.pairs} pairs in {level.clusters} clusters of {level.smallest} … {level.largest}")
+    sizes = f"{level.smallest} … {level.largest}"
+    print(f"level {level.level}: {level.pairs} pairs in {level.clusters} clusters of {sizes}")
     for shown in level.examples:
         print(f"  {shown.similarity:.2f}  {' | '.join(' '.join(query.split())[:34] for query in shown.queries)}")
 
 # %% [markdown]
 # ## Train, and compare
 #
-# `adapt` does all of it again by itself, as the command does, and compares: what was there, the adapted model and BM25, on
-# queries of parents that nobody trained on.
+# `adapt` does all of it again by itself, as the command does, and compares: what was there, the adapted model and
+# BM25, on queries of parents that nobody trained on.
 
 # %%
 config = AdaptationConfig(minutes=1.0, shares=(1.0,), max_length=32) if SHORT else AdaptationConfig(minutes=minutes)
@@ -103,7 +93,7 @@ plot.set(xlabel="update", ylabel="loss")
 plt.show()
 
 # %% [markdown]
-# The queries are made of the documents: a gain on them says that the model knows the documents' language better, and not
-# yet that it answers your users' questions better. Fifty real questions, `cde-rag-train adapt … --queries asked.jsonl`, say
-# more ([an example where nothing was won](../docs/training.md)). A better model is used by its folder:
-# `ContextualEmbedder.from_corpus(texts, model="my-model")`, `cde-rag index docs/ docs.faiss --model my-model`.
+# The queries are made of the documents: a gain on them says that the model knows the documents' language better, and
+# not yet that it answers your users' questions better. Fifty real questions, `cde-rag-train adapt … --queries
+# asked.jsonl`, say more ([an example where nothing was won](../docs/training.md)). A better model is used by its
+# folder: `ContextualEmbedder.from_corpus(texts, model="my-model")`, `cde-rag index docs/ docs.faiss --model my-model`.

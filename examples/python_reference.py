@@ -1,7 +1,7 @@
 """What the chat notebooks talk about: Python's language reference, which comes with every Python as `help()`'s topics.
 
-The questions in questions.jsonl were written for these notebooks before any system was asked. A passage answers one if it
-holds the question's phrase, whatever its quotes and line breaks.
+The questions in questions.jsonl were written for these notebooks before any system was asked. A passage answers one if
+it holds the question's phrase, whatever its quotes and line breaks.
 
 Where the environment has CDE_RAG_SHORT, the notebooks do little of everything: so do tests see that they run.
 """
@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
-from pydoc_data.topics import topics
 
 from cde_rag.evaluation.baselines import MiniLM
 from cde_rag.evaluation.bm25 import BM25

@@ -10,9 +10,9 @@ from cde_rag_training.cli import app as training
 
 HEAD = """# Command line
 
-Data goes to stdout, progress to stderr; `--json` on every reading command. Exit codes: 0 done, 1 an error in one sentence,
-2 wrong usage, 3 a measurement says "do it" (`drift`) or "keep what you have" (`adapt`), 130 stopped by Ctrl-C. What follows
-is made from the commands when this page is built.
+Data goes to stdout, progress to stderr; `--json` on every reading command. Exit codes: 0 done, 1 an error in one
+sentence, 2 wrong usage, 3 a measurement says "do it" (`drift`) or "keep what you have" (`adapt`), 130 stopped by
+Ctrl-C. What follows is made from the commands when this page is built.
 """
 
 
@@ -42,7 +42,7 @@ def _usage(command: click.Command, context: click.Context) -> list[str]:
 
 
 def _paragraphs(text: str) -> str:
-    """What click prints as it stands (behind a line of \\b) as a block, the rest as prose."""
+    r"""What click prints as it stands (behind a line of \b) as a block, the rest as prose."""
     parts: list[str] = []
     for part in text.split("\n\n"):
         if part.startswith("\b"):

@@ -52,9 +52,8 @@ def rendered(name: str) -> tuple[str, dict[str, bytes]]:
         elif cell.cell_type == "code":
             parts.append(f"```python\n{cell.source}\n```")
             parts += _outputs(cell, name, images)
-    origin = f"`examples/{name}.py`, a notebook as Jupytext writes it"
-    note = f"*{origin}; the outputs are those of its last run.*" if fresh else f"*{origin}; `make docs` adds its outputs.*"
-    parts.insert(1, note)
+    outputs = "the outputs are those of its last run" if fresh else "`make docs` adds its outputs"
+    parts.insert(1, f"*`examples/{name}.py`, a notebook as Jupytext writes it; {outputs}.*")
     return "\n\n".join(parts) + "\n", images
 
 

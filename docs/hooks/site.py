@@ -31,8 +31,8 @@ ELSEWHERE = {
     "cde_rag/stores/filters.py": "guide/filters.md",
     "docs/decisions": "decisions/index.md",
 }
-TAKEN = ("changes.md", "contributing.md", "notice.md", *(page for page in ELSEWHERE.values() if "integrations/" in page))
-PAGES = {page: origin for origin, page in ELSEWHERE.items() if page in TAKEN}  # their text is that file
+OURS = ("index.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
+PAGES = {page: origin for origin, page in ELSEWHERE.items() if page not in OURS}  # their text is that file
 FROM_README = re.compile(r"<!-- from README\.md: (.+) -->")
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 

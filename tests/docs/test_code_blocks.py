@@ -1,0 +1,98 @@
+"""Code on the pages runs, in its order, in a folder with Markdown files; commands on all of them exist."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from plain_model import write_transformer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from cde_rag.cli import app
+from cde_rag_training.cli import app as training
+
+from pages import ROOT, Block, blocks, commands, pages  # isort: skip
+
+DOCS = ROOT / "docs"
+ELSEWHERE = {  # pages whose code other tests run
+    DOCS / "interop.md": "tests/interop/test_documentation.py",
+    DOCS / "training.md": "tests/training",
+}
+RUN = [path for path in sorted(DOCS.rglob("*.md")) if "decisions" not in path.parts and path not in ELSEWHERE]
+PROGRAMS = {"cde-rag": app, "cde-rag-train": training}
+ANSWERS = (0, 3)  # exit codes: done; a measurement says what to do
+
+
+def run_blocks(page: Path) -> list[Block]:
+    """Python everywhere, and in the guide, which tells a story, commands too."""
+    languages = ("python", "console") if page.parent.name == "guide" else ("python",)
+    return [block for block in blocks(page) if block.language in languages and not block.not_run]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A reader's folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    for page in ("recontextualize.md", "tenants.md"):
+        shutil.copy(DOCS / "guide" / page, tmp_path / "docs")
+    write_transformer(tmp_path / "plain", dim=384)
+    return tmp_path
+
+
+def texts() -> list[str]:
+    kinds = ("how to parse a date", "how to sort a list", "how to read a file", "why a dictionary has an order")
+    return [f"Note {number}: {kinds[number % len(kinds)]}, case {number // len(kinds)}." for number in range(80)]
+
+
+def run_console(text: str) -> None:
+    for line in commands(text):
+        program, *arguments = shlex.split(line)
+        if program in PROGRAMS:
+            done = CliRunner().invoke(PROGRAMS[program], arguments)
+            assert done.exit_code in ANSWERS, f"{line}\n{done.output}"
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize(
+    "page", [page for page in RUN if run_blocks(page)], ids=lambda page: page.relative_to(DOCS).as_posix()
+)
+def test_the_code_of_a_page_runs(page: Path, place: Path) -> None:
+    names: dict[str, Any] = {"texts": texts()}
+    for block in run_blocks(page):
+        if block.language == "console":
+            run_console(block.text)
+        else:
+            code = block.text.replace("sentence-transformers/all-MiniLM-L6-v2", "plain")
+            exec(compile(code, str(page), "exec"), names)
+
+
+def test_what_is_not_run_says_why() -> None:
+    reasons = [block.not_run for page in pages() for block in blocks(page) if block.not_run]
+    assert reasons
+    assert all(len(reason) > len("not run: ") + 5 for reason in reasons)
+
+
+def subcommand(program: str, arguments: list[str]) -> tuple[click.Command, list[str]]:
+    command: Any = get_command(PROGRAMS[program])
+    while arguments and (inner := getattr(command, "commands", {}).get(arguments[0])):
+        command, arguments = inner, arguments[1:]
+    return command, arguments
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
+    lines = [line for block in blocks(page) if block.language == "console" for line in commands(block.text)]
+    for part in [part for line in lines for part in re.split(r"\s*(?:;|&&|\|)\s+", line)]:
+        words = shlex.split(part)
+        if words and words[0] in PROGRAMS:
+            command, arguments = subcommand(words[0], words[1:])
+            assert not hasattr(command, "commands"), f"no such command: {part}"
+            context = click.Context(command)
+            command.make_parser(context).parse_args(list(arguments))  # NoSuchOption where there is none
+            missing = [one for one in command.params if one.required and isinstance(one, click.Argument)]
+            assert len(arguments) >= len(missing), part

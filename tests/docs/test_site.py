@@ -1,0 +1,58 @@
+"""The site builds with warnings as errors, and holds what it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import cde_rag
+from cde_rag.cli import app
+from cde_rag_training.cli import app as training
+
+from pages import ROOT  # isort: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("mkdocstrings_handlers.python", reason="the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_all_that_is_public_is_in_the_reference(site: Path) -> None:
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (site / "reference").glob("*.html"))
+    documented = {name.rsplit(".", 1)[-1] for name in re.findall(r'id="(cde_rag\.[\w.]+)"', pages)}
+    assert set(cde_rag.__all__) - documented == set(), "name them on a page of docs/reference"
+
+
+def test_every_command_has_its_section(site: Path) -> None:
+    page = (site / "cli.html").read_text(encoding="utf-8")
+    sections = set(re.findall(r'<h[23] id="([\w-]+)"', page))
+    for name, program in (("cde-rag", app), ("cde-rag-train", training)):
+        assert {f"{name}-{one}" for one in getattr(get_command(program), "commands", {})} <= sections
+    assert "--parent-key" in page
+
+
+def test_pictures_of_the_pages_are_there(site: Path) -> None:
+    shown = [
+        (page, source)
+        for page in site.rglob("*.html")
+        for source in re.findall(r'<img[^>]* src="([^":]+)"', page.read_text(encoding="utf-8"))
+    ]
+    assert len(shown) >= 5
+    assert [(page, source) for page, source in shown if not (page.parent / source).exists()] == []
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    pages = [page.read_text(encoding="utf-8") for page in site.rglob("*.html")]
+    fetching = re.compile(r'<(?:script|img|link rel="stylesheet")[^>]*"(https?:[^"]+)"')
+    assert [url for page in pages for url in fetching.findall(page)] == []
