@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs mutations train-tiny lint clean
+.PHONY: help setup demo test docs mutations torture train-tiny lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: lint ## lint, then run all tests
 
 mutations: $(READY) ## take the integrations' guards out one by one; a test has to miss each (some minutes)
 	@$(BIN)/python -m pytest -m mutations
+
+torture: $(READY) ## kill stores, cut their power, fill their disks, flip their bits, thousands of times; SEED=1 draws others
+	@CDE_TORTURE=$(or $(SEED),0) $(BIN)/python -m pytest tests/durability
 
 train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
 	@$(BIN)/python benchmarks/train_tiny.py
