@@ -34,7 +34,7 @@ PART = 8  # records that are written together
 WIDTH = 12  # dimensions of each space
 SPACES = 3
 DIM = WIDTH * SPACES
-KINDS = ("flat", "hnsw", "ivf int8", "edge")  # all but the last are kinds of index of a FaissStore
+KINDS = ("hnsw", "ivf int8", "edge")  # all but the last are kinds of index of a FaissStore; flat ones have less
 IDENTITY = ModelIdentity(
     name="stub",
     weights_sha256="a" * 64,
@@ -202,7 +202,7 @@ def small_parts() -> Iterator[None]:
     with (
         mock.patch.multiple(intake, CHUNK=PART, LONGEST_CHUNK=PART),
         mock.patch.multiple(writing, LONGEST_CHUNK=PART),
-        mock.patch.multiple(runs, ROWS_AT_ONCE=2 * PART),
+        mock.patch.multiple(runs, ROWS_AT_ONCE=2 * PART, LAST_ROWS=PART),
         mock.patch.multiple(faiss_store, _DEAD=PART),
     ):
         yield

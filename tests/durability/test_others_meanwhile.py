@@ -112,7 +112,7 @@ def test_changes_meanwhile_are_there_after_activation_and_after_rollback(
             if not writer:
                 writer.append(Other("write", kind, scratch / "papers", records, round_))
             steps += 1
-            share = min(1.0, steps / 5)
+            share = min(1.0, steps * 40 / records)
             while writer[0].is_alive and not (writer[0].told and int(writer[0].told[-1]) >= share * (records - 4)):
                 time.sleep(0.005)
 
