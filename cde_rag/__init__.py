@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from cde_rag.embedder import ContextualEmbedder
     from cde_rag.evaluation import evaluate
     from cde_rag.generations import Recontextualization
+    from cde_rag.grouping import Group, ParentHit
     from cde_rag.inspection import Inspection
     from cde_rag.model import CDEModel
     from cde_rag.plain_embedder import PlainEmbedder
     from cde_rag.recontextualization import recontextualize
+    from cde_rag.searcher import Searcher
     from cde_rag.stores.base import Damage, Hit, Record
     from cde_rag.tenants import Tenants
     from cde_rag.writing import AddReport, Progress
@@ -65,16 +67,19 @@ __all__ = [
     "Damage",
     "Drift",
     "FilterError",
+    "Group",
     "Hit",
     "Inspection",
     "MissingExtraError",
     "ModelError",
+    "ParentHit",
     "PartialContextWarning",
     "PlainEmbedder",
     "Progress",
     "Recontextualization",
     "Record",
     "ResumeError",
+    "Searcher",
     "SmallContextWarning",
     "StoreError",
     "StoreFormatError",
@@ -94,12 +99,15 @@ _HOMES = {
     "ContextualEmbedder": "cde_rag.embedder",
     "Damage": "cde_rag.stores.base",
     "Drift": "cde_rag.drift",
+    "Group": "cde_rag.grouping",
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.inspection",
+    "ParentHit": "cde_rag.grouping",
     "PlainEmbedder": "cde_rag.plain_embedder",
     "Progress": "cde_rag.writing",
     "Recontextualization": "cde_rag.generations",
     "Record": "cde_rag.stores.base",
+    "Searcher": "cde_rag.searcher",
     "Tenants": "cde_rag.tenants",
     "evaluate": "cde_rag.evaluation",
     "recontextualize": "cde_rag.recontextualization",

@@ -1,5 +1,6 @@
 """A collection: an embedder and a store that hold one vector space together."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,7 @@ class Collection(Searchable):
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self._settings = store.manifest().settings
         check_names_a_tenant(self._settings)
-        super().__init__(store, ActiveEmbedder(store, embedder))
-        self.parent_key: str | None = self._settings["parent_key"]
+        super().__init__(store, ActiveEmbedder(store, embedder), self._settings["parent_key"])
         self._writer = Writer(store, self._active, self.parent_key)
 
     @property
@@ -146,6 +146,26 @@ class Collection(Searchable):
         total = len(records) if isinstance(records, Sized) else None
         return self._writer.add(stamped(records, self._settings), total, on_progress)
 
+    async def aadd(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[str] | None = None,
+        titles: Iterable[str] | None = None,
+        metadata: Iterable[Mapping[str, Any]] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """See `add`; the texts are read, and progress is told, in the thread. Cancelled, it goes on there."""
+        return await asyncio.to_thread(
+            self.add, texts, ids=ids, titles=titles, metadata=metadata, on_progress=on_progress
+        )
+
+    async def aadd_records(
+        self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
+    ) -> AddReport:
+        """See `add_records`, and `aadd`."""
+        return await asyncio.to_thread(self.add_records, records, on_progress=on_progress)
+
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
         """The vectors of the given ids, unit norm.
 
@@ -176,6 +196,14 @@ class Collection(Searchable):
         if ids is not None:
             reject_str(ids, call="delete", what="ids")
         return self._writer.delete(ids, where)
+
+    async def aget(self, ids: Sequence[str]) -> list[Record]:
+        """See `get`."""
+        return await asyncio.to_thread(self.get, ids)
+
+    async def adelete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
+        """See `delete`."""
+        return await asyncio.to_thread(self.delete, ids, where=where)
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         """How many records match the filter; all without one."""

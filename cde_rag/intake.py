@@ -48,10 +48,20 @@ def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
     Raises:
         ValueError: Filters cannot name it, or the model reads no siblings.
     """
-    if parent_key is not None and ("." in parent_key or parent_key in ("", "and", "or", "not")):
-        raise ValueError(f"parent_key has to be a key without dots, and not and, or, not; found {parent_key!r}")
+    if parent_key is not None:
+        check_key(parent_key, "parent_key")
     if parent_key is not None and not siblings:
         raise ValueError(f"This model reads no siblings, found parent_key={parent_key!r}. Leave it out.")
+
+
+def check_key(key: str, name: str) -> None:
+    """Refuse what cannot be a top-level key of metadata in a filter; `name` is for the message.
+
+    Raises:
+        ValueError: It has dots, or is empty or one of and, or, not.
+    """
+    if "." in key or key in ("", "and", "or", "not"):
+        raise ValueError(f"{name} has to be a key without dots, and not and, or, not; found {key!r}")
 
 
 def from_columns(

@@ -1,8 +1,8 @@
 """The searches of a collection."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, cast
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float32
@@ -10,57 +10,76 @@ from jaxtyping import Float32
 from cde_rag.diversity import marginal_relevance
 from cde_rag.embedding import Embedder
 from cde_rag.following import ActiveEmbedder
-from cde_rag.observability import Attributes, operation, short
+from cde_rag.rankers import Fused, Vectors, Words
+from cde_rag.searcher import Searcher
 from cde_rag.stores.base import Hit, Store
-from cde_rag.texts import check_positive, reject_str
+from cde_rag.texts import check_positive
+
+CANDIDATES: Final = 100  # hits by vectors, and by words, that a hybrid ranking is made of
 
 
-class Searchable:
+class Searchable(Searcher):
     """A store and the embedder of its active space, as far as they are searched. Thread-safe.
 
     Args:
         store: Holds a collection.
         active: Its embedder.
+        parent_key: As in `Collection.create`.
     """
 
-    def __init__(self, store: Store, active: ActiveEmbedder) -> None:
-        self.store = store
-        self._active = active
+    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
+        super().__init__(store, active, parent_key, Vectors(store, active))
 
-    def search(self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None) -> list[Hit]:
-        """The `k` best hits for one query; see `search_batch`."""
-        if not isinstance(cast(object, query), str):
-            raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-        return self.search_batch([query], k, where=where)[0]
+    def hybrid(self, *, candidates: int = CANDIDATES) -> Searcher:
+        """The same searches, ranked by vectors and by words together: the sum of both reciprocal ranks.
 
-    def search_batch(
-        self, queries: Sequence[str], k: int = 10, *, where: Mapping[str, Any] | None = None
-    ) -> list[list[Hit]]:
-        """The best hits for each query.
+        Words find names, codes and rare terms that vectors miss, and need no model.
 
         Args:
-            queries: Texts that are not blank.
-            k: At most so many hits for each; there are fewer where fewer records match.
-            where: A filter over the metadata; see `cde_rag.stores.filters`.
+            candidates: Hits of either ranking that count; there are no others.
 
         Raises:
-            ContextMismatchError: The collection was moved to another model, which is not here under its name.
-            CorpusError: A query is blank or no valid Unicode.
-            FilterError: A filter outside the grammar.
-            ValueError: `k` is below 1.
+            ValueError: `candidates` is below 1.
+
+        Source: Cormack, Clarke & Büttcher (2009), with their constant of 60 ranks.
         """
-        reject_str(queries, call="search_batch", what="queries")
-        check_positive(k, "k")
-        if not queries:
-            return []
-        with self._told(len(queries), k, where) as note:
-            found = self._active.use(
-                lambda embedder: self.store.search(
-                    embedder.embed_queries(queries), k, fingerprint=embedder.fingerprint, where=where
-                )
-            )
-            note({"hits": sum(map(len, found))})
-            return found
+        check_positive(candidates, "candidates")
+        both = (self._ranker, Words(self.store))
+        return Searcher(self.store, self._active, self.parent_key, Fused(both, candidates))
+
+    def lexical(self) -> Searcher:
+        """The same searches, ranked by words alone: BM25. What shares no word with a query is not found."""
+        return Searcher(self.store, self._active, self.parent_key, Words(self.store))
+
+    def search_hybrid(
+        self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None, offset: int = 0
+    ) -> list[Hit]:
+        """The `k` best hits by vectors and words together: `hybrid().search(…)`, with its errors.
+
+        Args:
+            query: As in `search`, like `where` and `offset`.
+            k: At most so many hits.
+            where: A filter over the metadata.
+            offset: Hits that are passed over.
+
+        Raises:
+            StoreError: The collection was made without words; `index_texts` adds them.
+        """
+        return self.hybrid(candidates=max(CANDIDATES, k)).search(query, k, where=where, offset=offset)
+
+    async def asearch_hybrid(
+        self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None, offset: int = 0
+    ) -> list[Hit]:
+        """See `search_hybrid`."""
+        return await asyncio.to_thread(self.search_hybrid, query, k, where=where, offset=offset)
+
+    def index_texts(self) -> None:
+        """Make anew what words are searched in, of all records and without embedding; for collections made without.
+
+        Raises:
+            StoreError: This store cannot have it here.
+        """
+        self.store.index_texts()
 
     def search_vectors(
         self,
@@ -124,11 +143,3 @@ class Searchable:
             found = self._active.use(search)
             note({"hits": len(found)})
             return found
-
-    def _told(
-        self, queries: int, k: int, where: Mapping[str, Any] | None
-    ) -> AbstractContextManager[Callable[[Attributes], None]]:
-        space = short(self._active.last.fingerprint)
-        return operation(
-            "cde_rag.search", {"fingerprint": space, "queries": queries, "k": k, "filtered": where is not None}
-        )

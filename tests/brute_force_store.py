@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from word_scores import best, faiss_scores
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.base import Completion, Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.filters import matches
+from cde_rag.stores.manifests import Generation, StoreManifest
 
 
 @dataclass
@@ -88,6 +90,21 @@ class BruteForceStore:
         self._same_space(fingerprint)
         entries = self._matching(where)
         return [self._best(entries, query, k) for query in queries]
+
+    def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
+        found = [entry.row for entry in self._matching(None)]
+        hits: list[list[Hit]] = []
+        for query in queries:
+            scores = faiss_scores([row.record for row in found], query)
+            kept = [
+                score if where is None or matches(where, row.record.metadata) else 0.0
+                for row, score in zip(found, scores, strict=True)
+            ]
+            hits.append([found[position].hit(kept[position]) for position in best(kept, k)])
+        return hits
+
+    def index_texts(self) -> None:
+        pass
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> np.ndarray:
         self._same_space(fingerprint)

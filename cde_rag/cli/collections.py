@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from cde_rag.cli.output import JsonOption, hits_json, print_fields, print_hits, print_json, printable
+from cde_rag.cli.output import (
+    JsonOption,
+    groups_json,
+    hits_json,
+    print_fields,
+    print_groups,
+    print_hits,
+    print_json,
+    printable,
+)
 from cde_rag.errors import ModelError, StoreError, StoreFormatError, TenantError
 
 if TYPE_CHECKING:
@@ -49,6 +58,16 @@ def search(
     where: Annotated[
         dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
     ] = None,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Rank by the query's words (BM25), too, which finds names and rare terms.")
+    ] = False,
+    group_by: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Show the best hits of each value of this metadata field.")
+    ] = None,
+    score_threshold: Annotated[
+        float | None, typer.Option(help="Show only hits with this score or a higher one.", show_default=False)
+    ] = None,
+    offset: Annotated[int, typer.Option(min=0, help="Pass over so many hits (groups), to see the next page.")] = 0,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
@@ -63,18 +82,26 @@ def search(
       cde-rag search papers.faiss "late interaction" -k 3
       cde-rag search papers.faiss "late interaction" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
+      cde-rag search docs.faiss "ERR_CONN_RESET" --hybrid --group-by source
     """
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
+    from cde_rag.searchable import CANDIDATES
+
     with open_collection(existing(collection, tenant), model) as opened:
-        hits = opened.search(query, k, where=where)
-        counts = None if hits else (opened.count(where), opened.count())
+        searcher = opened.hybrid(candidates=max(CANDIDATES, k)) if hybrid else opened
+        asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
+        groups = [] if group_by is None else searcher.search_groups(query, k, group_by=group_by, **asked)
+        hits = searcher.search(query, k, **asked) if group_by is None else []
+        counts = None if hits or groups else (opened.count(where), opened.count())
     if as_json:
-        print_json(hits_json(hits))
+        print_json(hits_json(hits) if group_by is None else groups_json(groups))
     elif counts is None:
         print_hits(hits)
+        print_groups(groups)
     else:
-        typer.echo(f"No hits: {counts[0]:,} of {counts[1]:,} documents match the filter.", err=True)
+        there = ", none beyond the offset with such a score" if counts[0] else ""
+        typer.echo(f"No hits: {counts[0]:,} of {counts[1]:,} documents match the filter{there}.", err=True)
 
 
 def inspect(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 import typer
 
 if TYPE_CHECKING:
+    from cde_rag.grouping import Group
     from cde_rag.stores.base import Hit
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
@@ -42,6 +43,18 @@ def print_json(value: object) -> None:
 def hits_json(hits: "Sequence[Hit]") -> dict[str, Any]:
     """The shape of every answer: `{"hits": [{"id", "score", "title", "text", "metadata"}]}`."""
     return {"hits": [asdict(hit) for hit in hits]}
+
+
+def groups_json(groups: "Sequence[Group]") -> dict[str, Any]:
+    """The shape of grouped answers: `{"groups": [{"value", "hits": […]}]}`, hits as in `hits_json`."""
+    return {"groups": [asdict(group) for group in groups]}
+
+
+def print_groups(groups: "Sequence[Group]") -> None:
+    """The value of each group, and its hits."""
+    for group in groups:
+        typer.echo(one_line(str(group.value), shutil.get_terminal_size().columns))
+        print_hits(group.hits)
 
 
 def print_hits(hits: "Sequence[Hit]") -> None:

@@ -1,13 +1,13 @@
 """From scores to rankings, and from several rankings to one."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from cde_rag.fusion import reciprocal_ranks
+
 DEPTH = 100  # documents of a ranking; what the deepest metric looks at
-FUSION_CONSTANT = 60  # ranks; Cormack et al. (2009)
 _QUERIES_AT_ONCE = 128  # rows of one score matrix
 
 Ranking = list[str]  # ids of documents, best first
@@ -67,10 +67,7 @@ def fuse(rankings: Sequence[Ranking], *, depth: int = DEPTH) -> Ranking:
         >>> fuse([["a", "b"], ["b", "c"]])
         ['b', 'a', 'c']
     """
-    sums: defaultdict[str, float] = defaultdict(float)
-    for ranking in rankings:
-        for place, document in enumerate(ranking, start=1):
-            sums[document] += 1 / (FUSION_CONSTANT + place)
+    sums = reciprocal_ranks(rankings)
     return sorted(sums, key=lambda document: (-sums[document], document))[:depth]
 
 

@@ -14,8 +14,9 @@ from jaxtyping import Float32
 from cde_rag.context import Context
 from cde_rag.errors import require
 from cde_rag.parquet.seals import BLANK, checked_integrity, unreadable
-from cde_rag.stores.base import Record, Row, StoreManifest
+from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.stores.manifests import StoreManifest
 
 EXTRA: Final = "files"
 ROWS: Final = 4096  # of a row group, which is what is held in memory

@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.stores.manifests import Generation, StoreManifest
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -61,40 +63,6 @@ class Hit:
     title: str
     text: str
     metadata: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One complete set of vectors of a collection under one fingerprint.
-
-    Attributes:
-        number: 1, 2, 3 … in order of creation; never used twice.
-        fingerprint: Names the vector space.
-        active: Whether searches and additions use it.
-        vectors: How many records have a vector in it.
-    """
-
-    number: int
-    fingerprint: str
-    active: bool
-    vectors: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoreManifest:
-    """What a store knows of itself.
-
-    Attributes:
-        dim: Length of a vector.
-        fingerprint: Of the active generation.
-        generation: Number of the active generation.
-        settings: What the collection wrote at creation (JSON object).
-    """
-
-    dim: int
-    fingerprint: str
-    generation: int
-    settings: Mapping[str, Any]
 
 
 # Digests and vectors for the rows that it is given; see `Store.activate`.
@@ -212,6 +180,27 @@ class Store(Protocol):
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
             ValueError: `k` is below 1, or `queries` are not float32 of norm 1.
+        """
+        ...
+
+    def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
+        """For each query up to k records that match and share a word with it, best first by BM25.
+
+        Words are those of `cde_rag.stores.words`, of title and text; each store documents its BM25. Equal scores come
+        in order of insertion. A filter changes no score. Independent of generations.
+
+        Raises:
+            FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
+            StoreError: The store was made without words; `index_texts` adds them.
+            ValueError: `k` is below 1.
+        """
+        ...
+
+    def index_texts(self) -> None:
+        """Make what `search_text` looks at anew, of all records; others wait, or see it when it is whole.
+
+        Raises:
+            StoreError: This store cannot have it here.
         """
         ...
 

@@ -108,6 +108,29 @@ def test_search_prints_what_the_collection_finds(run, collection: Path, model_fo
     ]
 
 
+def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection: Path, model_folder: Path):
+    def hits(*options: object) -> list[tuple[str, float]]:
+        found = json.loads(run("search", collection, "river", "--json", *options).stdout)["hits"]
+        return [(hit["id"], pytest.approx(hit["score"], abs=1e-6)) for hit in found]
+
+    with Collection.open(FaissStore(collection), model=model_folder) as opened:
+        every = [(hit.id, hit.score) for hit in opened.search("river", 20)]
+        both = [(hit.id, hit.score) for hit in opened.search_hybrid("river", 5, offset=1)]
+        groups = opened.hybrid().search_groups("river", 2, group_by="year", offset=1)
+    assert every[2:6] == hits("-k", 4, "--offset", 2)
+    assert every[:3] == hits("-k", 20, "--score-threshold", every[2][1] - 1e-6)
+    assert both == hits("--hybrid", "-k", 5, "--offset", 1)
+    asked = ("search", collection, "river", "--hybrid", "--group-by", "year", "-k", 2, "--offset", 1)
+    found = json.loads(run(*asked, "--json").stdout)["groups"]
+    assert [(one["value"], [hit["id"] for hit in one["hits"]]) for one in found] == [
+        (group.value, [hit.id for hit in group.hits]) for group in groups
+    ]
+    shown = run(*asked).stdout.splitlines()
+    assert [line for line in shown if not line.startswith(" ")] == [str(group.value) for group in groups]
+    told = run("search", collection, "river", "--score-threshold", 2).stderr
+    assert told == "No hits: 20 of 20 documents match the filter, none beyond the offset with such a score.\n"
+
+
 def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()
@@ -224,6 +247,7 @@ def test_progress_goes_to_stderr_when_asked(run, records: Path, tmp_path: Path):
         (["search", "papers.faiss", " "], 2, "QUERY"),
         (["search", "papers.faiss", "river", "-k", "0"], 2, "-k"),
         (["search", "papers.faiss", "river", "--where", "{"], 2, "not JSON"),
+        (["search", "papers.faiss", "river", "--offset", "-1"], 2, "--offset"),
         (["search", "papers.faiss", "river", "--where", "[]"], 2, "expected a JSON object"),
         (["search", "papers.faiss", "river", "--where", '{"year": {"near": 1}}'], 1, "near"),
         (["search", "papers.faiss", "river", "--model", "none"], 1, "Error: Expected a bundled model"),

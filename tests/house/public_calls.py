@@ -1,6 +1,6 @@
 """Calls that users make. pyright, strict, has to accept them (`make lint`); nothing here is run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,15 @@ from cde_rag import (
     Context,
     ContextualEmbedder,
     Damage,
+    Group,
     Hit,
     Inspection,
+    ParentHit,
     PlainEmbedder,
     Progress,
     Recontextualization,
     Record,
+    Searcher,
     Tenants,
     evaluate,
     recontextualize,
@@ -70,6 +73,25 @@ def ask(question: str) -> list[Hit]:
     assert not [damage.where for damage in damages]
     papers.close()
     return sorted(hits, key=lambda hit: (hit.score, hit.id, hit.title, hit.text))
+
+
+def look_closer(papers: Collection, rerank: Callable[[Sequence[tuple[str, str]]], np.ndarray]) -> list[str]:
+    page = papers.search("a river", 5, score_threshold=0.2, offset=5)
+    named = papers.search_hybrid("ERR_42", 5, where={"year": 2020}, offset=5)
+    closer: Searcher = papers.hybrid(candidates=200).reranked(rerank, candidates=20)
+    groups: list[Group] = closer.search_groups("a river", 3, group_by="year", group_size=2)
+    parents: list[ParentHit] = closer.search_parents("a river", 3, where={"year": 2020})
+    words = papers.lexical().search("a river")
+    papers.index_texts()
+    texts = [passage.text for parent in parents for passage in parent.passages]
+    return [*texts, *(hit.id for group in groups for hit in group.hits), *(hit.id for hit in [*page, *named, *words])]
+
+
+async def wait(papers: Collection) -> int:
+    await papers.aadd(["a text"], ids=["1"])
+    hits = [*await papers.asearch("a river", 5), *await papers.asearch_hybrid("a river"), *await papers.aget(["1"])]
+    groups = await papers.lexical().asearch_groups("a river", group_by="year")
+    return len(hits) + len(groups) + await papers.adelete(["1"])
 
 
 def measure() -> None:

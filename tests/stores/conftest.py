@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("contract")
+pytest.register_assert_rewrite("contract", "text_contract")

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from text_contract import TextContract
 
 from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError
 from cde_rag.stores.base import Record, Row, Store
@@ -207,7 +208,7 @@ class Life(RuleBasedStateMachine):
         self.store.close()
 
 
-class StoreContract:
+class StoreContract(TextContract):
     """Inherit it, and give a fixture `new_place`."""
 
     @pytest.fixture

@@ -96,6 +96,7 @@ def answers(store: Store) -> dict[str, Any]:
         "get": store.get(found),
         "vectors": matrix.tobytes(),
         "filtered": [row.record.id for row in store.scroll(where={"batch": {"gte": 11}, "new": {"exists": False}})],
+        "words": store.search_text(["another", "texts"], 7, where={"new": {"exists": False}}),
         "hits": store.search(np.eye(matrix.shape[1], dtype=np.float32), 10, fingerprint=generation),
     }
 

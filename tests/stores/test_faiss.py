@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, brute_force, created, row, units
 from script import BATCH, answers, batch, fingerprint, ids, matrix, steps
+from word_scores import faiss_scores
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores import folder as folders
@@ -50,6 +51,8 @@ def scratch() -> Iterator[Path]:
 
 
 class TestFaiss(StoreContract):
+    word_scores = staticmethod(faiss_scores)
+
     @pytest.fixture
     def new_place(self, scratch: Path) -> Callable[[], Opener]:
         numbers = itertools.count()

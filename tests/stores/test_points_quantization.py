@@ -17,7 +17,7 @@ from mortal import Killed, Mortal
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.points.manifest import FORMAT, PREFIXED, Manifest, prefix_name
+from cde_rag.stores.points.manifest import WORDED, Manifest, prefix_name
 from cde_rag.stores.points.rows import point_id
 from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
@@ -155,11 +155,11 @@ def test_a_store_with_prefixes_is_not_for_versions_that_do_not_write_them(client
     created(lambda: QdrantStore(client, "plain"))
     created(lambda: QdrantStore(client, "prefixed", quantization=PREFIX))
     found = {name: client.get_collection(name).config.metadata["cde"] for name in ("plain", "prefixed")}
-    assert (found["plain"]["format"], found["prefixed"]["format"]) == (FORMAT, PREFIXED)
+    assert (found["plain"]["format"], found["prefixed"]["format"]) == (WORDED, WORDED)
     assert "prefix" not in found["plain"]
     assert Manifest.from_metadata(found["prefixed"], "here").prefix == 2
     with pytest.raises(StoreFormatError, match="Update"):
-        Manifest.from_metadata(found["prefixed"] | {"format": 3}, "here")
+        Manifest.from_metadata(found["prefixed"] | {"format": WORDED + 1}, "here")
 
 
 def test_a_changed_or_missing_prefix_is_found(client: QdrantClient) -> None:

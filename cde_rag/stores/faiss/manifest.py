@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cde_rag.errors import ContextMismatchError, StoreFormatError
-from cde_rag.stores.base import Generation, StoreManifest
 from cde_rag.stores.checks import numbered
 from cde_rag.stores.faiss.folder import DERIVED
 from cde_rag.stores.faiss.indexing import Indexing
+from cde_rag.stores.manifests import Generation, StoreManifest
 
 
 @dataclass(frozen=True, slots=True)

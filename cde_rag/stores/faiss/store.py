@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
-from cde_rag.stores.base import Completion, Damage, Generation, Hit, Row, StoreManifest
+from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_unit, encode
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
@@ -24,6 +24,7 @@ from cde_rag.stores.faiss.text_search import TextSearch
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer, begun
 from cde_rag.stores.filters import parse
+from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.texts import reject_str
 
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others

@@ -10,12 +10,13 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import ContextMismatchError, StoreFormatError
-from cde_rag.stores.base import StoreManifest
 from cde_rag.stores.checks import numbered, seal
+from cde_rag.stores.manifests import StoreManifest
 from cde_rag.stores.quantization import prefixes
 
 FORMAT: Final = 1
 PREFIXED: Final = 2  # format of a store with prefixes, which older versions would not write
+WORDED: Final = 3  # likewise of one with words, be there prefixes or not
 
 
 def vector_name(fingerprint: str) -> str:
@@ -76,6 +77,7 @@ class Manifest:
         generations: All that are there, oldest first.
         leftover: Fingerprints of generations that are being made or dropped; what there is of them counts for nothing.
         adopted: Whether it is made of someone else's points, which keep their ids, payload and vectors.
+        words: Whether points have a sparse vector of their words; see points/words.py.
         prefix: How many dimensions are walked over, in named vectors of their own; None for all.
     """
 
@@ -86,6 +88,7 @@ class Manifest:
     generations: tuple[GenerationState, ...]
     leftover: tuple[str, ...] = ()
     adopted: bool = False
+    words: bool = False
     prefix: int | None = None
 
     @property
@@ -129,10 +132,18 @@ class Manifest:
     def to_metadata(self) -> dict[str, Any]:
         """As stored."""
         content = json.loads(json.dumps(dataclasses.asdict(self)))
-        content |= {"format": FORMAT if self.prefix is None else PREFIXED, "fingerprint": self.serving.fingerprint}
-        for name in [name for name, plain in (("adopted", False), ("prefix", None)) if content[name] == plain]:
+        content |= {"format": self._format, "fingerprint": self.serving.fingerprint}
+        for name in [
+            name for name, plain in (("adopted", False), ("words", False), ("prefix", None)) if content[name] == plain
+        ]:
             del content[name]  # as all versions read it
         return content | {"checksum": _checksum(content)}
+
+    @property
+    def _format(self) -> int:
+        if self.words:
+            return WORDED
+        return FORMAT if self.prefix is None else PREFIXED
 
     @classmethod
     def from_metadata(cls, stored: Mapping[str, Any], where: str) -> "Manifest":
@@ -141,8 +152,8 @@ class Manifest:
         Raises:
             StoreFormatError: Damaged, or of a newer format.
         """
-        if (found := stored.get("format")) not in (FORMAT, PREFIXED):
-            raise StoreFormatError(f"{where}: expected format {FORMAT} or {PREFIXED}, found {found}. Update cde-rag.")
+        if (found := stored.get("format")) not in (FORMAT, PREFIXED, WORDED):
+            raise StoreFormatError(f"{where}: expected format {WORDED} or older, found {found}. Update cde-rag.")
         content = {name: value for name, value in stored.items() if name != "checksum"}
         if _checksum(content) != stored.get("checksum"):
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
@@ -150,7 +161,7 @@ class Manifest:
             raise StoreFormatError(f"{where}: expected numbers of generations, found others. Restore a copy.")
         generations = tuple(GenerationState(**state) for state in content["generations"])
         plain = {name: content[name] for name in ("dim", "settings", "active", "last")}
-        more = {name: content[name] for name in ("adopted", "prefix") if name in content}
+        more = {name: content[name] for name in ("adopted", "words", "prefix") if name in content}
         return cls(**plain, generations=generations, leftover=tuple(content["leftover"]), **more)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.points.selection import ALL, Selection
+from cde_rag.stores.points.words import Sparse
 
 
 @runtime_checkable
@@ -131,6 +132,10 @@ class Points(Protocol):
         """
         ...
 
+    def matching(self, words: Sparse, limit: int, *, where: Selection) -> Sequence[Found]:
+        """Up to `limit` points with some of these words, best first by BM25."""
+        ...
+
     def upsert(self, points: Sequence[NewPoint]) -> None:
         """Write whole points."""
         ...
@@ -141,6 +146,10 @@ class Points(Protocol):
 
     def set_vectors(self, vectors: Sequence[NewVector]) -> None:
         """Give points their vectors and what is noted of them, where they are as they were read."""
+        ...
+
+    def set_words(self, words: Mapping[str, Sparse | None]) -> None:
+        """Give points, by their ids, their words; None takes them away."""
         ...
 
     def delete(self, ids: Sequence[str]) -> None:

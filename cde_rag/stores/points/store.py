@@ -11,16 +11,18 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreError
-from cde_rag.stores.base import Completion, Generation, Hit, Row, StoreManifest
-from cde_rag.stores.checks import check_limit, check_records, check_unit, encode
+from cde_rag.stores.base import Completion, Hit, Row
+from cde_rag.stores.checks import check_k, check_limit, check_records, check_unit, encode
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
+from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.points import writing
 from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
 from cde_rag.stores.points.points import Point, Points
 from cde_rag.stores.points.rows import Stored, checked_vector, read
 from cde_rag.stores.points.search import search
 from cde_rag.stores.points.selection import Having, No
+from cde_rag.stores.points.text_search import search_text
 from cde_rag.stores.points.translation import translate
 from cde_rag.stores.points.turns import Turns
 from cde_rag.texts import reject_str
@@ -142,8 +144,7 @@ class PointStore(ABC):
     ) -> list[list[Hit]]:
         """See `Store.search`."""
         condition = None if where is None else parse(where)
-        if k <= 0:
-            raise ValueError(f"k: expected a positive number of hits, found {k}.")
+        check_k(k)
         with self._turns.reading(), self._in(fingerprint, generation) as manifest:
             check_unit(queries, len(queries), manifest.dim)
             return search(
@@ -155,6 +156,22 @@ class PointStore(ABC):
                 exact=self._exact,
                 prefix=manifest.prefix,
             )
+
+    def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
+        """See `Store.search_text`; BM25 is that of points/words.py."""
+        reject_str(queries, call="search_text", what="queries")
+        condition = None if where is None else parse(where)
+        check_k(k)
+        with self._turns.reading():
+            manifest = self._load()
+            if not manifest.words:
+                expected = "expected words that can be searched, found a store that was made without"
+                raise StoreError(f"{self._points.place}: {expected}. Collection.index_texts() adds them.")
+            return search_text(self._points, manifest.serving.vector, queries, k, where=condition)
+
+    @abstractmethod
+    def index_texts(self) -> None:
+        """See `Store.index_texts`."""
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """See `Store.vectors`."""

@@ -11,6 +11,7 @@ from cde_rag.stores.points.fields import fields
 from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.points import Point, Points
 from cde_rag.stores.points.rows import ID, note, read, vector_checksum, vector_of
+from cde_rag.stores.points.words import is_as_written
 
 _SAME: Final = 1e-6  # how far a prefix may be from what it is computed as again
 
@@ -36,6 +37,8 @@ def _point(point: Point, place: str, manifest: Manifest) -> Iterator[Damage]:
     for key, expected in fields(stored.row.record.metadata).items():
         if payload.get(key) != expected:
             yield Damage(where, f"Expected {key} as its metadata says, found other.")
+    if manifest.words and not is_as_written(point.vector, stored.row.record):
+        yield Damage(where, "Expected the words of its text, found others. Collection.index_texts() makes them again.")
     for state in manifest.generations:
         yield from _vector(point, id_, state, manifest, where)
 

@@ -19,6 +19,7 @@ from cde_rag.stores.points.rows import (
     record_payload,
     vector_payload,
 )
+from cde_rag.stores.points.words import WORDS, named_weights
 
 
 def put_rows(
@@ -42,8 +43,9 @@ def put_rows(
         order = read(was, manifest.serving.vector, points.place).order if is_record(was) else next(new)
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
+        words = named_weights(record) if manifest.words else {}
         payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
-        made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector)))
+        made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector) | words))
     points.upsert(made)
 
 
@@ -113,7 +115,7 @@ def _kept(was: Point, manifest: Manifest, digest: str) -> tuple[dict[str, Any], 
         vectors = {"": cast(list[float], found)}
     states = manifest.generations
     gone = [one for one in states if (note(payload, one.vector) or ("",))[0] != digest or one is manifest.serving]
-    names = {name for state in gone for name in manifest.sizes(state.fingerprint)}
+    names = {WORDS} | {name for state in gone for name in manifest.sizes(state.fingerprint)}
     return (
         {key: value for key, value in payload.items() if key not in OURS | names},
         {name: vector for name, vector in vectors.items() if name not in names},

@@ -22,11 +22,13 @@ from cde_rag.stores.checks import check_records, check_unit, encode
 from cde_rag.stores.points.manifest import vector_name
 from cde_rag.stores.points.points import NewPoint
 from cde_rag.stores.points.rows import ID, OURS, metadata_payload, record_payload, vector_payload
+from cde_rag.stores.points.words import named_weights
 from cde_rag.stores.qdrant import generations, points, space
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.contexts import CONTEXTS, METADATA, concrete, delete_context, metadata_of
 from cde_rag.stores.qdrant.ids import native, natives
 from cde_rag.stores.qdrant.points import MARK
+from cde_rag.stores.qdrant.queries import given_vectors
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant.store import QdrantStore
 
@@ -123,7 +125,8 @@ class AdoptingStore(QdrantStore):
             for (record, metadata), row, vector in zip(records, rows, vectors, strict=True):
                 payload = record_payload(record, next(order)) | metadata_payload(record.id, metadata)
                 payload |= vector_payload(record.id, name, row.digest, vector)
-                vectors_of = manifest.named(manifest.serving, vector)
+                vectors_of: dict[str, Any] = {**manifest.named(manifest.serving, vector)}
+                vectors_of |= named_weights(record) if manifest.words else {}
                 made.append(NewPoint(record.id, self._points.translated(payload), vectors_of))
             made = self._unchanged(made)
             for some in in_requests(made, [json_bytes(new.payload, new.vectors) for new in made]):
@@ -145,7 +148,7 @@ class AdoptingStore(QdrantStore):
 
     def _operations(self, some: Sequence[NewPoint]) -> list[models.UpdateOperation]:
         """First the vectors come, then what makes each point a record, so that every record is whole."""
-        vectors = [models.PointVectors(id=native(new.id), vector=new.vectors) for new in some]
+        vectors = [models.PointVectors(id=native(new.id), vector=given_vectors(new.vectors)) for new in some]
         return [
             models.UpdateVectorsOperation(update_vectors=models.UpdateVectors(points=vectors)),
             *(
@@ -192,6 +195,7 @@ def release(client: QdrantClient, collection: str) -> None:
             _forget_keys(client, collection, [name])
             delete_context(client, collection, name.removeprefix(vector_name("")))
             space.delete_vectors(client, collection, name)  # last, since the name is what is found again
+    space.delete_words(client, collection)
     _forget_keys(client, collection, [*map(points.among_theirs, OURS), MARK])
     points.ClientPoints(client, collection, local=store.local, adopted=True).delete_indexes()
     beside = concrete(client, collection) + CONTEXTS

@@ -11,6 +11,7 @@ from typing import Any
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
+from cde_rag.stores.points.text_search import write_words
 from cde_rag.stores.qdrant import space
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import METADATA, delete_context, metadata_of, write_context
@@ -55,12 +56,27 @@ def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, sett
         raise StoreError(f"{points.collection}: expected no store, found one. Open it with Collection.open(…).")
     check_prefix(indexing.prefix, dim)
     states = (_state(1, fingerprint, context),)
-    manifest = Manifest(dim, settings, 1, 1, states, adopted=points.adopted, prefix=indexing.prefix)
+    manifest = Manifest(dim, settings, 1, 1, states, adopted=points.adopted, words=True, prefix=indexing.prefix)
     make = space.create_collection if found is None else space.create_vectors
     make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
+    space.create_words(points.client, points.collection)
     points.create_indexes()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
     save(points, manifest)
+
+
+def add_words(points: ClientPoints) -> None:
+    """Give all records their words; those that another process adds meanwhile get them at the end.
+
+    Raises:
+        StoreError: The server refused it.
+    """
+    manifest = load(points)
+    space.create_words(points.client, points.collection)
+    write_words(points, manifest.serving.vector)
+    if not manifest.words:
+        save(points, dataclasses.replace(load(points), words=True))
+        write_words(points, manifest.serving.vector)
 
 
 def begin(points: ClientPoints, fingerprint: str, context: bytes) -> int:

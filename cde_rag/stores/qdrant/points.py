@@ -11,9 +11,17 @@ from cde_rag.stores.points.fields import TOKENS
 from cde_rag.stores.points.points import NewPoint, NewVector
 from cde_rag.stores.points.rows import ORDER, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Selection
+from cde_rag.stores.points.words import WORDS, Sparse
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.ids import is_native, native, natives
-from cde_rag.stores.qdrant.queries import ROW, nearest_request, search_params, selection_filter
+from cde_rag.stores.qdrant.queries import (
+    ROW,
+    given_vectors,
+    nearest_request,
+    search_params,
+    selection_filter,
+    words_request,
+)
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 
 _AT_ONCE: Final = 512  # points read in one request
@@ -157,6 +165,12 @@ class ClientPoints:
         found = call(lambda: self.client.query_batch_points(self.collection, requests))
         return [[*map(self._translated, one.points)] for one in found]
 
+    def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[models.ScoredPoint]:
+        """See `Points.matching`."""
+        request = words_request(words, limit, where=None if where == ALL else selection_filter(where))
+        (found,) = call(lambda: self.client.query_batch_points(self.collection, [request]))
+        return [*map(self._translated, found.points)]
+
     def upsert(self, points: Sequence[NewPoint]) -> None:
         """See `Points.upsert`. In few requests; an adopted one only where its application did not write it since."""
         for some in in_requests(points, [json_bytes(new.payload, new.vectors) for new in points]):
@@ -165,7 +179,9 @@ class ClientPoints:
 
     def _upsert(self, points: Sequence[NewPoint], mode: models.UpdateMode | None) -> None:
         structs = [
-            models.PointStruct(id=native(new.id), payload=self.translated(new.payload), vector=new.vectors)
+            models.PointStruct(
+                id=native(new.id), payload=self.translated(new.payload), vector=given_vectors(new.vectors)
+            )
             for new in points
         ]
         marks = models.MatchAny(any=[new.payload[MARK] for new in points if MARK in new.payload])
@@ -214,6 +230,17 @@ class ClientPoints:
             call_if_found(  # a point that is gone since it was read needs no vector
                 lambda operations=operations: self.client.batch_update_points(self.collection, operations, wait=True)
             )
+
+    def set_words(self, words: Mapping[str, Sparse | None]) -> None:
+        """See `Points.set_words`."""
+        none = natives([id_ for id_, one in words.items() if one is None])
+        if none:
+            which = models.PointIdsList(points=none)
+            call_if_found(lambda: self.client.delete_vectors(self.collection, [WORDS], which, wait=True))
+        given = [(native(id_), {WORDS: one}) for id_, one in words.items() if one is not None]
+        for some in in_requests(given, [json_bytes({}, vectors) for _, vectors in given]):
+            made = [models.PointVectors(id=id_, vector=given_vectors(vectors)) for id_, vectors in some]
+            call_if_found(lambda made=made: self.client.update_vectors(self.collection, made, wait=True))
 
     def remove_key(self, key: str) -> None:
         """Remove a key from all payloads."""

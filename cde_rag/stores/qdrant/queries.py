@@ -1,6 +1,7 @@
 """What is asked of Qdrant: selections in its classes, and searches."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float32
@@ -9,6 +10,7 @@ from qdrant_client import models
 from cde_rag.stores.points.fields import NUMBERS, TOKENS
 from cde_rag.stores.points.manifest import prefix_name
 from cde_rag.stores.points.selection import Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.points.words import WORDS, Sparse
 from cde_rag.stores.quantization import prefixes
 
 ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
@@ -50,6 +52,33 @@ def nearest_request(
         with_payload=ROW,
         with_vector=[name],
     )
+
+
+def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> models.QueryRequest:
+    """The search for up to `limit` points by their words.
+
+    How rare a word is, is counted among the points that are there now; by itself Qdrant counts deleted ones, too, until
+    it tidies up.
+    """
+    there = models.Filter(must=[models.HasVectorCondition(has_vector=WORDS)])
+    return models.QueryRequest(
+        query=sparse_vector(words),
+        using=WORDS,
+        filter=where,
+        params=models.SearchParams(idf=models.IdfCorpusParams(corpus=there)),
+        limit=limit,
+        with_payload=ROW,
+    )
+
+
+def given_vectors(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """Named vectors in Qdrant's classes."""
+    return {name: sparse_vector(one) if isinstance(one, Sparse) else one for name, one in vectors.items()}
+
+
+def sparse_vector(vector: Sparse) -> models.SparseVector:
+    """A sparse vector in Qdrant's class."""
+    return models.SparseVector(indices=vector.indices, values=vector.values)
 
 
 def selection_filter(where: Selection) -> models.Filter:

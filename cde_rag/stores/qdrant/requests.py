@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar, cast
 
+from cde_rag.stores.points.words import Sparse
+
 _REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
 _FLOAT_BYTES: Final = 14  # in JSON
 
@@ -33,4 +35,5 @@ def json_bytes(payload: object, vectors: object = None) -> int:
     """About how long these are in JSON."""
     named = cast(dict[str, object], vectors) if isinstance(vectors, dict) else {}
     floats = sum(len(cast(list[object], vector)) for vector in named.values() if isinstance(vector, list))
+    floats += sum(2 * len(vector.indices) for vector in named.values() if isinstance(vector, Sparse))
     return len(json.dumps(payload)) + _FLOAT_BYTES * floats

@@ -8,6 +8,7 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.points.hnsw import Hnsw
+from cde_rag.stores.points.words import WORDS
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.quantization import prefix_dims
 
@@ -60,7 +61,8 @@ class Indexing:
 def create_collection(client: QdrantClient, collection: str, sizes: Mapping[str, int], indexing: Indexing) -> None:
     """Make a collection with vectors of those names and lengths."""
     vectors = {name: indexing.params(size) for name, size in sizes.items()}
-    call(lambda: client.create_collection(collection, vectors_config=vectors))
+    words = {WORDS: models.SparseVectorParams(modifier=models.Modifier.IDF)}
+    call(lambda: client.create_collection(collection, vectors_config=vectors, sparse_vectors_config=words))
 
 
 def vector_params(client: QdrantClient, collection: str) -> dict[str, models.VectorParams]:
@@ -107,6 +109,33 @@ def _create_vectors(
     elif (params.size, params.distance) != (dim, models.Distance.DOT):
         found = f"{params.size} and {params.distance.value}"
         raise StoreError(f"{collection}: expected vectors {name} of size {dim} and distance Dot, found {found}.")
+
+
+def create_words(client: QdrantClient, collection: str) -> None:
+    """Add the sparse vectors of words to a collection; nothing where they are there.
+
+    Raises:
+        StoreError: There are others of that name, or the server cannot do it.
+    """
+    params = _sparse_params(client, collection).get(WORDS)
+    if params is None:
+        config = models.SparseVectorNameConfig(sparse=models.SparseVectorConfig(modifier=models.Modifier.IDF))
+        try:
+            call(lambda: client.create_vector_name(collection, WORDS, config, wait=True))
+        except StoreError as error:
+            raise StoreError(f"{error} {_NEEDED}") from error
+    elif params.modifier != models.Modifier.IDF:
+        raise StoreError(f"{collection}: expected sparse vectors {WORDS} with the modifier IDF, found others.")
+
+
+def delete_words(client: QdrantClient, collection: str) -> None:
+    """Remove the sparse vectors of words from a collection; nothing where there are none."""
+    if WORDS in _sparse_params(client, collection):
+        call(lambda: client.delete_vector_name(collection, WORDS, wait=True))
+
+
+def _sparse_params(client: QdrantClient, collection: str) -> dict[str, models.SparseVectorParams]:
+    return call(lambda: client.get_collection(collection)).config.params.sparse_vectors or {}
 
 
 def delete_vectors(client: QdrantClient, collection: str, name: str) -> None:

@@ -78,6 +78,12 @@ class QdrantStore(PointStore):
             hint = "Use a server, or QdrantEdgeStore."
             warnings.warn(f"A folder of Qdrant takes about 150 records a second. {hint}", CDEWarning, stacklevel=2)
 
+    def index_texts(self) -> None:
+        """See `Store.index_texts`."""
+        with self._turns.writing():
+            self._load()  # says whether it is adopted
+            generations.add_words(self._points)
+
     def lease(self) -> AbstractContextManager[None]:
         """See `Store.lease`. On a server it outlives a killed process by half a minute."""
         if self.local:

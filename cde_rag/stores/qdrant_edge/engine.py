@@ -11,6 +11,7 @@ from cde_rag.errors import StoreError
 from cde_rag.stores.points.fields import TOKENS
 from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.points.rows import ORDER
+from cde_rag.stores.points.words import WORDS
 
 Result = TypeVar("Result")
 
@@ -60,6 +61,7 @@ class Engine:
         flat_kb = indexing.flat_rows * max(sizes.values()) * _FLOAT_BYTES // 1024
         config = edge.EdgeConfig(
             vectors=_params(sizes),
+            sparse_vectors={WORDS: edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
             hnsw_config=edge.HnswIndexConfig(indexing.hnsw.m, indexing.hnsw.ef_construct, _SCANNED_KB),
             quantization_config=_CODES.get(indexing.quantization, lambda: None)(),
             optimizers=edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_kb)),

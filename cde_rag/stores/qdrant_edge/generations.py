@@ -18,11 +18,12 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.folder import copy_durably, fsync_folder, replace_durably, write_durably
 from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.text_search import write_words
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.qdrant_edge.points import ShardPoints
 
 MANIFEST: Final = "cde.json"
-DERIVED: Final = re.compile(r"shard(-\d+)+|context-\d+\.safetensors")  # what the manifest refers to, or did
+DERIVED: Final = re.compile(r"shard(-\d+)+(-words)?|context-\d+\.safetensors")  # what the manifest refers to, or did
 
 
 def load(folder: Path) -> Manifest:
@@ -54,7 +55,7 @@ def save(folder: Path, manifest: Manifest) -> None:
 def first(folder: Path, dim: int, fingerprint: str, context: bytes, settings: str, prefix: int | None) -> Manifest:
     """The manifest of a store with generation 1 active, whose context is written."""
     state = _written(folder, 1, fingerprint, context)
-    return Manifest(dim, settings, active=1, last=1, generations=(state,), prefix=prefix)
+    return Manifest(dim, settings, active=1, last=1, generations=(state,), words=True, prefix=prefix)
 
 
 def begun(folder: Path, manifest: Manifest, fingerprint: str, context: bytes) -> Manifest:
@@ -82,8 +83,9 @@ def without(manifest: Manifest, number: int) -> Manifest:
 
 
 def shard_of(folder: Path, manifest: Manifest) -> Path:
-    """The folder of the shard with the vectors of just these generations."""
-    return folder / "-".join(["shard", *(str(state.number) for state in manifest.generations)])
+    """The folder of the shard with the vectors of just these generations, and with words if there are such."""
+    words = ["words"] if manifest.words else []
+    return folder / "-".join(["shard", *(str(state.number) for state in manifest.generations), *words])
 
 
 def changed_shard(folder: Path, old: Manifest, new: Manifest) -> Engine:
@@ -101,6 +103,9 @@ def changed_shard(folder: Path, old: Manifest, new: Manifest) -> Engine:
     for fingerprint in had - has:
         for name in old.sizes(fingerprint):
             points.delete_vectors(name)
+    if new.words and not old.words:
+        points.create_words()
+        write_words(points, old.serving.vector)
     if new.prefix is None:
         return engine
     engine.close()

@@ -13,6 +13,7 @@ from cde_rag.stores.points.manifest import prefix_name
 from cde_rag.stores.points.points import NewPoint, NewVector
 from cde_rag.stores.points.rows import ORDER, note, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.points.words import WORDS, Sparse
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.quantization import prefixes
 
@@ -137,10 +138,23 @@ class ShardPoints:
         found = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
         return [[_read(point, point.score) for point in points] for points in found]
 
+    def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[ReadPoint]:
+        """See `Points.matching`. How rare a word is, is counted among the points that are there now."""
+        there = edge.IdfParams(edge.Filter(must=[edge.HasVectorCondition(WORDS)]))
+        request = edge.QueryRequest(
+            limit,
+            query=edge.Query.Nearest(edge.SparseVector(words.indices, words.values), using=WORDS),
+            filter=_filter(where),
+            params=edge.SearchParams(idf=there),
+            with_payload=_ROW,
+        )
+        (found,) = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest([request])))
+        return [_read(point, point.score) for point in found]
+
     def upsert(self, points: Sequence[NewPoint]) -> None:
         """See `Points.upsert`."""
         if points:
-            made = [edge.Point(new.id, new.vectors, new.payload) for new in points]
+            made = [edge.Point(new.id, _given(new.vectors), new.payload) for new in points]
             self._engine.write(edge.UpdateOperation.upsert_points(made))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
@@ -162,6 +176,19 @@ class ShardPoints:
         """See `Points.delete`."""
         if ids:
             self._engine.write(edge.UpdateOperation.delete_points([*ids]))
+
+    def set_words(self, words: Mapping[str, Sparse | None]) -> None:
+        """See `Points.set_words`."""
+        none = [id_ for id_, one in words.items() if one is None]
+        given = [edge.PointVectors(id_, _given({WORDS: one})) for id_, one in words.items() if one is not None]
+        if none:
+            self._engine.write(edge.UpdateOperation.delete_vectors([*none], [WORDS]))
+        if given:
+            self._engine.write(edge.UpdateOperation.update_vectors(given))
+
+    def create_words(self) -> None:
+        """Begin sparse vectors of words, which no point has."""
+        self._engine.write(edge.UpdateOperation.create_sparse_vector(WORDS, edge.Modifier.Idf))
 
     def create_vectors(self, name: str, dim: int) -> None:
         """Begin named vectors that no point has; what there was of that name is removed."""
@@ -186,6 +213,14 @@ class ShardPoints:
 
     def _order(self, record: ReadPoint) -> int:
         return place_of(record, self._place)[0]
+
+
+def _given(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """Named vectors in the engine's classes."""
+    return {
+        name: edge.SparseVector(one.indices, one.values) if isinstance(one, Sparse) else one
+        for name, one in vectors.items()
+    }
 
 
 def _read(point: edge.Record | edge.ScoredPoint, score: float = 0.0) -> ReadPoint:

@@ -1,5 +1,6 @@
 """QdrantEdgeStore; the package's docstring says what is in its folder."""
 
+import dataclasses
 import itertools
 import re
 import shutil
@@ -19,6 +20,7 @@ from cde_rag.stores.folder import check_folder, check_new, fsync_folder
 from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.store import PointStore
+from cde_rag.stores.points.text_search import write_words
 from cde_rag.stores.points.turns import held
 from cde_rag.stores.points.verification import damaged_points
 from cde_rag.stores.qdrant_edge import generations
@@ -106,6 +108,14 @@ class QdrantEdgeStore(PointStore):
         deleted = super().delete(ids)
         self._optimize()
         return deleted
+
+    def index_texts(self) -> None:
+        """See `Store.index_texts`."""
+        with self._shaping() as manifest:
+            if manifest.words:
+                write_words(self._points, manifest.serving.vector)
+            else:
+                self._reshape(manifest, dataclasses.replace(manifest, words=True))
 
     def lease(self) -> AbstractContextManager[None]:
         """See `Store.lease`."""

@@ -1,0 +1,351 @@
+"""Searches of a collection: the same calls on all stores, whatever ranks, each as if all hits had been looked at."""
+
+import asyncio
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from qdrant_client import QdrantClient
+from test_collection import StubEmbedder
+
+from cde_rag.collection import Collection
+from cde_rag.errors import CorpusError, FilterError, StoreError
+from cde_rag.fusion import reciprocal_ranks
+from cde_rag.grouping import Grouping
+from cde_rag.searcher import Searcher
+from cde_rag.stores.base import Hit, Record, Store
+from cde_rag.stores.conditions import number
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.filters import matches
+from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+
+WORDS = "river bank money loan water flood rate interest fish boat".split()
+PLACES: list[Any] = ["a", "b", "c", "d", 1, 1.0, True, 0, 2**70, float(2**70), None, "", ["a"], ["a", "b"], {"a": 1}]
+
+
+def records(count: int = 60) -> list[Record]:
+    dice = np.random.default_rng(0)
+    made: list[Record] = []
+    for place in range(count):
+        text = " ".join(dice.choice(WORDS, dice.integers(1, 6)))
+        metadata: dict[str, Any] = {"even": place % 2 == 0, "parent": [None, "", "p", "q", 7, "r"][dice.integers(6)]}
+        if dice.integers(8):
+            metadata["place"] = PLACES[dice.choice(len(PLACES), p=_often_the_first(len(PLACES)))]
+        made.append(Record(f"id {place}", text, metadata=metadata))
+    return made
+
+
+def _often_the_first(count: int) -> np.ndarray:
+    shares = np.ones(count)
+    shares[0] = count
+    return shares / shares.sum()
+
+
+def store_of(kind: str, folder: Path) -> Store:
+    if kind == "faiss":
+        return FaissStore(folder / "papers.faiss")
+    return QdrantStore(QdrantClient(":memory:"), "papers") if kind == "qdrant" else QdrantEdgeStore(folder / "papers")
+
+
+@pytest.fixture(scope="module", params=["faiss", "qdrant", "edge"])
+def papers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
+    store = store_of(request.param, tmp_path_factory.mktemp("store"))
+    with Collection.create(store, StubEmbedder(), parent_key="parent") as papers:
+        papers.add_records(records())
+        yield papers
+
+
+def shout(pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """A reranker to check by eye: long texts first, all queries alike."""
+    return [float(len(text) // 4) for _, text in pairs]
+
+
+RANKED: dict[str, Callable[[Collection], Searcher]] = {
+    "vectors": lambda papers: papers,
+    "words": lambda papers: papers.lexical(),
+    "hybrid": lambda papers: papers.hybrid(candidates=9),
+    "reranked": lambda papers: papers.reranked(shout, candidates=23),
+    "hybrid reranked": lambda papers: papers.hybrid(candidates=30).reranked(shout, candidates=17),
+}
+
+
+def name_of(value: object) -> object:
+    """What has no group has None; True is not 1, and 1.0 is."""
+    if isinstance(value, bool | str):
+        return str(type(value)), value
+    return ("number", number(value)) if isinstance(value, int | float) else None
+
+
+def grouped(hits: list[Hit], key: str, size: int, *, alone: bool) -> list[list[Hit]]:
+    """The slow, obvious way: all hits."""
+    groups: defaultdict[object, list[Hit]] = defaultdict(list)
+    for hit in hits:
+        value = hit.metadata.get(key)
+        name = None if alone and value == "" else name_of(value)
+        if name is not None or alone:
+            groups[name or hit.id].append(hit)
+    return [group[:size] for group in groups.values()]
+
+
+filters = st.sampled_from([None, {"even": True}, {"place": "a"}, {"not": {"place": {"in": ["a", 1]}}}, {"even": 5}])
+queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
+few_examples = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize("way", RANKED)
+@few_examples
+@given(
+    query=queries, k=st.integers(1, 12), offset=st.integers(0, 12), where=filters, cut=st.none() | st.integers(0, 40)
+)
+def test_pages_and_thresholds_are_those_of_all_hits(
+    papers: Collection, way: str, query: str, k: int, offset: int, where: dict[str, Any] | None, cut: int | None
+) -> None:
+    ranked = RANKED[way](papers)
+    every = ranked.search(query, 100, where=where)
+    assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
+    least = every[cut].score if cut is not None and cut < len(every) else None
+    passing = [hit for hit in every if least is None or hit.score >= least]
+    assert ranked.search(query, k, where=where, score_threshold=least, offset=offset) == passing[offset : offset + k]
+    both = ranked.search_batch([query, "fish"], k, where=where, score_threshold=least, offset=offset)
+    assert both == [
+        passing[offset : offset + k],
+        ranked.search("fish", k, where=where, score_threshold=least, offset=offset),
+    ]
+
+
+@pytest.mark.parametrize("way", RANKED)
+@few_examples
+@given(
+    query=queries,
+    k=st.integers(1, 8),
+    size=st.integers(1, 6),
+    offset=st.integers(0, 4),
+    where=filters,
+    cut=st.none() | st.integers(0, 40),
+)
+def test_groups_are_those_of_all_hits(
+    papers: Collection,
+    way: str,
+    query: str,
+    k: int,
+    size: int,
+    offset: int,
+    where: dict[str, Any] | None,
+    cut: int | None,
+) -> None:
+    ranked = RANKED[way](papers)
+    every = ranked.search(query, 100, where=where)
+    least = every[cut].score if cut is not None and cut < len(every) else None
+    passing = [hit for hit in every if least is None or hit.score >= least]
+    found = ranked.search_groups(
+        query, k, group_by="place", group_size=size, where=where, score_threshold=least, offset=offset
+    )
+    assert [group.hits for group in found] == grouped(passing, "place", size, alone=False)[offset : offset + k]
+    for group in found:
+        assert {name_of(hit.metadata["place"]) for hit in group.hits} == {name_of(group.value)}
+        assert group.score == group.hits[0].score
+
+
+@pytest.mark.parametrize("way", RANKED)
+@few_examples
+@given(query=queries, k=st.integers(1, 12), size=st.integers(1, 4), offset=st.integers(0, 4), where=filters)
+def test_parents_are_those_of_all_hits_with_their_passages_in_order(
+    papers: Collection, way: str, query: str, k: int, size: int, offset: int, where: dict[str, Any] | None
+) -> None:
+    ranked = RANKED[way](papers)
+    every = ranked.search(query, 100, where=where)
+    found = ranked.search_parents(query, k, group_size=size, where=where, offset=offset)
+    assert [parent.hits for parent in found] == grouped(every, "parent", size, alone=True)[offset : offset + k]
+    for parent in found:
+        first = parent.hits[0]
+        if parent.parent is None:
+            assert [record.id for record in parent.passages] == [first.id]
+            assert first.metadata["parent"] in (None, "")
+        else:
+            assert parent.passages == [one for one in records() if one.metadata["parent"] == parent.parent]
+        assert parent.score == first.score
+
+
+@few_examples
+@given(query=queries, k=st.integers(1, 20), where=filters)
+def test_hybrid_is_the_sum_of_reciprocal_ranks(
+    papers: Collection, query: str, k: int, where: dict[str, Any] | None
+) -> None:
+    dense, words = papers.search(query, 9, where=where), papers.lexical().search(query, 9, where=where)
+    sums: dict[str, float] = {}
+    for hits in (dense, words):
+        for rank, hit in enumerate(hits, start=1):
+            sums[hit.id] = sums.get(hit.id, 0) + 1 / (60 + rank)
+    expected = sorted(sums, key=lambda id_: -sums[id_])[:k]
+    found = papers.hybrid(candidates=9).search(query, k, where=where)
+    assert [(hit.id, hit.score) for hit in found] == [(id_, sums[id_]) for id_ in expected]
+
+
+def test_reciprocal_ranks_of_one_ranking_and_of_none() -> None:
+    assert reciprocal_ranks([]) == {}
+    assert reciprocal_ranks([["a"]]) == {"a": 1 / 61}
+    assert list(reciprocal_ranks([["b"], ["a", "b"]])) == ["b", "a"]
+
+
+def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
+    papers.add_records([Record("rare", "zyzzyva", metadata={"even": True})])
+    try:
+        hits = papers.search_hybrid("zyzzyva", 61)
+        assert len(hits) == 61
+        assert hits[0].id == "rare"
+        assert hits[0].score > 1 / 61
+        assert papers.search_hybrid("zyzzyva", 5, offset=3) == hits[3:8]
+        assert papers.search_hybrid("zyzzyva", 5, where={"even": False}) == papers.hybrid().search(
+            "zyzzyva", 5, where={"even": False}
+        )
+        assert [hit.id for hit in papers.lexical().search("zyzzyvas")] == ["rare"]
+    finally:
+        papers.delete(["rare"])
+
+
+def test_a_reranker_gets_titles_and_texts_and_must_answer_for_each(papers: Collection) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def rerank(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
+        seen.extend(pairs)
+        return np.arange(len(pairs), dtype=np.float32)
+
+    papers.add_records([Record("titled", "delta", "Tide")])
+    try:
+        hits = papers.reranked(rerank, candidates=4).search("Tide delta", 3)
+        assert seen[0] == ("Tide delta", "Tide delta")
+        assert [hit.score for hit in hits] == [3, 2, 1]
+        assert papers.reranked(rerank).search("river", where={"even": 5}) == []
+    finally:
+        papers.delete(["titled"])
+    for wrong in (lambda pairs: [1.0], lambda pairs: [float("nan")] * len(pairs)):
+        with pytest.raises(ValueError, match="rerank: expected a number for each of 50"):
+            papers.reranked(wrong).search("river")
+
+
+def test_one_dominant_group_hides_no_other() -> None:
+    """The best two thousand hits would be of one group: the others are found without reading them."""
+    asked: list[int] = []
+    hits = [Hit(str(place), -float(place), "", "", {"key": "big"}) for place in range(2000)]
+    hits += [Hit(str(place), -float(place), "", "", {"key": f"small {place % 3}"}) for place in range(2000, 2030)]
+
+    def best(limit: int, where: Any) -> list[Hit]:
+        asked.append(limit)
+        return [hit for hit in hits if where is None or matches(where, hit.metadata)][:limit]
+
+    found = Grouping("key", 2, alone=False, where=None, score_threshold=None).best(best, 3, None)
+    assert [group[0].metadata["key"] for group in found] == ["big", "small 2", "small 0"]
+    assert [len(group) for group in found] == [2, 2, 2]
+    assert sum(asked) < 50
+
+
+def test_senseless_searches_are_refused(papers: Collection) -> None:
+    for call, error in {
+        lambda: papers.search("river", 0): ValueError,
+        lambda: papers.search("river", offset=-1): ValueError,
+        lambda: papers.search("river", score_threshold=float("nan")): ValueError,
+        lambda: papers.search(["river"]): TypeError,  # type: ignore[arg-type]
+        lambda: papers.lexical().search(" "): CorpusError,
+        lambda: papers.search_hybrid("\ud800"): CorpusError,
+        lambda: papers.search_batch("river"): TypeError,
+        lambda: papers.search_groups("river", group_by="a.b"): ValueError,
+        lambda: papers.search_groups("river", group_by="and"): ValueError,
+        lambda: papers.search_groups("river", group_by="place", group_size=0): ValueError,
+        lambda: papers.search_groups("", group_by="place"): CorpusError,
+        lambda: papers.search_groups("river", group_by="place", where={"a": {"$gt": 1}}): FilterError,
+        lambda: papers.search_parents("river", 0): ValueError,
+        lambda: papers.hybrid(candidates=0): ValueError,
+        lambda: papers.reranked(shout, candidates=0): ValueError,
+    }.items():
+        with pytest.raises(error):
+            call()
+
+
+def test_parents_need_a_parent_key(tmp_path: Path) -> None:
+    with Collection.create(FaissStore(tmp_path / "papers"), StubEmbedder()) as papers:
+        with pytest.raises(ValueError, match="parent_key"):
+            papers.search_parents("river")
+        with pytest.raises(ValueError, match="parent_key"):
+            papers.hybrid().search_parents("river")
+
+
+def test_a_collection_without_words_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("cde_rag.stores.faiss.database.has_fts5", lambda _: False)
+        papers = Collection.create(FaissStore(tmp_path / "papers"), StubEmbedder())
+    papers.add_records(records())
+    assert papers.search("river", 3)
+    with pytest.raises(StoreError, match="index_texts"):
+        papers.search_hybrid("river")
+    papers.index_texts()
+    assert papers.search_hybrid("river", 3)
+    papers.close()
+
+
+# --- coroutines
+
+
+def test_fifty_coroutines_at_once_find_what_calls_find(papers: Collection) -> None:
+    asked = [" ".join(pair) for pair in itertools.islice(itertools.permutations(WORDS, 2), 50)]
+    threads: set[int] = set()
+    there = papers.embedder.embed_queries
+
+    def embed(texts: Sequence[str]) -> np.ndarray:
+        threads.add(threading.get_ident())
+        return there(texts)
+
+    async def all_at_once() -> list[list[Hit]]:
+        return await asyncio.gather(*(papers.asearch(query, 5) for query in asked))
+
+    async def hybrid_and_more() -> list[Any]:
+        new = [Record(f"new {place}", f"boat {place}", metadata={"parent": "new"}) for place in range(10)]
+        done = await asyncio.gather(
+            *(papers.asearch_hybrid(query, 5) for query in asked[:25]),
+            *(papers.aadd_records([record]) for record in new[:9]),
+            *(papers.asearch_groups(query, 2, group_by="even") for query in asked[:5]),
+            *(papers.hybrid().asearch_parents(query, 2) for query in asked[:5]),
+            papers.aadd([new[9].text], ids=["new 9"], metadata=[new[9].metadata]),
+        )
+        assert {record.id for record in await papers.aget([f"new {place}" for place in range(10)])} == {
+            record.id for record in new
+        }
+        assert await papers.adelete(where={"parent": "new"}) == 10
+        return done[:25]
+
+    before = papers.search_batch(asked, 5)
+    papers.embedder.embed_queries = embed  # type: ignore[method-assign]
+    assert asyncio.run(all_at_once()) == before
+    assert threading.get_ident() not in threads
+    assert len(threads) > 1
+    assert all(len(hits) == 5 for hits in asyncio.run(hybrid_and_more()))
+    assert asyncio.run(papers.asearch_batch(asked, 5, offset=2)) == papers.search_batch(asked, 5, offset=2)
+    assert papers.store.verify() == []
+
+
+def test_the_loop_goes_on_while_a_search_is_at_work(papers: Collection) -> None:
+    free, steps = threading.Event(), 0
+
+    def rerank(pairs: Sequence[tuple[str, str]]) -> list[float]:
+        assert free.wait(30)
+        return [0.0] * len(pairs)
+
+    async def both() -> None:
+        nonlocal steps
+        search = asyncio.create_task(papers.reranked(rerank).asearch("river"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+            steps += 1
+        assert not search.done()
+        free.set()
+        assert len(await search) == 10
+
+    asyncio.run(both())
+    assert steps == 5

@@ -1,0 +1,44 @@
+"""BM25 as the stores document it, the slow, obvious way."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from cde_rag.stores.base import Record
+from cde_rag.stores.words import words_in, words_of
+
+K1, B = 1.2, 0.75
+USUAL_LENGTH = 100  # words of a record, for stores of points
+
+Scores = Callable[[Sequence[Record], str], list[float]]
+
+
+def faiss_scores(records: Sequence[Record], query: str) -> list[float]:
+    """SQLite FTS5's: the mean length is that of the records there are; a word that most have counts next to nothing."""
+    lengths = [length for record in records if (length := len(words_of(record)))]
+    mean = sum(lengths) / max(1, len(lengths))
+    return _scores(records, query, mean, lambda n, df: max(math.log((n - df + 0.5) / (df + 0.5)), 0.0) or 1e-6)
+
+
+def point_scores(records: Sequence[Record], query: str) -> list[float]:
+    """Qdrant's, with weights for a usual length."""
+    return _scores(records, query, USUAL_LENGTH, lambda n, df: math.log(1 + (n - df + 0.5) / (df + 0.5)))
+
+
+def _scores(records: Sequence[Record], query: str, mean: float, idf: Callable[[int, int], float]) -> list[float]:
+    counts = [Counter(words_of(record)) for record in records]
+    there = sum(bool(count) for count in counts)
+    scores = [0.0] * len(records)
+    for word in dict.fromkeys(words_in(query)):
+        weight = idf(there, sum(word in count for count in counts))
+        for position, count in enumerate(counts):
+            times = count[word]
+            norm = K1 * (1 - B + B * count.total() / mean) if times else 1
+            scores[position] += weight * times * (K1 + 1) / (times + norm)
+    return scores
+
+
+def best(scores: Sequence[float], k: int) -> list[int]:
+    """Positions of the k highest scores above 0; equal ones in order."""
+    found = sorted((position for position, score in enumerate(scores) if score > 0), key=lambda one: -scores[one])
+    return found[:k]
