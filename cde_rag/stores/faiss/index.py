@@ -1,5 +1,6 @@
 """Candidates for a search, found in a file derived from the vectors. The only module that knows FAISS."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -159,7 +160,8 @@ class Index:
         except FileNotFoundError:  # another writer swept it away, since nothing refers to it yet
             return None
         except (OSError, RuntimeError) as error:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # swept by the next writer that replaces a file
+                path.unlink(missing_ok=True)
             hint = "All records are stored, and searches are exact without it; make room and add again."
             raise StoreError(f"{path}: expected to write the index, found: {error}. {hint}") from error
         index, quantization = self.indexing.index, self.indexing.quantization
