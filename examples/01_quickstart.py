@@ -27,7 +27,7 @@ def passages(text: str, size: int = 700) -> Iterator[str]:
     yield passage
 
 
-chosen = ["comparisons", "debugger", "execmodel", "formatstrings", "string-methods", "typesmapping"]
+chosen = ["comparisons", "formatstrings", "string-methods", "typesmapping"]
 texts = [passage for topic in chosen for passage in passages(topics[topic])]
 sources = [topic for topic in chosen for _ in passages(topics[topic])]
 print(f"{len(texts)} passages of {len(chosen)} topics")

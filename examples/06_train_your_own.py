@@ -7,6 +7,7 @@
 
 # %%
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -24,13 +25,15 @@ work = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Documents
 #
-# A folder of text files, as `cde-rag index` and `cde-rag-train adapt` read it: here Python's language reference.
+# A folder of text files, as `cde-rag index` and `cde-rag-train adapt` read it: here Python's language reference, a file for
+# each section. What is kept apart for the comparison are whole files, so there should be many.
 
 # %%
 (work / "reference").mkdir()
 for topic, text in documents().items():
-    (work / "reference" / f"{topic}.txt").write_text(text, encoding="utf-8")
-reader = RecordReader(str(work / "reference"), max_characters=500)
+    for number, section in enumerate(re.split(r"\n\n(?=[^\n]+\n[=*~^-]{4,}\n)", text)):
+        (work / "reference" / f"{topic} {number}.txt").write_text(section, encoding="utf-8")
+reader = RecordReader(str(work / "reference"), max_characters=150 if SHORT else 500)
 print(sum(1 for _ in reader), "passages")
 
 # %% [markdown]
