@@ -38,7 +38,7 @@ train-tiny: $(READY) ## train a real tiny model with three seeds, and see whethe
 docs: $(READY) ## execute the notebooks that changed (the one that trains takes ten minutes) and build the site into build/site
 	@$(BIN)/python docs/hooks/notebooks.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	@echo "docs: open build/site/index.html"
+	@echo "docs: in build/site; with its search: $(BIN)/python -m http.server --directory build/site"
 
 lint: $(READY) ## style, types, layers, oldest Python
 	@echo "style: ruff"

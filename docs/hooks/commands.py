@@ -31,7 +31,7 @@ def _sections(command: click.Command, context: click.Context, *, level: int) -> 
         yield _paragraphs(command.help)
     rows = [row for parameter in command.get_params(context) if (row := _row(parameter, context))]
     if rows:
-        yield "\n".join(["| | |", "| --- | --- |", *rows])
+        yield "\n".join(["| argument, option | |", "| --- | --- |", *rows])
     for name, inner in getattr(command, "commands", {}).items():
         if not inner.hidden:
             yield from _sections(inner, click.Context(inner, info_name=name, parent=context), level=level + 1)
