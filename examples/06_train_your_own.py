@@ -78,7 +78,7 @@ for level in report_clusters(prepared, examples=3, queries=3):
 # BM25, on queries of parents that nobody trained on.
 
 # %%
-config = AdaptationConfig(minutes=1.0, shares=(1.0,), max_length=32) if SHORT else AdaptationConfig(minutes=minutes)
+config = AdaptationConfig(minutes=1.2, shares=(1.0,), max_length=32) if SHORT else AdaptationConfig(minutes=minutes)
 done = adapt(corpus, config, work / "my-model")
 print(done)
 

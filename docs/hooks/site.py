@@ -69,6 +69,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Turn links to files of the repository into links to pages, and put in the parts of README that a page names."""
+    if page.parent is None:
+        page.meta["hide"] = ["navigation"]  # a section of one page has nothing to navigate
     here = page.file.src_uri
     origin = PAGES.get(here, f"docs/{here}".replace("docs/notebooks/", "examples/"))
     text = linked(markdown, here, posixpath.dirname(origin))
