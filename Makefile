@@ -30,7 +30,7 @@ mutations: $(READY) ## take the integrations' guards out one by one; a test has 
 	@$(BIN)/python -m pytest -m mutations
 
 torture: $(READY) ## kill stores, cut their power, fill their disks, flip their bits, thousands of times; SEED=1 draws others
-	@CDE_TORTURE=$(or $(SEED),0) $(BIN)/python -m pytest tests/durability
+	@CDE_TORTURE=$(or $(SEED),0) $(BIN)/python -m pytest --override-ini addopts= tests/durability
 
 train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
 	@$(BIN)/python benchmarks/train_tiny.py
