@@ -47,6 +47,6 @@ def check_prefix(dims: int | None, dim: int) -> None:
 
 def prefixes(vectors: Float32[np.ndarray, "rows dim"], dims: int) -> Float32[np.ndarray, "rows dims"]:
     """The first `dims` dimensions as unit vectors; zeros where they are zeros."""
-    short = vectors[:, :dims]
+    short = vectors[:, :dims].astype(np.float64)  # whose squares can be very small
     norms = np.linalg.norm(short, axis=1, keepdims=True)
     return (short / np.where(norms > 0, norms, 1)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Codes and prefixes in stores of points: they find candidates, never answers, and what a server is asked for."""
+"""Codes, prefixes and indexes in stores of points: they find candidates, never answers; what a server is asked for."""
 
 import itertools
 import tempfile
@@ -17,7 +17,9 @@ from mortal import Killed, Mortal
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreFormatError
+from cde_rag.stores.points.fields import NUMBERS, numbers_key
 from cde_rag.stores.points.manifest import WORDED, Manifest, prefix_name
+from cde_rag.stores.points.points import MOST_INDEXED
 from cde_rag.stores.points.rows import point_id
 from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
@@ -298,3 +300,39 @@ def test_a_plain_store_asks_for_nothing_new(client: QdrantClient, server: list[A
     created(lambda: on_server(client)).create_generation(fingerprint=OTHER, context=b"other")
     ((_, params),) = server
     assert (params.hnsw_config, params.quantization_config) == (None, None)
+
+
+def test_paths_of_numbers_are_indexed_once_and_not_without_end(client: QdrantClient, server: list[Any]) -> None:
+    asked: list[str] = []
+    client.create_payload_index = lambda collection, key, schema, wait: asked.append(key)
+    store = created(lambda: on_server(client))
+    del asked[:]
+    store.add([row("a", year=2020, name="x"), row("b", year=2021)], EXACT[:2], fingerprint=SPACE)
+    key = f"{NUMBERS}.{numbers_key(('year',), 'number')}"
+    assert asked == [key]
+    store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}}})
+    assert asked == [key, f"{NUMBERS}.{numbers_key(('price', 'net'), 'number')}"]
+    store.add([row("c", **{f"n{number}": number for number in range(200)})], EXACT[:1], fingerprint=SPACE)
+    assert len(set(asked)) == len(asked) <= MOST_INDEXED + 2  # memory tells of no index that is there
+    assert store.count({"n7": {"gte": 7}}) == store.count({"n199": {"gte": 7}}) == 1
+
+
+def test_a_shard_indexes_paths_of_numbers_and_not_without_end(tmp_path: Path) -> None:
+    store = created(lambda: QdrantEdgeStore(tmp_path / "papers"))
+
+    def schema() -> set[str]:
+        found = store._place.open(store._user).ask(lambda shard: shard.info().payload_schema)
+        return {key for key in found if key.startswith(NUMBERS)}
+
+    store.add([row("a", year=2020, name="x"), row("b", year=2021)], EXACT[:2], fingerprint=SPACE)
+    assert schema() == {f"{NUMBERS}.{numbers_key(('year',), 'number')}"}
+    store.create_generation(fingerprint=OTHER, context=b"other")
+    store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}}})
+    assert len(schema()) == 2
+    store.close()
+    store.add([row("c", **{f"n{number}": number for number in range(200)})], EXACT[:1], fingerprint=SPACE)
+    assert len(schema()) == MOST_INDEXED
+    for number in range(0, 200, 50):
+        assert store.count({f"n{number}": {"gte": number, "lt": number + 1}}) == 1
+    assert store.count({"price.net": {"gt": 2}}) == 1
+    assert store.verify() == []

@@ -12,7 +12,7 @@ One keyword index over `cde_tokens` serves all paths.
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from cde_rag.stores.conditions import Key, Kind, instant, number
@@ -47,6 +47,11 @@ def fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
             if kind in ("number", "date"):
                 numbers.setdefault(numbers_key(path, kind), set()).add(place(key).number)
     return {TOKENS: sorted(tokens), NUMBERS: {name: sorted(places) for name, places in numbers.items()}}
+
+
+def number_keys(payloads: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Keys of payloads that ranges ask for."""
+    return {f"{NUMBERS}.{name}" for payload in payloads for name in payload.get(NUMBERS, ())}
 
 
 def token(path: tuple[str, ...], kind: Kind | None = None, key: Key | None = None) -> str:

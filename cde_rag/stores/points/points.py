@@ -1,13 +1,16 @@
 """What has to be done with points. Whatever is called `name` is the name of a vector."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.points.selection import ALL, Selection
 from cde_rag.stores.points.words import Sparse
+
+MOST_INDEXED: Final = 64  # keys, since metadata can have any number of paths, and each index costs memory
 
 
 @runtime_checkable
@@ -130,6 +133,10 @@ class Points(Protocol):
 
         Where they are found by their first `prefix` dimensions or by codes, they are scored by the vector all the same.
         """
+        ...
+
+    def index_numbers(self, keys: AbstractSet[str]) -> None:
+        """See that ranges over these keys of payloads are found by an index, up to `MOST_INDEXED` keys in all."""
         ...
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> Sequence[Found]:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.base import Record, Row
+from cde_rag.stores.points.fields import number_keys
 from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.points import NewPoint, NewVector, Point, Points
 from cde_rag.stores.points.rows import (
@@ -43,9 +44,10 @@ def put_rows(
         order = read(was, manifest.serving.vector, points.place).order if is_record(was) else next(new)
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
-        words = named_weights(record) if manifest.words else {}
         payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
+        words = named_weights(record) if manifest.words else {}
         made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector) | words))
+    points.index_numbers(number_keys([new.payload for new in made]))
     points.upsert(made)
 
 
@@ -56,7 +58,9 @@ def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
         KeyError: There is no record of some id.
     """
     found_points(points, list(metadata))
-    points.set_payloads({str(points.point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()})
+    payloads = {str(points.point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()}
+    points.index_numbers(number_keys(payloads.values()))
+    points.set_payloads(payloads)
 
 
 def put_vectors(

@@ -197,7 +197,7 @@ def release(client: QdrantClient, collection: str) -> None:
             space.delete_vectors(client, collection, name)  # last, since the name is what is found again
     space.delete_words(client, collection)
     _forget_keys(client, collection, [*map(points.among_theirs, OURS), MARK])
-    points.ClientPoints(client, collection, local=store.local, adopted=True).delete_indexes()
+    points.ClientPoints(client, collection, local=store.local, adopted=True).indexes.delete()
     beside = concrete(client, collection) + CONTEXTS
     if client.collection_exists(beside) and not call(lambda: client.count(beside, exact=True)).count:
         call(lambda: client.delete_collection(beside))

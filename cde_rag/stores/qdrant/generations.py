@@ -60,7 +60,7 @@ def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, sett
     make = space.create_collection if found is None else space.create_vectors
     make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
     space.create_words(points.client, points.collection)
-    points.create_indexes()
+    points.indexes.create()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
     save(points, manifest)
 

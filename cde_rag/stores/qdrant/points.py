@@ -1,19 +1,20 @@
 """The points of a collection that are ours: reading and writing them in requests of a bearable size."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
-from cde_rag.stores.points.fields import TOKENS
 from cde_rag.stores.points.points import NewPoint, NewVector
 from cde_rag.stores.points.rows import ORDER, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Selection
 from cde_rag.stores.points.words import WORDS, Sparse
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.ids import is_native, native, natives
+from cde_rag.stores.qdrant.indexes import PayloadIndexes
 from cde_rag.stores.qdrant.queries import (
     ROW,
     given_vectors,
@@ -25,8 +26,6 @@ from cde_rag.stores.qdrant.queries import (
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 
 _AT_ONCE: Final = 512  # points read in one request
-
-_INDEXES: Final = {ORDER: models.PayloadSchemaType.INTEGER, TOKENS: models.PayloadSchemaType.KEYWORD}
 
 MARK: Final = "cde_mark"  # in the payload of a point that is someone else's; whoever writes the point removes it
 _AMONG_THEIRS: Final = {"text": "cde_text", "title": "cde_title", "metadata": "cde_json"}
@@ -47,6 +46,7 @@ class ClientPoints:
         adopted: Whether they are someone else's, who have payload and vectors of their own in them. Then a record whose
             id Qdrant can have is the point of that id, and ours in a payload have names that are not theirs.
         search_beam: Candidates of HNSW for each query; the server's default where None.
+        indexed: See PayloadIndexes.
     """
 
     def __init__(
@@ -57,7 +57,9 @@ class ClientPoints:
         local: bool,
         adopted: bool = False,
         search_beam: int | None = None,
+        indexed: set[str] | None = None,
     ) -> None:
+        self.indexes = PayloadIndexes(client, collection, set[str]() if indexed is None else indexed, local=local)
         self.search_beam = search_beam
         self.client = client
         self.collection = collection
@@ -78,17 +80,9 @@ class ClientPoints:
         """See `Points.point_id`."""
         return id_ if self.adopted and is_native(id_) else point_id(id_)
 
-    def create_indexes(self) -> None:
-        """Make the indexes that order and filters need."""
-        for key, schema in () if self.local else _INDEXES.items():
-            call(
-                lambda key=key, schema=schema: self.client.create_payload_index(self.collection, key, schema, wait=True)
-            )
-
-    def delete_indexes(self) -> None:
-        """Remove those indexes; nothing where they are not."""
-        for key in () if self.local else _INDEXES:
-            call(lambda key=key: self.client.delete_payload_index(self.collection, key, wait=True))
+    def index_numbers(self, keys: AbstractSet[str]) -> None:
+        """See `Points.index_numbers`."""
+        self.indexes.add_numbers(keys)
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, models.Record]:
         """See `Points.retrieve`."""

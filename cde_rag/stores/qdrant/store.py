@@ -58,6 +58,7 @@ class QdrantStore(PointStore):
         self.client = client
         self.collection = collection
         self._adopted = False
+        self._indexed = set[str]()
         self._folder = client.init_options.get("path") is not None
         self.local = self._folder or client.init_options.get("location") == ":memory:"
 
@@ -114,8 +115,14 @@ class QdrantStore(PointStore):
 
     @property
     def _points(self) -> ClientPoints:
-        beam = self._search_beam
-        return ClientPoints(self.client, self.collection, local=self.local, adopted=self._adopted, search_beam=beam)
+        return ClientPoints(
+            self.client,
+            self.collection,
+            local=self.local,
+            adopted=self._adopted,
+            search_beam=self._search_beam,
+            indexed=self._indexed,
+        )
 
     def _load(self) -> Manifest:
         manifest = generations.load(self._points)

@@ -1,6 +1,7 @@
 """The engine: one shard in a folder, with its errors in our words. The only module that knows how it is opened."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -8,8 +9,9 @@ from typing import Any, Final, TypeVar
 import qdrant_edge as edge
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.points.fields import TOKENS
+from cde_rag.stores.points.fields import NUMBERS, TOKENS
 from cde_rag.stores.points.hnsw import Hnsw
+from cde_rag.stores.points.points import MOST_INDEXED
 from cde_rag.stores.points.rows import ORDER
 from cde_rag.stores.points.words import WORDS
 
@@ -18,6 +20,7 @@ Result = TypeVar("Result")
 _FLOAT_BYTES: Final = 4
 _SCANNED_KB: Final = 10_000  # of vectors that pass a filter; up to that many are searched exactly: Qdrant's default
 
+_RANGES: Final = edge.IntegerIndexParams(lookup=False, range=True)
 _CODES: Final[dict[str | None, Callable[[], Any]]] = {
     "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
     "binary": edge.BinaryQuantizationConfig,
@@ -44,6 +47,7 @@ class Engine:
 
     def __init__(self, shard: edge.EdgeShard, folder: Path) -> None:
         self._shard = shard
+        self._numbers: set[str] | None = None  # keys with an index of their own, once that was asked
         self.folder = folder
 
     @classmethod
@@ -67,7 +71,7 @@ class Engine:
             optimizers=edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_kb)),
         )
         engine = cls(_told(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
-        engine.write(edge.UpdateOperation.create_field_index(ORDER, edge.IntegerIndexParams(lookup=False, range=True)))
+        engine.write(edge.UpdateOperation.create_field_index(ORDER, _RANGES))
         engine.write(edge.UpdateOperation.create_field_index(TOKENS, edge.PayloadSchemaType.Keyword))
         return engine
 
@@ -89,6 +93,15 @@ class Engine:
         """
         config = edge.EdgeConfig(vectors=_params(sizes))
         return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
+
+    def index_numbers(self, keys: AbstractSet[str]) -> None:
+        """See `Points.index_numbers`; while nobody else writes."""
+        if self._numbers is None:
+            schema = self.ask(lambda shard: shard.info().payload_schema)
+            self._numbers = {key for key in schema if key.startswith(f"{NUMBERS}.")}
+        for key in sorted(keys - self._numbers)[: MOST_INDEXED - len(self._numbers)]:
+            self.write(edge.UpdateOperation.create_field_index(key, _RANGES))
+            self._numbers.add(key)
 
     def write(self, *operations: edge.UpdateOperation) -> None:
         """Do each of these wholly or not at all, whenever the process is killed; durable when this returns."""

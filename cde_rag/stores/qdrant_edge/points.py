@@ -1,6 +1,7 @@
 """The points of a shard: each call that writes is one entry of the shard's log, so it is done wholly or not at all."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -137,6 +138,10 @@ class ShardPoints:
         ]
         found = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
         return [[_read(point, point.score) for point in points] for points in found]
+
+    def index_numbers(self, keys: AbstractSet[str]) -> None:
+        """See `Points.index_numbers`."""
+        self._engine.index_numbers(keys)
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[ReadPoint]:
         """See `Points.matching`. How rare a word is, is counted among the points that are there now."""
