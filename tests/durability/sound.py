@@ -17,7 +17,6 @@ def answers(store: Store) -> dict[str, Any]:
     queries = np.concatenate(
         [stub(space).embed_queries(["first text of 7", "another text of 5"]) for space in range(SPACES)]
     )
-    search_text = getattr(store, "search_text", None)
     some = {"odd": True, "n": {"lt": 40}}
     return {
         "manifest": manifest,
@@ -30,7 +29,7 @@ def answers(store: Store) -> dict[str, Any]:
         "filtered": [row.record.id for row in store.scroll(where=some)],
         "hits": store.search(queries, 10, fingerprint=manifest.fingerprint),
         "filtered hits": store.search(queries, 10, fingerprint=manifest.fingerprint, where=some),
-        "words": search_text(["text of 7", "another 5"], 10, where=some) if search_text else None,
+        "words": store.search_text(["text of 7", "another 5"], 10, where=some),
     }
 
 

@@ -12,7 +12,8 @@
 **Atomic.** `add`, `delete`, `update_metadata` and `add_to_generation` are one entry of the engine's log each, whatever
 their size; after a kill the engine finishes what is in it. To activate a generation is to rename a file. To make or
 drop one takes a copy of the shard, in which named vectors come or go, and which counts once the manifest does. A call
-returns when all is synced to the disk. Threads see every call wholly or not at all.
+returns when the engine has synced it; what a loss of power leaves was not tried (docs/durability.md). Threads see every
+call wholly or not at all.
 
 **Filters** become conditions on two fields of ours, exact for equality, `in`, `exists`, ranges of dates in whole
 seconds and of numbers in steps of 1/1024; for the rest the engine keeps more than the filter does and the rest is left
