@@ -29,7 +29,7 @@ def _scores(records: Sequence[Record], query: str, mean: float, idf: Callable[[i
     counts = [Counter(words_of(record)) for record in records]
     there = sum(bool(count) for count in counts)
     scores = [0.0] * len(records)
-    for word in dict.fromkeys(words_in(query)):
+    for word in words_in(query):
         weight = idf(there, sum(word in count for count in counts))
         for position, count in enumerate(counts):
             times = count[word]

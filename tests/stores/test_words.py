@@ -259,3 +259,18 @@ def test_a_replaced_record_of_no_words_leaves_none() -> None:
     store.add(ROWS, vectors(4), fingerprint=SPACE)
     store.add([Row(Record("a", "???"), "digest")], vectors(1), fingerprint=SPACE)
     assert store.verify() == []
+
+
+def test_compact_removes_traces_of_deleted_words(faiss: FaissStore) -> None:
+    def blocks() -> bytes:
+        with sqlite3.connect(faiss.folder / "collection.sqlite") as connection:
+            found = connection.execute("SELECT block FROM words_data").fetchall()
+        connection.close()
+        return b"".join(block for (block,) in found)
+
+    faiss.add([row("secret", "zyzzyva")], vectors(1), fingerprint=SPACE)
+    faiss.delete(["secret"])
+    assert b"zyzzyva" in blocks()
+    faiss.compact()
+    assert b"zyzzyva" not in blocks()
+    assert_found(faiss, ROWS, "river bank", 5, faiss_scores)

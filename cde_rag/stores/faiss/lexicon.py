@@ -47,7 +47,7 @@ class Lexicon:
         """Positions and scores of the k records that match the words best; equal scores in order of insertion.
 
         Args:
-            words: As `words_in` makes them.
+            words: As `words_in` makes them; one that comes twice counts twice.
             k: At most so many.
             where: What their positions pass.
 
@@ -61,7 +61,7 @@ class Lexicon:
             )
         if not words:
             return []
-        any_of = " OR ".join(f'"{word}"' for word in dict.fromkeys(words))
+        any_of = " OR ".join(f'"{word}"' for word in words)
         found = self._connection.execute(
             f"""SELECT rowid, -bm25(words) AS score FROM words
             WHERE words MATCH ? AND +rowid IN (SELECT position FROM records WHERE {where.sql})

@@ -1,6 +1,6 @@
 """A record's words as a sparse vector, whose dot product with a query's is BM25.
 
-    score(query, record) = Σ over the query's words, each once, of idf(word) · weight(word, record)
+    score(query, record) = Σ over the query's words, as often as they come, of idf(word) · weight(word, record)
     idf = ln(1 + (N − n + 0.5) / (n + 0.5))       Qdrant's; N records have a word at all, n of them this one
     weight = f · 2.2 / (f + 0.3 + 0.9 · l / 100)  stored; f times it stands in the record, of l words
                                                   (k1 = 1.2, b = 0.75, for records of 100 words as a rule)
@@ -54,9 +54,9 @@ def named_weights(record: Record) -> dict[str, Sparse]:
 
 
 def question(query: str) -> Sparse | None:
-    """A query, each of whose words counts once; None where it has none."""
-    indices = sorted(set(map(_index, words_in(query))))
-    return Sparse(indices, [1.0] * len(indices)) if indices else None
+    """A query, each of whose words counts as often as it comes; None where it has none."""
+    counts = sorted(Counter(map(_index, words_in(query))).items())
+    return Sparse([index for index, _ in counts], [float(count) for _, count in counts]) if counts else None
 
 
 def is_as_written(vectors: object, record: Record) -> bool:

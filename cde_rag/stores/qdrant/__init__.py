@@ -2,6 +2,7 @@
 
     papers                    a point for each record; points/rows.py says what is in its payload
         cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
+        cde_words             a sparse vector with the modifier IDF: the record's words; see points/words.py
         metadata              {"cde": …}: settings, generations and which is active, with a checksum
     papers__cde_contexts      the bytes of each generation's Context, in chunks; the lease of a run
 
@@ -27,7 +28,7 @@ here.
 compared when they are returned; `verify` compares all. A point that is gone as a whole leaves no trace.
 
 **Search** is by Qdrant's index, scored again in float64; exact where that finds fewer than k. A server that is busy or
-away is asked again for about six seconds; all writes may be made twice. There is no async client.
+away is asked again for about six seconds; all writes may be made twice. There is no async client (why: decision 16).
 
 `read_context` and `write_context` keep contexts beside any collection; they know bytes, not contexts, and contexts.py
 shows both with a `cde_rag.Context`.

@@ -3,8 +3,8 @@
     papers.qdrant/
         cde.json                  the manifest: settings, generations and which is active, with a checksum
         context-1.safetensors     the bytes of generation 1's Context
-        shard-1/                  the engine's: a point for each record (see points/rows.py), a log, indexes;
-                                  named by its generations (shard-1-2)
+        shard-1-words/            the engine's: a point for each record (see points/rows.py), a log, indexes;
+                                  named by its generations (shard-1-2-words)
             cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
         shard.json                checksums of the engine's files, while nobody has the store open
         cde.lock                  held by the process that has it open
