@@ -34,7 +34,7 @@ TIMED = 40  # queries, each asked of two stores in turn
 K = 10
 CHUNK = 2000  # texts that are embedded and kept at once
 SPACE = "0" * 64
-SHARES = (0.5, 0.1, 0.01, 0.001)
+SHARES = (0.6, 0.5, 0.1, 0.01, 0.001)
 INDEXES = [("flat", None)] + [
     (index, quantization)
     for index in ("flat", "hnsw", "ivf")

@@ -24,6 +24,7 @@ from cde_rag.stores.faiss import FaissStore
 from cde_rag.writing import Progress
 
 MADE = 4096  # different vectors
+DIM = 384  # of the bundled model
 SINGLE = 50  # records that are added one by one, to see what that writes
 SEEN = 100  # times that churn is looked at
 
@@ -96,12 +97,13 @@ def churned(collection: Collection, folder: Path, times: int) -> list[tuple[int,
     return seen
 
 
-def plot(seen: list[tuple[int, float]], path: Path) -> None:
-    """Memory beside records, from zero."""
-    figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(7, 3), layout="constrained")
+def plot(seen: list[tuple[int, float]], before: float, path: Path) -> None:
+    """What was added to memory beside records, on the scale of one that would keep a tenth of their vectors."""
+    figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(7, 2.6), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([count / 1e3 for count, _ in seen], [megabytes for _, megabytes in seen])
-    axes.set(xlabel="records, thousands", ylabel="anonymous memory, MB", ylim=(0, None))
+    axes.plot([count / 1e3 for count, _ in seen], [megabytes - before for _, megabytes in seen])
+    most = max(count for count, _ in seen) * DIM * 4 / 1e6 / 10
+    axes.set(xlabel="records, thousands", ylabel="memory added, MB", xlim=(0, None), ylim=(0, most))
     figure.savefig(path, dpi=120)
 
 
@@ -136,7 +138,7 @@ def main() -> None:
         "churn": churn,
     }
     if options.plot is not None:
-        plot(seen, options.plot)
+        plot(seen, before, options.plot)
     if options.json:
         print(json.dumps(result, indent=2))
         return
