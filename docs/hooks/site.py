@@ -25,6 +25,9 @@ ELSEWHERE = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
     "NOTICE": "notice.md",
+    "examples/README.md": "notebooks/index.md",
+    **{f"examples/{name}.py": f"notebooks/{name}.md" for name in notebooks.names()},
+    "examples/recontextualize_existing_qdrant.py": "notebooks/04_recontextualize_qdrant.md",
     "integrations/langchain-cde/README.md": "integrations/langchain.md",
     "integrations/llama-index-embeddings-cde/README.md": "integrations/llama-index-embedding.md",
     "integrations/llama-index-vector-stores-cde/README.md": "integrations/llama-index-vector-store.md",
@@ -32,7 +35,9 @@ ELSEWHERE = {
     "docs/decisions": "decisions/index.md",
 }
 OURS = ("index.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
-PAGES = {page: origin for origin, page in ELSEWHERE.items() if page not in OURS}  # their text is that file
+PAGES = {  # their text is that file
+    page: origin for origin, page in ELSEWHERE.items() if page not in OURS and not origin.endswith(".py")
+}
 FROM_README = re.compile(r"<!-- from README\.md: (.+) -->")
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 
@@ -45,7 +50,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         if "Decisions" in section:
             section["Decisions"] = ["decisions/index.md", *decisions]
         if "Notebooks" in section:
-            section["Notebooks"] = [f"notebooks/{name}.md" for name in notebooks.names()]
+            section["Notebooks"] = ["notebooks/index.md", *(f"notebooks/{name}.md" for name in notebooks.names())]
         if "Experiments" in section:
             section["Experiments"] = experiments
     config.nav = [section for section in config.nav or [] if section.get("Experiments", True)]
