@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from hypothesis.stateful import run_state_machine_as_test
 from mortal import Killed, Mortal
 from qdrant_client import QdrantClient, models
+from server import URL, collections_on
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.points.fields import NUMBERS, numbers_key
@@ -35,8 +36,20 @@ def client() -> QdrantClient:
     return QdrantClient(":memory:")
 
 
-@pytest.fixture(params=["qdrant", "edge"])
+on_a_server = pytest.param("server", marks=pytest.mark.skipif(URL is None, reason="QDRANT_URL names no server"))
+
+
+@pytest.fixture(params=["qdrant", "edge", on_a_server])
 def new_place(request: pytest.FixtureRequest, client: QdrantClient) -> Iterator[Callable[[], Opener]]:
+    if request.param == "server":
+        with collections_on(URL) as (there, new_name):
+
+            def on_it() -> Opener:
+                name = new_name()
+                return lambda: QdrantStore(there, name, quantization=PREFIX)
+
+            yield on_it
+        return
     numbers, folder = itertools.count(), tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
 
     def place() -> Opener:

@@ -2,10 +2,8 @@
 
 import functools
 import itertools
-import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from mortal import WRITES, Killed, Mortal
 from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+from server import URL, collections_on
 
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
@@ -29,8 +28,6 @@ from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name
 from cde_rag.stores.qdrant import store as store_module
 from cde_rag.stores.qdrant.points import ClientPoints, selection_filter
 from cde_rag.stores.qdrant.turns import leased
-
-URL = os.environ.get("QDRANT_URL")
 
 
 class TestQdrantInMemory(StoreContract):
@@ -47,20 +44,15 @@ class TestQdrantInMemory(StoreContract):
 
 @pytest.mark.skipif(URL is None, reason="QDRANT_URL names no server")
 class TestQdrantServer(StoreContract):
-    @pytest.fixture
-    def new_place(self) -> Iterator[Callable[[], Opener]]:
-        client = QdrantClient(url=URL, api_key=os.environ.get("QDRANT_API_KEY"))
-        names: list[str] = []
+    @pytest.fixture(params=[None, "int8", "binary"])
+    def new_place(self, request: pytest.FixtureRequest) -> Iterator[Callable[[], Opener]]:
+        with collections_on(URL) as (client, new_name):
 
-        def place() -> Opener:
-            names.append(name := f"cde_test_{uuid.uuid4()}")
-            return lambda: QdrantStore(client, name)
+            def place() -> Opener:
+                name = new_name()
+                return lambda: QdrantStore(client, name, quantization=request.param)
 
-        yield place
-        for name in names:
-            client.delete_collection(name)
-            client.delete_collection(f"{name}__cde_contexts")
-        client.close()
+            yield place
 
 
 @pytest.fixture
