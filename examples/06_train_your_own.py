@@ -25,8 +25,8 @@ work = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Documents
 #
-# A folder of text files, as `cde-rag index` and `cde-rag-train adapt` read it: here Python's language reference, a file for
-# each section. What is kept apart for the comparison are whole files, so there should be many.
+# A folder of text files, as `cde-rag index` and `cde-rag-train adapt` read it: here Python's language reference, a file
+# for each section. What is kept apart for the comparison are whole files, so there should be many.
 
 # %%
 (work / "reference").mkdir()
@@ -78,7 +78,8 @@ for level in report_clusters(prepared, examples=3, queries=3):
 # BM25, on queries of parents that nobody trained on.
 
 # %%
-config = AdaptationConfig(minutes=1.2, shares=(1.0,), max_length=32) if SHORT else AdaptationConfig(minutes=minutes)
+little = {"shares": (1.0,), "max_length": 32} if SHORT else {}
+config = AdaptationConfig(minutes=minutes, **little)
 done = adapt(corpus, config, work / "my-model")
 print(done)
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,20 @@ def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) >= 6
 
 
+def executed_in_time(notebooks: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A training of half a minute, and on a machine that is too busy for it a longer one."""
+    from nbclient.exceptions import CellExecutionError
+
+    monkeypatch.setenv("CDE_RAG_MINUTES", "0.6")
+    try:
+        return notebooks.execute(name)
+    except CellExecutionError as error:
+        if "none is left for training" not in str(error):
+            raise
+        monkeypatch.setenv("CDE_RAG_MINUTES", "3")
+        return notebooks.execute(name)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -28,7 +43,7 @@ def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDE_RAG_SHORT", "1")
     import notebooks  # type: ignore[import-not-found]
 
-    executed = notebooks.execute(name)
+    executed = executed_in_time(notebooks, name, monkeypatch)
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
     assert any(output.get("name") == "stdout" for output in outputs)
 
