@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import SPACE, row
+from contract import SPACE, row, units
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Row
@@ -123,6 +123,22 @@ def test_knows_what_came_and_went_since(store: FaissStore, index: str, quantizat
     store.compact()
     assert list(store.folder.glob("index-*")) != [file]
     assert recall(store, rows, matrix) >= 0.95
+    assert store.verify() == []
+
+
+@every_kind
+@pytest.mark.parametrize("dim", [2, 21])
+def test_begins_with_one_record(scratch: Path, index: str, quantization: str | None, dim: int) -> None:
+    quantization = "prefix-1" if quantization == "prefix-20" and dim == 2 else quantization
+    store = FaissStore(scratch / "papers.faiss", index=index, quantization=quantization)
+    store.create(dim=dim, fingerprint=SPACE, context=b"", settings={})
+    matrix = units(40, dim)
+    for some in (slice(0, 1), slice(1, 2), slice(2, 40)):
+        store.add(rows_of(40)[some], matrix[some], fingerprint=SPACE)
+        for k in (1, 3, 50):
+            hits = store.search(matrix[:1], k, fingerprint=SPACE)[0]
+            assert len(hits) == min(k, store.count())
+    assert store.search(matrix[:1], 1, fingerprint=SPACE)[0][0].id == "0"
     assert store.verify() == []
 
 
