@@ -1,14 +1,15 @@
 """A collection of Qdrant, on a server (1.18 or newer) or in the client's local mode.
 
     papers                    a point for each record; points/rows.py says what is in its payload
-        cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
+        cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given;
+                              with `quantization="prefix-128"` its first dimensions beside it, as cde_<fingerprint>_128
         cde_words             a sparse vector with the modifier IDF: the record's words; see points/words.py
         metadata              {"cde": …}: settings, generations and which is active, with a checksum
     papers__cde_contexts      the bytes of each generation's Context, in chunks; the lease of a run
 
 The collection can be someone's who has points and vectors of their own in it: they stay, and are no records. Make it
-before `create` to choose shards, replicas, quantization or HNSW's parameters. Qdrant itself refuses a reader whose
-vectors are gone, since every read and write names them. Where they become records, too, the store is adopted
+before `create` to choose shards and replicas. Qdrant itself refuses a reader whose vectors are gone, since every read
+and write names them. Where they become records, too, the store is adopted
 (`cde_rag.adoption`): a record's id is the point's, and what is ours in a payload begins with `cde_`.
 
 **Atomic.** A point is written as a whole, and the manifest in one write, so a record is the old or the new one and a
@@ -27,7 +28,9 @@ here.
 **Damage.** Each record, its metadata, each vector with its digest, the manifest and each Context have checksums,
 compared when they are returned; `verify` compares all. A point that is gone as a whole leaves no trace.
 
-**Search** is by Qdrant's index, scored again in float64; exact where that finds fewer than k. A server that is busy or
+**Search** is by Qdrant's index, over codes or prefixes where the store has such (a new generation is indexed as the
+active one), scored again in float64; exact where that finds fewer than k. The first record with a number or date at a
+path makes an index for ranges there, up to 64. A server that is busy or
 away is asked again for about six seconds; all writes may be made twice. There is no async client (why: decision 16).
 
 `read_context` and `write_context` keep contexts beside any collection; they know bytes, not contexts, and contexts.py

@@ -25,8 +25,9 @@ before it opens them (the content of files above 64 MiB by `verify` only). After
 until the store is closed once.
 
 **Search** is exact up to `flat_rows` vectors, and for filters that keep few; beyond that by HNSW, built by the call
-that makes it due (about a minute for 100 000 vectors), and exact for what came since. Found vectors are scored again
-in float64.
+that makes it due (about a minute for 100 000 vectors), and exact for what came since. HNSW walks over codes or over
+prefixes, which lie beside the vectors (`cde_<fingerprint>_128`), where `quantization` says so. Found vectors are scored
+again in float64. The first record with a number or date at a path makes an index for ranges there, up to 64.
 """
 
 from cde_rag.errors import require
