@@ -10,6 +10,7 @@ from cde_rag.stores.base import Row, Store
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
 ALL = 10_000  # more records than any test has
+MANY = 500  # records, of which an index may miss a hit
 
 
 def answers(store: Store) -> dict[str, Any]:
@@ -57,9 +58,10 @@ def check_sound(store: Store) -> tuple[list[Row], int]:
         query = embedder.embed_queries(["another text of 5"])
         (hits,) = store.search(query, 10, fingerprint=manifest.fingerprint)
         scores = embedder.embed_queries(texts).astype(np.float64) @ query[0].astype(np.float64)
-        best = np.argsort(-scores, kind="stable")[:10]
-        assert [hit.id for hit in hits] == [ids[place] for place in best]
-        np.testing.assert_allclose([hit.score for hit in hits], scores[best], atol=1e-6)
+        best = [ids[place] for place in np.argsort(-scores, kind="stable")[:10]]
+        found = [hit.id for hit in hits]
+        assert found == best or (len(rows) > MANY and len({*found} & {*best}) >= 8)
+        np.testing.assert_allclose([hit.score for hit in hits], [scores[ids.index(id_)] for id_ in found], atol=1e-6)
     return rows, space
 
 
