@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "examples"
 EXECUTED = ROOT / "build" / "notebooks"
-LIMIT = 900  # seconds that one cell may take
+LIMIT = 3600  # seconds that one cell may take
 CODES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
 
 
