@@ -14,6 +14,7 @@ from mortal import Killed, Mortal
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import UnexpectedResponse
 from tiny import WORDS
+from word_scores import best, point_scores
 
 from cde_rag.adoption import adopt, catch_up, foreign_records, only_here, release
 from cde_rag.collection import Collection
@@ -168,11 +169,28 @@ def test_release_leaves_what_was_there(application: Application, client: QdrantC
     assert not any(key.startswith("cde_") for point in found for key in point.payload or {})
     info = client.get_collection("theirs").config
     assert set(info.params.vectors if isinstance(info.params.vectors, dict) else {""}) == {application.vector or ""}
+    assert not info.params.sparse_vectors
     assert info.metadata == {"team": "x"}
     assert [one.name for one in client.get_collections().collections] == ["theirs"]
     with pytest.raises(StoreError, match="adopted"):
         release(client, "theirs")
     assert texts_of(adopted(client, tiny_model)) == {str(id_): payload["text"] for id_, payload, _ in before}
+
+
+def test_adopted_points_are_found_by_their_words(
+    application: Application, client: QdrantClient, tiny_model: CDEModel
+) -> None:
+    papers = adopted(client, tiny_model)
+    papers.add(["the estuary of rivers"], ids=["ours"])
+    application.write(3, "an estuary of floods", page=1)
+    assert [hit.id for hit in papers.lexical().search("estuaries")] == ["ours"]
+    catch_up(papers)
+    assert {hit.id for hit in papers.lexical().search("estuaries")} == {"ours", "3"}
+    records = [row.record for row in papers.store.scroll()]
+    (hits,) = papers.store.search_text(["river boat"], 5)
+    scores = point_scores(records, "river boat")
+    assert [hit.score for hit in hits] == pytest.approx([scores[place] for place in best(scores, 5)], rel=1e-5)
+    assert papers.verify() == []
 
 
 # Two who write

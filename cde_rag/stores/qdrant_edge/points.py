@@ -144,7 +144,11 @@ class ShardPoints:
         self._engine.index_numbers(keys)
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[ReadPoint]:
-        """See `Points.matching`. How rare a word is, is counted among the points that are there now."""
+        """See `Points.matching`.
+
+        How rare a word is, is counted among the points that are there now; after a kill, until the engine is optimized,
+        among some of them twice.
+        """
         there = edge.IdfParams(edge.Filter(must=[edge.HasVectorCondition(WORDS)]))
         request = edge.QueryRequest(
             limit,
