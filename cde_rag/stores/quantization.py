@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
+_FEWEST: Final = 128
+_CANDIDATES: Final = 4  # for each point that is wanted, of a prefix as long as the vector
 _PREFIX: Final = re.compile(r"prefix-([1-9][0-9]{0,5})")
 
 
@@ -43,6 +45,14 @@ def check_prefix(dims: int | None, dim: int) -> None:
     """
     if dims is not None and dims >= dim:
         raise ValueError(f"quantization: expected a prefix shorter than vectors of {dim} dimensions, found {dims}.")
+
+
+def prefix_candidates(wanted: int, dims: int, dim: int) -> int:
+    """How many points prefixes have to find, so that nearly all of the best `wanted` are among them.
+
+    On passages of text, 20 000 of 384 dimensions, 98 to 99 % are, by prefixes of 64, 128 and 256 (docs/production.md).
+    """
+    return max(_FEWEST, round(_CANDIDATES * wanted * (dim / dims) ** 2))
 
 
 def prefixes(vectors: Float32[np.ndarray, "rows dim"], dims: int) -> Float32[np.ndarray, "rows dims"]:

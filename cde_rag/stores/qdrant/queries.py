@@ -11,11 +11,10 @@ from cde_rag.stores.points.fields import NUMBERS, TOKENS
 from cde_rag.stores.points.manifest import prefix_name
 from cde_rag.stores.points.selection import Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.points.words import WORDS, Sparse
-from cde_rag.stores.quantization import prefixes
+from cde_rag.stores.quantization import prefix_candidates, prefixes
 
 ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
-_OVERSAMPLING: Final = 4.0  # of codes and prefixes, whose points are then scored by the vectors themselves
-_FEWEST: Final = 128  # points found by their prefixes, however few are wanted
+_OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vectors themselves
 
 
 def search_params(limit: int, *, exact: bool, search_beam: int | None) -> models.SearchParams:
@@ -40,7 +39,7 @@ def nearest_request(
     first = None
     if prefix is not None:
         (short,) = prefixes(query[None], prefix)
-        most, using = max(_FEWEST, round(_OVERSAMPLING * limit)), prefix_name(name, prefix)
+        most, using = prefix_candidates(limit, prefix, len(query)), prefix_name(name, prefix)
         first = models.Prefetch(query=short.tolist(), using=using, filter=where, params=params, limit=most)
     return models.QueryRequest(
         query=query.tolist(),

@@ -15,7 +15,9 @@ from cde_rag.stores.quantization import prefix_dims
 _NO_GRAPH: Final = models.HnswConfigDiff(m=0)
 _CODES: Final[Mapping[str | None, models.QuantizationConfig]] = {
     "int8": models.ScalarQuantization(scalar=models.ScalarQuantizationConfig(type=models.ScalarType.INT8)),
-    "binary": models.BinaryQuantization(binary=models.BinaryQuantizationConfig()),
+    "binary": models.BinaryQuantization(
+        binary=models.BinaryQuantizationConfig(query_encoding=models.BinaryQuantizationQueryEncoding.SCALAR8BITS)
+    ),
 }
 _NEEDED = "Named vectors are added to a collection by servers from Qdrant 1.18 on."
 

@@ -23,7 +23,7 @@ _SCANNED_KB: Final = 10_000  # of vectors that pass a filter; up to that many ar
 _RANGES: Final = edge.IntegerIndexParams(lookup=False, range=True)
 _CODES: Final[dict[str | None, Callable[[], Any]]] = {
     "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
-    "binary": edge.BinaryQuantizationConfig,
+    "binary": lambda: edge.BinaryQuantizationConfig(query_encoding=edge.BinaryQuantizationQueryEncoding.Scalar8Bits),
 }
 
 

@@ -16,11 +16,10 @@ from cde_rag.stores.points.rows import ORDER, note, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.points.words import WORDS, Sparse
 from cde_rag.stores.qdrant_edge.engine import Engine
-from cde_rag.stores.quantization import prefixes
+from cde_rag.stores.quantization import prefix_candidates, prefixes
 
 _AT_ONCE: Final = 512  # points read at once
-_OVERSAMPLING: Final = 4.0  # of codes and prefixes, whose points are then scored by the vectors themselves
-_FEWEST: Final = 128  # points found by their prefixes, however few are wanted
+_OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vectors themselves
 _ROW: Final = edge.PayloadSelector.Exclude([TOKENS, NUMBERS])  # what a row is read from
 
 
@@ -119,7 +118,7 @@ class ShardPoints:
         params = edge.SearchParams(hnsw_ef=beam, exact=exact, quantization=rescored)
         firsts: list[list[edge.Prefetch]] = [[] for _ in queries]
         if prefix is not None and not exact:
-            most, using = max(_FEWEST, round(_OVERSAMPLING * limit)), prefix_name(name, prefix)
+            most, using = prefix_candidates(limit, prefix, queries.shape[1]), prefix_name(name, prefix)
             walked = edge.SearchParams(hnsw_ef=max(beam, most))
             for first, short in zip(firsts, prefixes(queries, prefix), strict=True):
                 nearest = edge.Query.Nearest(short.tolist(), using=using)
