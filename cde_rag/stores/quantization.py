@@ -50,7 +50,7 @@ def check_prefix(dims: int | None, dim: int) -> None:
 def prefix_candidates(wanted: int, dims: int, dim: int) -> int:
     """How many points prefixes have to find, so that nearly all of the best `wanted` are among them.
 
-    On passages of text, 20 000 of 384 dimensions, 98 to 99 % are, by prefixes of 64, 128 and 256 (docs/production.md).
+    On passages of text, 20 000 of 384 dimensions, 98 to 99 % are, by prefixes of 64 and 128 (docs/production.md).
     """
     return max(_FEWEST, round(_CANDIDATES * wanted * (dim / dims) ** 2))
 
