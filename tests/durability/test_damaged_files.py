@@ -122,7 +122,7 @@ def test_damage_is_found_or_harmless(
     ours = [path for path in files if path.parent == folder]
     theirs = [path for path in files if path.parent != folder]
     if theirs:  # each place takes a second
-        chosen = [dice.choice(some) for some in (ours, theirs) for _ in range(times(6, 100 if killed else 250))]
+        chosen = [dice.choice(some) for some in (ours, theirs) for _ in range(times(3, 100 if killed else 250))]
     else:
         chosen = [path for path in ours for _ in range(times(100 // len(ours), 1000))]
     for path in chosen:

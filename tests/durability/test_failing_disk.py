@@ -35,7 +35,7 @@ def test_whatever_step_fails_nothing_is_lost(
         store = store_at(kind, after / "papers")
         states.append(check_done(store, number + 1))
         store.close()
-        for at in dice.sample(range(1, steps + 1), min(steps, times(2, 100 if kind != "edge" else 6))):
+        for at in dice.sample(range(1, steps + 1), min(steps, times(*((2, 100) if kind != "edge" else (1, 6))))):
             place, again = scratch / "place", dice.random() < 0.5
             place.mkdir()
             if number:
