@@ -22,7 +22,7 @@ came after it. `FaissStore(path, index=…, quantization=…)` makes a store, wh
     auto          flat up to `FLAT_ROWS` vectors, hnsw beyond
     flat          all vectors, or their codes
     hnsw          a graph (FAISS's HNSW)
-    ivf           the nearest fifth of the cells that the vectors were put into (FAISS's IVF)
+    ivf           the nearest quarter of the cells that the vectors were put into (FAISS's IVF)
     quantization  what is looked at in place of vectors: `int8`, `binary` (FAISS's RaBitQ), `prefix-<dims>`, or None
 
 Where a filter keeps half of the records or less, they are all looked at, by their codes if there are, wherever they
