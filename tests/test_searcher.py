@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from qdrant_client import QdrantClient
 from test_collection import StubEmbedder
@@ -102,6 +102,7 @@ few_examples = settings(max_examples=12, suppress_health_check=[HealthCheck.func
 
 @pytest.mark.parametrize("way", RANKED)
 @few_examples
+@example(query="river", k=5, offset=1, where=None, cut=3)
 @given(
     query=queries, k=st.integers(1, 12), offset=st.integers(0, 12), where=filters, cut=st.none() | st.integers(0, 40)
 )
@@ -123,6 +124,7 @@ def test_pages_and_thresholds_are_those_of_all_hits(
 
 @pytest.mark.parametrize("way", RANKED)
 @few_examples
+@example(query="river", k=5, size=2, offset=1, where=None, cut=5)
 @given(
     query=queries,
     k=st.integers(1, 8),
