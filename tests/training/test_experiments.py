@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from prepared_stub import prepared_stub, stub_pairs
 
-from cde_rag_training.experiments import EXPERIMENTS, batch_difficulty
+from cde_rag_training.experiments import ON_PAIRS
+from cde_rag_training.experiments.difficulty import batch_difficulty
 from cde_rag_training.prepared import Prepared
 
 
@@ -35,7 +36,7 @@ def test_difficulty_rises_as_clusters_shrink(prepared: Prepared):
 
 
 def test_the_experiment_writes_its_table_and_its_figure(prepared: Prepared, tmp_path: Path):
-    table, figure = EXPERIMENTS["difficulty"].run(prepared, tmp_path, 0)
+    table, figure = ON_PAIRS["difficulty"].run(prepared, tmp_path, 0)
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert {(row["cluster_size"], row["batch_size"]) for row in rows} == {

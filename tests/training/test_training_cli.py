@@ -144,6 +144,8 @@ def test_experiments_are_listed_and_run(run: Run, prepared: Path, tmp_path: Path
     files = json.loads(run("experiment", "difficulty", prepared, "--output", tmp_path / "a/b", "--json").stdout)
     assert all(Path(path).is_file() for path in files["files"])
     assert "there are difficulty" in run("experiment", "harder", prepared, code=2).output
+    assert "--sets" in run("experiment", "heatmap", code=2).output
+    assert "PREPARED" in run("experiment", "difficulty", code=2).output
 
 
 @pytest.mark.parametrize(

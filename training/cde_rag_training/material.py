@@ -8,7 +8,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.stores.base import Record
 from cde_rag_training.corpus_pairs import Asked, PairReport, ask, report, without_repeated
-from cde_rag_training.development import part
+from cde_rag_training.cuts import part
 from cde_rag_training.parts import DEVELOPMENT, TEST, Parts, hold_out, retrieval_set
 from cde_rag_training.sections import Section, sampled, sections, whole_records
 from cde_rag_training.supplied_queries import read_supplied

@@ -10,35 +10,74 @@ from cde_rag.cli.output import JsonOption, print_json
 
 def experiment(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="All are listed without.")] = None,
-    prepared: Annotated[Path | None, typer.Argument(metavar="[PREPARED]", help="What prepare made.")] = None,
+    prepared: Annotated[
+        Path | None, typer.Argument(metavar="[PREPARED]", help="What prepare made, for experiments on pairs.")
+    ] = None,
+    sets: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML that names retrieval sets, for experiments on sets.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where these sets lie. [default: beside the file]")
+    ] = None,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="A one-way model, for experiments on sets.")] = "cde-mini",
+    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keeps vectors. [default: OUTPUT/cache]")] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="For table and figure.")] = Path(),
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a named experiment on prepared pairs; it writes a table (CSV) and a figure (SVG).
+    """Run a named experiment on prepared pairs, or on a model and retrieval sets; it writes a CSV and an SVG.
+
+    FILE has a table [[sets]] for each set: path (a folder in BEIR's layout, or a file of pairs), and if need be name,
+    split, parent_key, domains and max_characters; above them documents and queries say how much of each is looked at.
 
     \b
     Examples:
       cde-rag-train experiment
       cde-rag-train experiment difficulty prepared --output figures
+      cde-rag-train experiment heatmap --sets development.toml --data datasets --output figures
     """
-    from cde_rag_training.experiments import EXPERIMENTS
+    from cde_rag_training.experiments import ON_PAIRS, ON_SETS
 
     if name is None:
-        listed = {each: f"{found.question} (paper, {found.source})" for each, found in EXPERIMENTS.items()}
+        listed = {each: f"{found.question} ({found.source})" for each, found in (ON_PAIRS | ON_SETS).items()}
         if as_json:
             print_json(listed)
         else:
             for each, question in listed.items():
-                typer.echo(f"{each:<12} {question}")
+                typer.echo(f"{each:<15} {question}")
         return
-    if name not in EXPERIMENTS:
-        raise typer.BadParameter(f"{name}; there are {', '.join(EXPERIMENTS)}", param_hint="NAME")
-    if prepared is None:
-        raise typer.BadParameter("which pairs? Name what prepare made", param_hint="PREPARED")
+    if name in ON_PAIRS:
+        files = _on_pairs(name, prepared, output, seed)
+    elif name in ON_SETS:
+        files = _on_sets(name, sets, data, model, cache or output / "cache", output, seed)
+    else:
+        raise typer.BadParameter(f"{name}; there are {', '.join(ON_PAIRS | ON_SETS)}", param_hint="NAME")
+    print_json({"files": files}) if as_json else typer.echo("\n".join(files))
+
+
+def _on_pairs(name: str, prepared: Path | None, output: Path, seed: int) -> list[str]:
+    from cde_rag_training.experiments import ON_PAIRS
     from cde_rag_training.prepared import Prepared
 
-    data = Prepared.load(prepared)
+    if prepared is None:
+        raise typer.BadParameter("which pairs? Name what prepare made", param_hint="PREPARED")
+    found = Prepared.load(prepared)
     output.mkdir(parents=True, exist_ok=True)
-    files = [str(path) for path in EXPERIMENTS[name].run(data, output, seed)]
-    print_json({"files": files}) if as_json else typer.echo("\n".join(files))
+    return [str(path) for path in ON_PAIRS[name].run(found, output, seed)]
+
+
+def _on_sets(
+    name: str, sets: Path | None, data: Path | None, model: str, cache: Path, output: Path, seed: int
+) -> list[str]:
+    from cde_rag.model import CDEModel
+    from cde_rag_training.experiments import ON_SETS
+    from cde_rag_training.experiments.laboratory import Laboratory
+    from cde_rag_training.experiments.sets import SetsConfig, read_sets
+    from cde_rag_training.recipe import read_recipe
+
+    if sets is None:
+        raise typer.BadParameter("which sets? Name a TOML file with [[sets]]", param_hint="--sets")
+    found = read_sets(read_recipe(sets, SetsConfig), data or sets.parent)
+    laboratory = Laboratory(CDEModel.from_pretrained(model), found, cache, seed)
+    output.mkdir(parents=True, exist_ok=True)
+    return [str(path) for path in ON_SETS[name].run(laboratory, output)]

@@ -1,16 +1,13 @@
-"""Experiments by name: what is measured on prepared data, as a table (CSV) and a figure (SVG)."""
+"""How hard batches become as clusters shrink (paper figure 6)."""
 
-import csv
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from cde_rag.artifact import write_durably
-from cde_rag.errors import require
 from cde_rag_training.clusters import ClusterConfig, cluster_pairs
+from cde_rag_training.experiments.tables import new_figure, write_table
 from cde_rag_training.packing import Packing, PackingConfig, difficulty
 from cde_rag_training.prepared import Prepared
 
@@ -31,20 +28,6 @@ class DifficultyRow(NamedTuple):
     cluster_size: int
     batch_size: int
     difficulty: float
-
-
-class Experiment(NamedTuple):
-    """Something that can be asked of prepared data.
-
-    Attributes:
-        question: In one sentence.
-        source: In the paper.
-        run: Given the data, a folder and a seed, writes into the folder and returns the files.
-    """
-
-    question: str
-    source: str
-    run: Callable[[Prepared, Path, int], list[Path]]
 
 
 def batch_difficulty(
@@ -80,22 +63,17 @@ def batch_difficulty(
     return found
 
 
-def _run_difficulty(prepared: Prepared, output: Path, seed: int) -> list[Path]:
+def run(prepared: Prepared, output: Path, seed: int) -> list[Path]:
     """Sizes from 32 pairs up, four times as many each, as far as the largest source goes."""
     largest = int(np.bincount(prepared.sources).max())
     sizes = [size for step in range(7) if (size := SMALLEST * 4**step) <= max(largest // 2, SMALLEST)]
     batch_sizes = [size for size in sizes if size <= LARGEST_BATCH]
     found = batch_difficulty(prepared, cluster_sizes=[*sizes, 0], batch_sizes=batch_sizes, seed=seed)
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerows([DifficultyRow._fields, *found])
-    write_durably(output / "difficulty.csv", table.getvalue().encode())
-    return [output / "difficulty.csv", _plot(found, output / "difficulty.svg")]
+    return [write_table(output / "difficulty.csv", found), _plot(found, output / "difficulty.svg")]
 
 
 def _plot(rows: Sequence[DifficultyRow], path: Path) -> Path:
-    figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = new_figure()
     for size in sorted({row.batch_size for row in rows}):
         line = [row for row in rows if row.batch_size == size and row.cluster_size]
         axes.plot([row.cluster_size for row in line], [row.difficulty for row in line], marker="o", label=f"{size}")
@@ -106,10 +84,3 @@ def _plot(rows: Sequence[DifficultyRow], path: Path) -> Path:
     axes.legend(title="batch size")
     figure.savefig(path)
     return path
-
-
-EXPERIMENTS = {
-    "difficulty": Experiment(
-        "How hard do batches become as clusters shrink, for each size of batch?", "figure 6", _run_difficulty
-    ),
-}

@@ -1,0 +1,186 @@
+"""Experiments on retrieval sets: their figures are those that the slow, obvious way gives; each writes files."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import WORDS, tiny_cde_model
+
+from cde_rag.context import Context
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.errors import SmallContextWarning
+from cde_rag.evaluation import evaluate
+from cde_rag.evaluation.contextual import without_relevant
+from cde_rag_training.cuts import part
+from cde_rag_training.experiments import ON_SETS
+from cde_rag_training.experiments.context_choice import context_choice
+from cde_rag_training.experiments.context_size import context_size, context_tokens
+from cde_rag_training.experiments.heatmap import NULL, heatmap
+from cde_rag_training.experiments.laboratory import Laboratory, score
+from cde_rag_training.experiments.movement import movement
+from cde_rag_training.experiments.second_pass import second_pass
+from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
+from cde_rag_training.experiments.small_corpora import small_corpora
+from cde_rag_training.experiments.training_free import PooledMiniLM, rarity, training_free
+from cde_rag_training.recipe import RecipeError, read_recipe
+
+DOCUMENTS, QUERIES = 30, 6
+
+
+def write_set(folder: Path, *, seed: int, words: list[str]) -> None:
+    """A folder in BEIR's layout: each query is some words of its document; three documents have one parent."""
+    random = np.random.default_rng(seed)
+    texts = [" ".join(random.choice(words, 12)) + f" {words[row % len(words)]}" for row in range(DOCUMENTS)]
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": f"d{row}", "text": text, "parent": f"p{row // 3}"} for row, text in enumerate(texts)]
+    queries = [{"_id": f"q{row}", "text": " ".join(texts[row].split()[:4])} for row in range(QUERIES)]
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines = ["query-id\tcorpus-id\tscore", *(f"q{row}\td{row}\t1" for row in range(QUERIES))]
+    (folder / "qrels/test.tsv").write_text("\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sets")
+    write_set(folder / "river", seed=0, words=WORDS[:12])
+    write_set(folder / "bank", seed=1, words=WORDS[8:])
+    rows = [{"query": f"{word} of", "document": f"the {word} in a {word}", "domain": "words"} for word in WORDS]
+    (folder / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "sets.toml").write_text(
+        'documents = 30\nqueries = 6\n[[sets]]\npath = "river"\n[[sets]]\npath = "bank"\n'
+        '[[sets]]\npath = "pairs.jsonl"\nname = "words"\ndomains = ["words"]\n'
+    )
+    return folder
+
+
+@pytest.fixture
+def lab(data: Path, tmp_path: Path) -> Laboratory:
+    sets = read_sets(read_recipe(data / "sets.toml", SetsConfig), data)
+    return Laboratory(tiny_cde_model(), sets, tmp_path / "cache")
+
+
+def test_sets_are_read_as_they_are_named(lab: Laboratory):
+    river, _, words = lab.sets
+    assert [one.corpus.name for one in lab.sets] == ["river", "bank", "words"]
+    assert len(river.corpus.texts) == DOCUMENTS
+    assert river.corpus.parents is not None
+    assert len(words.queries) == 6
+    for query, judged in zip(words.queries, words.judgments, strict=True):
+        (right,) = judged
+        assert query.split()[0] in words.corpus.texts[words.corpus.ids.index(right)]
+
+
+def test_two_sets_of_one_name_and_no_set_are_refused(data: Path):
+    one = SetConfig(path="river")
+    with pytest.raises(ValueError, match="different names"):
+        read_sets(SetsConfig(sets=(one, one)), data)
+    with pytest.raises(ValueError, match=r"\[\[sets\]\]"):
+        SetsConfig()
+    (data / "wrong.toml").write_text('[[sets]]\nfolder = "river"\n')
+    with pytest.raises(RecipeError, match="unknown key"):
+        read_recipe(data / "wrong.toml", SetsConfig)
+
+
+def test_the_heatmap_agrees_with_evaluate(lab: Laboratory, data: Path):
+    rows = {(row.corpus, row.context): row for row in heatmap(lab)}
+    assert len(rows) == 3 * 4
+    result = evaluate(list(lab.sets[:2]), model=lab.model, systems=("own", "null", "foreign"))
+    for place, (name, other) in enumerate([("river", "bank"), ("bank", "river")]):
+        found = result.sets[place]
+        assert rows[name, name].ndcg == pytest.approx(found.mean("own"))
+        assert rows[name, NULL].ndcg == pytest.approx(found.mean("null"))
+        assert rows[name, other].ndcg == pytest.approx(found.mean("foreign"))
+        assert rows[name, name].gain == pytest.approx(found.mean("own") - found.mean("null"))
+
+
+def test_a_space_found_again_in_files_is_the_same(lab: Laboratory):
+    (river, *_), texts = lab.sets, lab.sets[0].corpus.texts
+    first = lab.space(texts).score(river)
+    again = Laboratory(tiny_cde_model(), lab.sets, lab.cache).space(texts)
+    assert any(lab.cache.rglob("*.safetensors"))
+    np.testing.assert_array_equal(first, again.score(river))
+    with pytest.warns(SmallContextWarning):
+        embedder = ContextualEmbedder.from_corpus(texts, model=lab.model)
+    by_hand = score(river, embedder.embed_queries(river.queries), embedder.embed_documents(texts))
+    np.testing.assert_array_equal(first, by_hand)
+
+
+def test_sizes_and_tokens_of_a_context(lab: Laboratory):
+    rows = context_size(lab)
+    null = ContextualEmbedder(lab.model, Context.null(lab.model))
+    river = lab.sets[0]
+    without = score(river, null.embed_queries(river.queries), null.embed_documents(river.corpus.texts)).mean()
+    assert rows[0].documents == 0
+    assert rows[0].ndcg == pytest.approx(without)
+    assert [row.documents for row in rows[:6]] == [0, 8, 30, 30, 30, 30]
+    assert len({row.ndcg for row in rows[2:6]}) == 1  # the whole corpus each time
+    whole = [row for row in context_tokens(lab) if row.corpus == "river" and row.tokens == 32]
+    assert whole[0].ndcg == pytest.approx(rows[5].ndcg, abs=0.02)  # its documents have fewer than 32 tokens
+
+
+def test_choices_of_a_corpus_that_is_taken_whole_agree(lab: Laboratory):
+    rows = context_choice(lab)
+    whole = {row.ndcg for row in rows if row.corpus == "river" and row.choice in ("random 512", "clusters 64")}
+    assert len(whole) == 1
+    few = {lab.space(lab.sets[0].corpus.texts, size=8, seed=seed).context.fingerprint for seed in range(5)}
+    assert len(few) == 5
+
+
+def test_movement_is_none_within_a_whole_corpus(lab: Laboratory):
+    rows = {(row.corpus, row.to): row for row in movement(lab)}
+    same = rows["river", "another seed"]
+    assert same.documents == pytest.approx(0, abs=1e-6)
+    assert same.neighbours_kept == 1
+    assert rows["river", "null"].documents > 1e-3
+    assert rows["river", "foreign"].documents > 1e-4
+
+
+def test_a_second_pass_over_a_corpus_of_a_hundred_or_less_changes_nothing(lab: Laboratory):
+    rows = second_pass(lab)
+    assert len(rows) == 3 * QUERIES
+    assert [row.first for row in rows] == pytest.approx([row.second for row in rows])
+
+
+def test_small_corpora_are_cut_and_keep_answers_out(lab: Laboratory):
+    rows = small_corpora(lab)
+    assert [(row.corpus, row.size) for row in rows] == [("river", 25), ("bank", 25)]
+    cut = part(lab.sets[0], documents=25, queries=5)
+    by_hand = np.zeros(5)
+    for positions, texts in without_relevant(cut) or []:
+        right = {document for row in positions for document in cut.judgments[row]}
+        assert not {cut.corpus.texts[cut.corpus.ids.index(document)] for document in right} & set(texts)
+        by_hand[positions] = lab.space(texts).score(cut)[positions]
+    assert rows[0].without_relevant == pytest.approx(by_hand.mean())
+    assert rows[0].null == pytest.approx(lab.null().score(cut).mean())
+
+
+def test_pooling_by_rarity_weighs_rare_words_more_and_none_is_the_mean():
+    model = PooledMiniLM()
+    rows = model.tokens(["the river bank", "the money bank", "the the the zebra"])
+    weigh = rarity(rows[:2] * 10)
+    by_word = dict(zip(rows[2], weigh(rows[2]), strict=True))
+    the, zebra = rows[2][1], rows[2][4]
+    assert by_word[zebra] > 3 * by_word[the]
+    plain, double = model(rows, (lambda row: np.ones(len(row)), lambda row: np.full(len(row), 2.0)))
+    np.testing.assert_allclose(plain, double, atol=1e-6)
+    alone = model([rows[0]], (lambda row: np.ones(len(row)),))[0]
+    np.testing.assert_allclose(plain[0], alone[0], atol=1e-5)
+
+
+def test_training_free_ways_start_at_plain(lab: Laboratory):
+    rows = training_free(Laboratory(lab.model, lab.sets[:2], lab.cache))
+    plain = [row for row in rows if row.way == "plain"]
+    assert [row.gain for row in plain] == [0, 0]
+    assert {row.way for row in rows} == {"plain", "centred", "whitened", "rarity here", "rarity elsewhere"}
+    assert all(row.low <= row.gain <= row.high for row in rows)
+
+
+@pytest.mark.parametrize("name", [name for name in ON_SETS if name != "training-free"])
+def test_each_experiment_writes_its_table_and_its_figure(name: str, lab: Laboratory, tmp_path: Path):
+    table, figure = ON_SETS[name].run(lab, tmp_path)
+    with table.open() as file:
+        assert len(list(csv.DictReader(file))) >= 2
+    assert figure.read_text().startswith("<?xml")
