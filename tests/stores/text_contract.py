@@ -1,6 +1,7 @@
 """What every store finds by words; `StoreContract` inherits it."""
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -149,3 +150,15 @@ class TextContract:
         assert_found(store, rows, query, 5, self.word_scores)
         for query in ("x" * 100, "x" * 101, 'NEAR("w1", 2) OR NOT stems : w3* ^ {} () ;--', "\0w7\0", "😀 w7"):
             assert_found(store, rows, query, 5, self.word_scores)
+
+    def test_long_queries_that_repeat_words_are_scored_like_short_ones_and_quickly(self, store: Store) -> None:
+        dice, words = np.random.default_rng(0), [f"w{number}" for number in range(600)]
+        some = [row(f"{number}", " ".join(dice.choice(words, 60))) for number in range(40)]
+        rows = some + [row(f"again {one.record.id}", one.record.text) for one in some]
+        store.add(rows, vectors(len(rows)), fingerprint=SPACE)
+        started = time.monotonic()
+        for length in (33, 70, 1500):
+            query = " ".join(dice.choice(words, length))
+            assert_found(store, rows, query, 100, self.word_scores)
+        assert_found(store, rows, " ".join(words * 100), 5, self.word_scores)  # far from words² steps
+        assert time.monotonic() - started < 20

@@ -4,7 +4,10 @@ It is fed with the words that `cde_rag.stores.words` makes, separated by blanks,
 Stores made before there was one, or by a SQLite without FTS5, lack it.
 """
 
+import heapq
 import sqlite3
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -15,6 +18,7 @@ from cde_rag.stores.words import words_of
 
 TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""
 SHADOWS: Final = ("words_data", "words_idx", "words_docsize", "words_config")  # FTS5's own tables
+_WORDS_AT_ONCE: Final = 32  # asked for in one statement; what FTS5 takes grows with the square of them
 _AVERAGES: Final = 1  # id in words_data of FTS5's record of how many rows and words there are
 
 
@@ -61,12 +65,24 @@ class Lexicon:
             )
         if not words:
             return []
+        if len(words) <= _WORDS_AT_ONCE:
+            return self._matching(words, where, k)
+        scores, times = defaultdict[int, float](float), Counter(words)
+        for often in sorted(set(times.values())):
+            some = [word for word in times if times[word] == often]
+            for start in range(0, len(some), _WORDS_AT_ONCE):
+                for position, score in self._matching(some[start : start + _WORDS_AT_ONCE], where, -1):
+                    scores[position] += often * score
+        return heapq.nsmallest(k, scores.items(), key=lambda one: (-one[1], one[0]))
+
+    def _matching(self, words: Sequence[str], where: Condition, limit: int) -> list[tuple[int, float]]:
+        """As `best`; the scores of several calls add up. All that match where `limit` is -1."""
         any_of = " OR ".join(f'"{word}"' for word in words)
         found = self._connection.execute(
             f"""SELECT rowid, -bm25(words) AS score FROM words
             WHERE words MATCH ? AND +rowid IN (SELECT position FROM records WHERE {where.sql})
             ORDER BY score DESC, rowid LIMIT ?""",  # noqa: S608
-            (any_of, *where.parameters, k),
+            (any_of, *where.parameters, min(limit, sys.maxsize)),
         )
         return list(found)
 
