@@ -98,7 +98,11 @@ def recontextualize(
             embedder = target.begin(store)
             if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
                 return report(store, 0, started)
-            number = store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
+            kept = [one.number for one in store.generations() if one.fingerprint == embedder.fingerprint]
+            if kept:  # for rollback: what it lacks by now is embedded, as there
+                number = kept[0]
+            else:
+                number = store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
         else:
             embedder = target.go_on(stored_context(store, number))
         before, new, serving = store.manifest().generation, embedder, collection.embedder

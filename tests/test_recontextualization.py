@@ -170,6 +170,16 @@ def test_two_generations_are_kept(papers: Collection):
     assert [(one.number, one.active) for one in papers.store.generations()] == [(3, False), (4, True)]
 
 
+def test_a_space_that_is_still_there_is_gone_back_to(papers: Collection, tmp_path: Path):
+    first = papers.embedder
+    move(papers, seed=1)
+    papers.add_records(records(5, seed=7))
+    report = recontextualize(papers, embedder=first)
+    assert (report.generation, report.documents) == (1, 35)
+    assert [(one.number, one.active) for one in papers.store.generations()] == [(1, True), (2, False)]
+    assert_as_if_built(papers, tmp_path / "fresh")
+
+
 def test_rollback_keeps_what_came_and_what_went(papers: Collection, tmp_path: Path):
     before = papers.embedder.fingerprint
     move(papers)
