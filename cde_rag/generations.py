@@ -88,11 +88,11 @@ def complete(
     """
     started = time.monotonic()
     before, total = _vectors(store, number), store.count()
-    embedding, embedded = Embedding(store, embedder, parent_key), 0
+    embedding, embedded, behind = Embedding(store, embedder, parent_key), 0, total - before
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         while True:
-            for taken in _fill(store, number, embedding, total - before - embedded):
+            for taken in _fill(store, number, embedding, behind):
                 embedded += taken
                 note({"documents": embedded})
                 if on_progress is not None:
@@ -104,6 +104,7 @@ def complete(
             except StoreError:
                 if not store.lacking(number, limit=1):
                     raise
+                behind = 1  # some are written before the next try, and where that is what fails, it says so
             else:
                 note({"documents": embedded + embedding.lasted})
                 return embedded + embedding.lasted

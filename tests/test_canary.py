@@ -176,6 +176,26 @@ def test_writers_that_never_rest_lose_nothing(papers: Collection, tiny_model: CD
     assert papers.count() == 30 + len(added)
 
 
+def test_a_run_ends_where_its_last_rows_cannot_be_written(papers: Collection, monkeypatch: pytest.MonkeyPatch):
+    """A disk that is full when only what came meanwhile is lacking."""
+    calls, store = itertools.count(), papers.store
+
+    def full(*_: Any, **__: Any) -> Any:
+        assert next(calls) < 9, "the run does not end"
+        raise StoreError("the disk is full")
+
+    def last(now: Progress) -> None:
+        if now.done == 30:
+            papers.add(["river"])
+            monkeypatch.setattr(store, "add_to_generation", full)
+            monkeypatch.setattr(store, "activate", full)
+
+    with pytest.raises(StoreError, match="the disk is full"):
+        move(papers, on_progress=last)
+    monkeypatch.undo()
+    assert move(papers).documents == 31
+
+
 def test_older_generations_get_their_last_seconds(papers: Collection, monkeypatch: pytest.MonkeyPatch):
     slept: list[float] = []
     move(papers, seed=1)
