@@ -5,6 +5,7 @@ meanwhile goes to the active generation; the store itself knows which records th
 its vector there), so that nothing has to be logged, and an interrupted run continues where it stopped.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,7 +82,10 @@ def recontextualize(
             is plain, and none is given that reads a context.
         StoreError: Another run is at work, the store cannot be written, or the new vectors would have another length.
         TypeError: An embedder beside a model or a size of its context.
+        ValueError: `grace_s` is below 0 or not finite.
     """
+    if not 0 <= grace_s < math.inf:
+        raise ValueError(f"grace_s has to be a number of seconds, 0 or more; found {grace_s!r}")
     started, store = time.monotonic(), collection.store
     if embedder is None:
         model = _model(collection.embedder) if model is None else model

@@ -60,7 +60,7 @@ class Searchable(Searcher):
             query: As in `search`, like `where` and `offset`.
             k: At most so many hits.
             where: A filter over the metadata.
-            offset: Hits that are passed over.
+            offset: Hits that are passed over; behind the 100 (or `k`) best of either ranking there are no others.
 
         Raises:
             StoreError: The collection was made without words; `index_texts` adds them.
@@ -134,10 +134,14 @@ class Searchable(Searcher):
         def search(embedder: Embedder) -> list[Hit]:
             vector = embedder.embed_queries([query])
             space = embedder.fingerprint
-            (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
-            near = self.store.vectors([hit.id for hit in hits], fingerprint=space)
-            chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
-            return [hits[position] for position in chosen]
+            while True:
+                (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
+                try:
+                    near = self.store.vectors([hit.id for hit in hits], fingerprint=space)
+                except KeyError:  # one was deleted meanwhile
+                    continue
+                chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
+                return [hits[position] for position in chosen]
 
         with self._told(1, k, where) as note:
             found = self._active.use(search)

@@ -266,6 +266,9 @@ class Searcher:
 
 def _check(k: int, score_threshold: float | None, offset: int) -> None:
     check_positive(k, "k")
-    check_positive(offset + 1, "offset + 1")
+    if isinstance(cast(object, offset), bool) or not isinstance(cast(object, offset), int):
+        raise TypeError(f"offset must be an int, not {offset!r}")
+    if offset < 0:
+        raise ValueError(f"offset must be at least 0, not {offset}")
     if score_threshold is not None and math.isnan(score_threshold):
         raise ValueError("score_threshold has to be a number, found NaN")

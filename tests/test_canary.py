@@ -205,6 +205,13 @@ def test_older_generations_get_their_last_seconds(papers: Collection, monkeypatc
     assert [one.number for one in papers.store.generations()] == [2, 3]
 
 
+@pytest.mark.parametrize("grace_s", [float("nan"), float("inf"), -1.0])
+def test_a_senseless_grace_is_refused_before_anything_is_done(papers: Collection, grace_s: float):
+    with pytest.raises(ValueError, match="grace_s"):
+        move(papers, grace_s=grace_s)
+    assert papers.inspect().generation == 1
+
+
 def test_progress_tells_speed_and_time_left(papers: Collection):
     assert (Progress(30, 100, 2.0, 10).per_second, Progress(30, 100, 2.0, 10).left_s) == (10, 7)
     assert (Progress(0, 100, 0.0).left_s, Progress(10, None, 1.0).left_s, Progress(5, 9, 1.0, 5).left_s) == (None,) * 3

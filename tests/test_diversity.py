@@ -64,6 +64,19 @@ def test_nothing_is_found_where_nothing_matches():
     assert papers.search_diverse("river", where={"year": 1}) == []
 
 
+def test_what_is_deleted_meanwhile_is_not_among_the_hits(monkeypatch: pytest.MonkeyPatch):
+    papers = collection(parent_key=None)
+    papers.add(["river bank", "river", "flood"], ids=["a", "b", "c"])
+    real = papers.store.vectors
+
+    def vectors(ids: list[str], *, fingerprint: str) -> np.ndarray:
+        papers.delete(["b"])
+        return real(ids, fingerprint=fingerprint)
+
+    monkeypatch.setattr(papers.store, "vectors", vectors)
+    assert {hit.id for hit in papers.search_diverse("river", 3)} == {"a", "c"}
+
+
 def test_search_by_vector_is_search():
     papers = collection(parent_key=None)
     papers.add([f"{word} {number}" for word in ("river", "money") for number in range(10)])

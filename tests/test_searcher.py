@@ -253,6 +253,8 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
     for call, error in {
         lambda: papers.search("river", 0): ValueError,
         lambda: papers.search("river", offset=-1): ValueError,
+        lambda: papers.search("river", offset=True): TypeError,
+        lambda: papers.search_groups("river", group_by="place", offset="1"): TypeError,  # type: ignore[arg-type]
         lambda: papers.search("river", score_threshold=float("nan")): ValueError,
         lambda: papers.search(["river"]): TypeError,  # type: ignore[arg-type]
         lambda: papers.lexical().search(" "): CorpusError,
