@@ -84,8 +84,7 @@ def recontextualize(
         TypeError: An embedder beside a model or a size of its context.
         ValueError: `grace_s` is below 0 or not finite.
     """
-    if not 0 <= grace_s < math.inf:
-        raise ValueError(f"grace_s has to be a number of seconds, 0 or more; found {grace_s!r}")
+    _check_grace(grace_s)
     started, store = time.monotonic(), collection.store
     if embedder is None:
         model = _model(collection.embedder) if model is None else model
@@ -220,6 +219,11 @@ def _check(collection: Collection, dim: int, max_siblings: int) -> None:
             f"The collection has the parent key {collection.parent_key!r}, and the new model reads no siblings. Make a "
             "new collection for it, without a parent key."
         )
+
+
+def _check_grace(grace_s: float) -> None:
+    if not 0 <= grace_s < math.inf:
+        raise ValueError(f"grace_s has to be a number of seconds, 0 or more; found {grace_s!r}")
 
 
 def _unfinished(store: Store, target: _Sample | _Given) -> int | None:
