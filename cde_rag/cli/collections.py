@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -37,6 +38,7 @@ CollectionArgument = Annotated[
 TenantOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Whose collection, where COLLECTION holds one for each tenant.")
 ]
+_MOST: Final = 1_000_000_000  # hits
 _EDGE: Final = ".qdrant"  # how the name of a new collection for Qdrant Edge ends
 _EDGE_MANIFEST: Final = "cde.json"  # in the folder of one that is there, whatever its name
 
@@ -51,10 +53,27 @@ def _json_object(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
+def _metadata_key(text: str) -> str:
+    from cde_rag.intake import check_key
+
+    try:
+        check_key(text, "it")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return text
+
+
+def _number(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if not math.isnan(number := float(text)):
+            return number
+    raise typer.BadParameter(f"{text!r} is not a number")
+
+
 def search(
     collection: CollectionArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What you look for, in your own words.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits at most.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, max=_MOST, help="Hits at most.")] = 10,
     where: Annotated[
         dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
     ] = None,
@@ -62,12 +81,16 @@ def search(
         bool, typer.Option("--hybrid", help="Rank by the query's words (BM25), too, which finds names and rare terms.")
     ] = False,
     group_by: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Show the best hits of each value of this metadata field.")
+        str | None,
+        typer.Option(
+            parser=_metadata_key, metavar="KEY", help="Show the best hits of each value of this metadata field."
+        ),
     ] = None,
     score_threshold: Annotated[
-        float | None, typer.Option(help="Show only hits with this score or a higher one.", show_default=False)
+        float | None,
+        typer.Option(parser=_number, metavar="FLOAT", help="Show only hits with this score or a higher one."),
     ] = None,
-    offset: Annotated[int, typer.Option(min=0, help="Pass over so many hits (groups), to see the next page.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, max=_MOST, help="Pass over so many hits (groups): the next page.")] = 0,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,

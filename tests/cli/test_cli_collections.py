@@ -131,6 +131,16 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
     assert told == "No hits: 20 of 20 documents match the filter, none beyond the offset with such a score.\n"
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["-k=0", "-k=99999999999999999999", "--offset=-1", "--score-threshold=nan", "--score-threshold=x", "--group-by=a.b",
+     "--group-by=and"],
+)  # fmt: skip
+def test_a_search_with_a_senseless_option_is_wrong_usage(run, collection: Path, option: str):
+    name, value = option.split("=")
+    assert name in run("search", collection, "river", name, value, code=2).stderr
+
+
 def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     lines = run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()
