@@ -48,7 +48,10 @@ class Searchable(Searcher):
         return Searcher(self.store, self._active, self.parent_key, Fused(both, candidates))
 
     def lexical(self) -> Searcher:
-        """The same searches, ranked by words alone: BM25. What shares no word with a query is not found."""
+        """The same searches, ranked by words alone: BM25. What shares no word with a query is not found.
+
+        Of languages without blanks between words, such as Chinese, only whole phrases are found.
+        """
         return Searcher(self.store, self._active, self.parent_key, Words(self.store))
 
     def search_hybrid(

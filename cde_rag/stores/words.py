@@ -1,8 +1,9 @@
 """The words that a record is found by, alike in every store.
 
-Title and text are put in Unicode's form NFKC without case and cut into runs of letters, digits and underscores. English
-stop words are left out, and of the others counts the stem. Nothing of it comes from a library that may be another one
-tomorrow: what was written with one would not be found with the other.
+Title and text are put in Unicode's form NFKC without case and cut into runs of letters (with their marks), digits and
+underscores. English stop words are left out, and of the others counts the stem. Where a script puts nothing between
+words, as Chinese, Japanese and Thai do, a run is all there is up to the next sign. Nothing of it comes from a library
+that may be another one tomorrow: what was written with one would not be found with the other.
 """
 
 import functools
@@ -29,11 +30,18 @@ def words_in(text: str) -> list[str]:
     Example:
         >>> words_in("The Café’s relational_db; ﬁles RUNNING in 2024")
         ['café', 's', 'relational_db', 'file', 'run', '2024']
+        >>> words_in("हिन्दी भाषा")
+        ['हिन्दी', 'भाषा']
     """
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return [_stem(word[:LONGEST]) for word in _RUN.findall(plain) if word not in _STOP_WORDS]
+    return [_stem(word[:LONGEST]) for word in _runs(plain) if word not in _STOP_WORDS]
 
 
 def words_of(record: Record) -> list[str]:
     """The words of a record's title and text."""
     return words_in(f"{record.title} {record.text}")
+
+
+def _runs(plain: str) -> list[str]:
+    marks = "" if plain.isascii() else "".join(sorted(one for one in set(plain) if unicodedata.category(one)[0] == "M"))
+    return re.findall(rf"\w[\w{marks}]*", plain) if marks else _RUN.findall(plain)

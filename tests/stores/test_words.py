@@ -4,6 +4,7 @@ import gzip
 import re
 import sqlite3
 import tempfile
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,11 +48,13 @@ def test_stems_of_made_up_words_are_those_of_the_reference(word: str) -> None:
 
 @given(st.text())
 @example("İstanbul ẞ ŉ ﬃ \u1e9e ǅ")
+@example("हिन्दी שָׁלוֹם ครับ \u0301\u0302 x\u0301\u0345y")
 def test_words_have_nothing_that_a_store_reads_otherwise(text: str) -> None:
     words = words_in(text)
     assert words_in(text.upper()) == words or not text.isascii()
     for word in words:
-        assert re.fullmatch(r"\w+", word)
+        assert re.fullmatch(r"\w", word[0])
+        assert re.fullmatch(r"\w+", "".join(one for one in word if unicodedata.category(one)[0] != "M"))
         assert word == word.casefold()
         assert 0 < len(word) <= LONGEST
     weighed = weights(Record("a", text))
@@ -59,6 +62,10 @@ def test_words_have_nothing_that_a_store_reads_otherwise(text: str) -> None:
     if weighed is not None:
         assert weighed.indices == sorted(set(weighed.indices))
         assert all(0 < value < 2.2 for value in weighed.values)
+
+
+def test_marks_belong_to_their_letters() -> None:
+    assert words_in("हिन्दी भाषा, שָׁלוֹם ครับ x\u0301y \u0301") == ["हिन्दी", "भाषा", "שָׁלוֹם", "ครับ", "x\u0301y"]
 
 
 def test_stop_words_are_left_out_before_they_are_stemmed() -> None:

@@ -17,7 +17,7 @@ from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import matches
 
 SPACE = "a1" * 32
-WORDS = "banks bank banking river rivers money the flooded floods loan 日本 café 1984 ?".split()
+WORDS = "banks bank banking river rivers money the flooded floods loan 日本 café हिन्दी 1984 ?".split()
 
 texts = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
 batches = st.dictionaries(
