@@ -58,7 +58,8 @@ def recontextualize(
 
     Readers and writers, of this process or others, keep the old generation until the switch and follow it by
     themselves. Killed at any instant the old one serves, and the same call continues the run, with its Context. The
-    generation that was active stays, for `rollback`; those before it are dropped.
+    generation that was active stays, for `rollback`; those before it are dropped. Into the context of the one kept for
+    `rollback` a run goes as that does: the way back from there is a run to what was active, not another `rollback`.
 
     Args:
         collection: Open.
