@@ -58,8 +58,8 @@ def recontextualize(
 
     Readers and writers, of this process or others, keep the old generation until the switch and follow it by
     themselves. Killed at any instant the old one serves, and the same call continues the run, with its Context. The
-    generation that was active stays, for `rollback`; those before it are dropped. Into the context of the one kept for
-    `rollback` a run goes as that does: the way back from there is a run to what was active, not another `rollback`.
+    generation that was active stays, for `rollback`; those before it are dropped, and one that was kept in the
+    same context is made anew.
 
     Args:
         collection: Open.
@@ -102,11 +102,12 @@ def recontextualize(
             embedder = target.begin(store)
             if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
                 return report(store, 0, started)
-            kept = [one.number for one in store.generations() if one.fingerprint == embedder.fingerprint]
-            if kept:  # for rollback: what it lacks by now is embedded, as there
-                number = kept[0]
-            else:
-                number = store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
+            for generation in store.generations():
+                if (
+                    generation.fingerprint == embedder.fingerprint
+                ):  # of that space there is one; it would lack what came
+                    store.drop(generation.number)
+            number = store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
         else:
             embedder = target.go_on(stored_context(store, number))
         before, new, serving = store.manifest().generation, embedder, collection.embedder

@@ -175,9 +175,10 @@ def test_a_space_that_is_still_there_is_gone_back_to(papers: Collection, tmp_pat
     move(papers, seed=1)
     papers.add_records(records(5, seed=7))
     report = recontextualize(papers, embedder=first)
-    assert (report.generation, report.documents) == (1, 35)
-    assert [(one.number, one.active) for one in papers.store.generations()] == [(1, True), (2, False)]
+    assert (report.generation, report.documents) == (3, 35)
+    assert [(one.number, one.active) for one in papers.store.generations()] == [(2, False), (3, True)]
     assert_as_if_built(papers, tmp_path / "fresh")
+    assert papers.rollback().generation == 2
 
 
 def test_rollback_keeps_what_came_and_what_went(papers: Collection, tmp_path: Path):
