@@ -24,7 +24,7 @@ demo: $(READY) ## index this Python's own documentation and ask it questions
 
 test: lint ## lint, then run all tests
 	@echo "tests: pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 mutations: $(READY) ## take the integrations' guards out one by one; a test has to miss each (some minutes)
 	@$(BIN)/python -m pytest -m mutations
