@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cde_rag.embedding import Embedder
-from cde_rag.errors import CanaryError
+from cde_rag.errors import CanaryError, CorpusError
 from cde_rag.stores.base import Store
 from cde_rag.texts import reject_str
 
@@ -36,6 +36,19 @@ class Canary:
             raise ValueError(
                 f"Expected k of at least 1 and may_lose of at least 0, found {self.k} and {self.may_lose}."
             )
+
+    def check_known(self, store: Store) -> None:
+        """Refuse queries none of whose documents is in the store: they could not be lost.
+
+        Raises:
+            CorpusError: There is one.
+        """
+        for query, ids in self.relevant.items():
+            if not store.get(list(ids)):
+                raise CorpusError(
+                    f"Expected documents of the collection for the canary query {query!r:.80}, found none with the ids "
+                    f"{', '.join(map(repr, list(ids)[:3]))}. `cde-rag search` tells ids; leave out what was deleted."
+                )
 
     def lost(self, store: Store, generation: int, serving: Embedder, new: Embedder) -> list[str]:
         """The queries that find one of their documents in the active generation and none in another.

@@ -78,14 +78,15 @@ def recontextualize(
     Raises:
         CanaryError: The new context loses too much. It does not serve; the same call without a canary switches to it.
         ContextError: The model expects another number of context documents.
-        CorpusError: The collection is empty, so that there is nothing to sample.
+        CorpusError: The collection is empty, so that there is nothing to sample; or a canary's query has no document in
+            it.
         ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own model
             is plain, and none is given that reads a context.
         StoreError: Another run is at work, the store cannot be written, or the new vectors would have another length.
         TypeError: An embedder beside a model or a size of its context.
         ValueError: `grace_s` is below 0 or not finite.
     """
-    _check_grace(grace_s)
+    _check_end(collection.store, canary, grace_s)
     started, store = time.monotonic(), collection.store
     if embedder is None:
         model = _model(collection.embedder) if model is None else model
@@ -102,12 +103,7 @@ def recontextualize(
             embedder = target.begin(store)
             if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
                 return report(store, 0, started)
-            for generation in store.generations():
-                if (
-                    generation.fingerprint == embedder.fingerprint
-                ):  # of that space there is one; it would lack what came
-                    store.drop(generation.number)
-            number = store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
+            number = _begin(store, embedder)
         else:
             embedder = target.go_on(stored_context(store, number))
         before, new, serving = store.manifest().generation, embedder, collection.embedder
@@ -223,9 +219,19 @@ def _check(collection: Collection, dim: int, max_siblings: int) -> None:
         )
 
 
-def _check_grace(grace_s: float) -> None:
+def _check_end(store: Store, canary: Canary | None, grace_s: float) -> None:
     if not 0 <= grace_s < math.inf:
         raise ValueError(f"grace_s has to be a number of seconds, 0 or more; found {grace_s!r}")
+    if canary is not None:
+        canary.check_known(store)
+
+
+def _begin(store: Store, embedder: Embedder) -> int:
+    """An empty generation; of a context there is one, so that what was kept of it goes."""
+    for generation in store.generations():
+        if generation.fingerprint == embedder.fingerprint:
+            store.drop(generation.number)
+    return store.create_generation(fingerprint=embedder.fingerprint, context=embedder.context.to_bytes())
 
 
 def _unfinished(store: Store, target: _Sample | _Given) -> int | None:

@@ -19,7 +19,7 @@ from cde_rag.canary import Canary
 from cde_rag.cli import app
 from cde_rag.collection import Collection
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.errors import CanaryError, StoreError
+from cde_rag.errors import CanaryError, CorpusError, StoreError
 from cde_rag.model import CDEModel
 from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.faiss import FaissStore
@@ -80,7 +80,7 @@ def test_a_context_that_loses_what_is_known_does_not_serve(papers: Collection):
 
 def test_what_is_still_found_is_no_hindrance(papers: Collection):
     ids = [str(number) for number in range(30)]
-    known = {"river bank": ids, "money": [*ids, "nobody"], "not found before either": ["nobody"]}
+    known = {"river bank": ids, "money": [*ids, "nobody"]}
     assert move(papers, canary=Canary(known, k=1)).generation == 2
 
 
@@ -92,6 +92,13 @@ def test_what_is_still_found_is_no_hindrance(papers: Collection):
 def test_senseless_canaries_are_refused(wrong: tuple[Any, ...], error: type[Exception]):
     with pytest.raises(error):
         Canary(*wrong)
+
+
+def test_a_canary_of_documents_that_are_not_there_is_refused_before_anything_is_done(papers: Collection):
+    known = papers.search("river", 1)[0].id
+    with pytest.raises(CorpusError, match=r"'bank'.*'nosuch'"):
+        recontextualize(papers, seed=1, context_size=8, canary=Canary({"river": [known, "gone"], "bank": ["nosuch"]}))
+    assert len(papers.store.generations()) == 1
 
 
 def test_the_command_asks_a_canary(papers: Collection, tmp_path: Path):
