@@ -13,12 +13,11 @@ from typing import Final
 
 from qdrant_client import QdrantClient
 
-from cde_rag import __version__
 from cde_rag.collection import Collection
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.embedding import Embedder
 from cde_rag.errors import CorpusError, StoreError
-from cde_rag.intake import check_parent_key, embedded_text, parent_of, usable
+from cde_rag.intake import embedded_text, parent_of, settings_of, usable
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Record
 from cde_rag.stores.qdrant import QdrantStore
@@ -97,17 +96,11 @@ def adopt(
         if embedder is None:
             found = (embedded_text(record) for record in foreign_records(client, collection, texts=texts))
             embedder = ContextualEmbedder.from_corpus(found, model=model, context_size=context_size, seed=seed)
-        check_parent_key(parent_key, siblings=embedder.max_siblings)
         store.begin(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,
             context=embedder.context.to_bytes(),
-            settings={
-                "parent_key": parent_key,
-                "model": embedder.context.identity.name,
-                "library_version": __version__,
-                "texts": texts if isinstance(texts, str) else None,
-            },
+            settings={**settings_of(embedder, parent_key), "texts": texts if isinstance(texts, str) else None},
         )
         opened = Collection(store, embedder)
     adopted = Collection(QdrantStore(client, collection), opened.embedder)

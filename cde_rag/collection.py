@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag import __version__
 from cde_rag.drift import PROBES, Drift, measure_drift
 from cde_rag.embedding import Embedder
 from cde_rag.following import ActiveEmbedder, loaded, stored_context
 from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
-from cde_rag.intake import check_parent_key, from_columns
+from cde_rag.intake import from_columns, settings_of
 from cde_rag.model import CDEModel
 from cde_rag.searchable import Searchable
 from cde_rag.stores.base import Damage, Record, Store
@@ -69,16 +68,11 @@ class Collection(Searchable):
             StoreError: There is a collection already, or the place is not writable.
             ValueError: A `parent_key` that filters cannot name, or for a model that reads no siblings.
         """
-        check_parent_key(parent_key, siblings=embedder.max_siblings)
         store.create(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,
             context=embedder.context.to_bytes(),
-            settings={
-                "parent_key": parent_key,
-                "model": embedder.context.identity.name,
-                "library_version": __version__,
-            },
+            settings=settings_of(embedder, parent_key),
         )
         return cls(store, embedder)
 

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from cde_rag import __version__
+from cde_rag.embedding import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 from cde_rag.texts import reject_str, utf8
@@ -52,6 +54,16 @@ def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
         check_key(parent_key, "parent_key")
     if parent_key is not None and not siblings:
         raise ValueError(f"This model reads no siblings, found parent_key={parent_key!r}. Leave it out.")
+
+
+def settings_of(embedder: Embedder, parent_key: str | None) -> dict[str, Any]:
+    """What a new collection writes into its store beside the context; `check_parent_key`'s errors."""
+    check_parent_key(parent_key, siblings=embedder.max_siblings)
+    return {
+        "parent_key": parent_key,
+        "model": embedder.context.identity.name,
+        "library_version": __version__,
+    }
 
 
 def check_key(key: str, name: str) -> None:

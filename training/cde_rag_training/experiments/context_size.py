@@ -1,7 +1,8 @@
 """How many documents a context needs, how much of each, and what it costs (paper figures 16 and 18)."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +11,10 @@ import torch
 from jaxtyping import Float32
 from tqdm import tqdm
 
+from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model.batching import pad
 from cde_rag.model.two_stage import TwoStage
+from cde_rag.sampling import sample_random
 from cde_rag_training.experiments.laboratory import CONTEXT_SIZE, Laboratory, Space
 from cde_rag_training.experiments.tables import new_figure, write_table
 
@@ -43,33 +46,33 @@ class SizeRow(NamedTuple):
 def context_size(lab: Laboratory) -> list[SizeRow]:
     """For each set contexts of 0 (none) to 2 048 documents."""
     full = lab.model.config.first_stage_max_length
-    rows: list[SizeRow] = []
-    for data in tqdm(lab.sets, desc="context-size", unit="set"):
-        for size in SIZES:
-            start = time.perf_counter()
-            space = lab.space(data.corpus.texts, size=size) if size else lab.null()
-            milliseconds = 1000 * (time.perf_counter() - start)
-            found = float(space.score(data).mean())
-            rows.append(
-                SizeRow(data.corpus.name, space.context.size, full, found, milliseconds, _query_ms(space, data.queries))
-            )
-    return rows
+    return [
+        _row(data, full, partial(lab.space, data.corpus.texts, size=size) if size else lab.null)
+        for data in tqdm(lab.sets, desc="context-size", unit="set")
+        for size in SIZES
+    ]
 
 
 def context_tokens(lab: Laboratory) -> list[SizeRow]:
     """For each set contexts of 512 documents that are read to 8 … 128 tokens."""
-    rows: list[SizeRow] = []
-    for data in tqdm(lab.sets, desc="context-tokens", unit="set"):
-        documents = lab.sampled(data).documents
-        for tokens in TOKENS:
-            start = time.perf_counter()
-            space = lab.space_of(_read(lab, documents, tokens), name=f"{tokens}-tokens")
-            milliseconds = 1000 * (time.perf_counter() - start)
-            found = float(space.score(data).mean())
-            rows.append(
-                SizeRow(data.corpus.name, len(documents), tokens, found, milliseconds, _query_ms(space, data.queries))
-            )
-    return rows
+    return [
+        _row(data, tokens, partial(_space_of_tokens, lab, data, tokens))
+        for data in tqdm(lab.sets, desc="context-tokens", unit="set")
+        for tokens in TOKENS
+    ]
+
+
+def _row(data: RetrievalSet, tokens: int, fit: Callable[[], Space]) -> SizeRow:
+    start = time.perf_counter()
+    space = fit()
+    milliseconds = 1000 * (time.perf_counter() - start)
+    found, documents = float(space.score(data).mean()), int(space.context.counts.sum())
+    return SizeRow(data.corpus.name, documents, tokens, found, milliseconds, _query_ms(space, data.queries))
+
+
+def _space_of_tokens(lab: Laboratory, data: RetrievalSet, tokens: int) -> Space:
+    documents = sample_random(data.corpus.texts, CONTEXT_SIZE, seed=lab.seed).documents
+    return lab.space_of(_read(lab, documents, tokens), name=f"{tokens}-tokens")
 
 
 def run_size(lab: Laboratory, output: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.model import CDEModel
-from cde_rag.sampling import Sample, sample_clusters, sample_random
+from cde_rag.sampling import sample_clusters, sample_random
 from cde_rag_training.surrogate import Surrogate, cached
 
 DEPTH = 10  # of NDCG
@@ -98,10 +98,6 @@ class Laboratory:
             self.model.identity, names, rows, sampling=name, seed=self.seed, documents_seen=len(rows), source="explicit"
         )
         return Space(self.model, context, self.cache)
-
-    def sampled(self, data: RetrievalSet, size: int = CONTEXT_SIZE) -> Sample:
-        """Context documents of a set."""
-        return sample_random(data.corpus.texts, size, seed=self.seed)
 
 
 def score(

@@ -1,11 +1,11 @@
 """Which retrieval sets an experiment looks at, named in a TOML file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cde_rag.errors import CorpusError
-from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
+from cde_rag.evaluation.beir import RetrievalSet, read_beir
 from cde_rag_training.cuts import one_to_one, part
 from cde_rag_training.reading import PairReader
 
@@ -73,19 +73,12 @@ def _read(config: SetConfig, data: Path) -> RetrievalSet:
             parent_key=config.parent_key or None,
             max_characters=config.max_characters or None,
         )
-    else:
-        pairs = PairReader(path, source=config.name or path.parent.name)
-        kept = [pair for pair in pairs if not config.domains or pair.domain in config.domains]
-        if len(kept) < 2:
-            raise CorpusError(f"{path}: expected two pairs or more of {config.domains}, found {len(kept)}.")
-        found = one_to_one(config.name or path.parent.name, kept)
-    return _renamed(found, config.name) if config.name else found
-
-
-def _renamed(data: RetrievalSet, name: str) -> RetrievalSet:
-    corpus = data.corpus
-    renamed = Corpus(name=name, ids=corpus.ids, texts=corpus.texts, parents=corpus.parents, blank=corpus.blank)
-    return RetrievalSet(renamed, data.query_ids, data.queries, data.judgments)
+        return replace(found, corpus=replace(found.corpus, name=config.name or found.corpus.name))
+    name = config.name or path.parent.name
+    kept = [pair for pair in PairReader(path, source=name) if not config.domains or pair.domain in config.domains]
+    if len(kept) < 2:
+        raise CorpusError(f"{path}: expected two pairs or more of {config.domains}, found {len(kept)}.")
+    return one_to_one(name, kept)
 
 
 def with_parents(sets: Sequence[RetrievalSet]) -> list[RetrievalSet]:
