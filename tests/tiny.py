@@ -16,6 +16,7 @@ def tiny_network(*, seed: int = 0) -> TwoStage:
     sizes = {
         "dim": 16,
         "layers": 2,
+        "context_layers": 2,
         "heads": 4,
         "intermediate": 32,
         "max_positions": 64,

@@ -22,6 +22,7 @@ class ModelConfig:
     vocab_size: int = 30522  # word pieces
     dim: int = 384  # of every hidden state and of the embedding
     layers: int = 6  # second stage
+    context_layers: int = 6  # of these the topmost, whose text attends to context and siblings
     heads: int = 12
     intermediate: int = 1536  # hidden units of a feed-forward layer
     max_positions: int = 512  # tokens that have a position embedding
@@ -38,6 +39,8 @@ class ModelConfig:
                 f"Sizes must be at least 1 and dim a multiple of heads, found dim {self.dim}, heads {self.heads}, "
                 f"{self.vocab_size} word pieces and {self.latents} latents."
             )
+        if not 1 <= self.context_layers <= self.layers:
+            raise ModelError(f"context_layers must be in 1 … layers ({self.layers}), found {self.context_layers}.")
         if not max(self.max_length, self.first_stage_max_length) <= self.max_positions:
             raise ModelError(f"Texts may not be longer than max_positions {self.max_positions}; lower the max lengths.")
 

@@ -15,10 +15,10 @@ from cde_rag.model.config import ModelConfig
 
 @dataclass(frozen=True)
 class PreparedContext:
-    """What the second stage needs of a Context; derived, reproducible, about 0.6 MB for cde-mini.
+    """What the second stage needs of a Context; derived, reproducible, a few hundred kB for cde-mini.
 
     Attributes:
-        keys: Per layer and head, of each latent.
+        keys: Per context layer and head, of each latent.
         values: Likewise, multiplied with the head's gate.
         output_map: Turns pooled texts into the corpus's space; the identity for the null context.
     """

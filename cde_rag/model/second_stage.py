@@ -13,7 +13,7 @@ QUERY, DOCUMENT = 0, 1  # rows of `roles`
 
 
 class SecondStage(nn.Module):
-    """M2: an encoder whose every layer lets the text attend to the prepared context and to its siblings, never back.
+    """M2: an encoder whose topmost layers let the text attend to the prepared context and to its siblings, never back.
 
     Source: ours (one-way context attention); pooling over text tokens as in paper §4.2.
     """
@@ -22,8 +22,8 @@ class SecondStage(nn.Module):
         super().__init__()
         self.heads = config.heads
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
-        self.given = nn.ModuleList(nn.Linear(config.dim, 2 * config.dim) for _ in range(config.layers))
-        self.gates = nn.Parameter(torch.zeros(config.layers, config.heads))
+        self.given = nn.ModuleList(nn.Linear(config.dim, 2 * config.dim) for _ in range(config.context_layers))
+        self.gates = nn.Parameter(torch.zeros(config.context_layers, config.heads))
         self.roles = nn.Parameter(torch.zeros(2, config.dim))
         self.sibling_norm = nn.LayerNorm(config.dim)
         self.sibling_level = nn.Parameter(torch.zeros(config.dim))
@@ -32,14 +32,14 @@ class SecondStage(nn.Module):
     def keys_and_values(
         self, layer: int, x: Float[Tensor, "batch given dim"]
     ) -> tuple[Float[Tensor, "batch heads given head_dim"], Float[Tensor, "batch heads given head_dim"]]:
-        """What one layer's text attends to, from latents or siblings; the values are gated."""
+        """What the text of one of the context layers attends to, from latents or siblings; the values are gated."""
         key, value = self.given[layer](x).chunk(2, dim=-1)
         gate = torch.tanh(self.gates[layer])[:, None, None].to(value.dtype)
         return split_heads(key, self.heads), split_heads(value, self.heads) * gate
 
     def prepare(self, latents: Float[Tensor, "latents dim"], output_map: Float[Tensor, "dim dim"]) -> PreparedContext:
         """Everything that a corpus contributes, computed once."""
-        pairs = [self.keys_and_values(layer, latents[None]) for layer in range(len(self.layers))]
+        pairs = [self.keys_and_values(layer, latents[None]) for layer in range(len(self.given))]
         return PreparedContext(
             keys=torch.cat([key for key, _ in pairs]),
             values=torch.cat([value for _, value in pairs]),
@@ -82,7 +82,11 @@ class SecondStage(nn.Module):
         every_keys, every_values = (
             x.unsqueeze(1).expand(-1, batch, -1, -1, -1).unbind() for x in (prepared.keys, prepared.values)
         )
-        for number, (layer, keys, values) in enumerate(zip(self.layers, every_keys, every_values, strict=True)):
+        plain = len(self.layers) - len(self.given)
+        for layer in self.layers[:plain]:
+            x = layer(x, text_mask)
+        context_layers = zip(self.layers[plain:], every_keys, every_values, strict=True)
+        for number, (layer, keys, values) in enumerate(context_layers):
             if sibling_input is not None:
                 sibling_keys, sibling_values = self.keys_and_values(number, sibling_input)
                 keys, values = torch.cat([keys, sibling_keys], dim=2), torch.cat([values, sibling_values], dim=2)

@@ -5,6 +5,9 @@ context, on what else is in the batch, on padding, or on when the context was pr
 tested on a model whose gates are open, since with closed gates everything is equal to everything.
 """
 
+from copy import deepcopy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +18,9 @@ from tiny import WORDS
 
 from cde_rag import Context, ContextualEmbedder, SmallContextWarning
 from cde_rag.embedder import fit
+from cde_rag.model import CDEModel
 from cde_rag.model.attention import attention
+from cde_rag.model.two_stage import TwoStage
 from cde_rag.sampling import Sample
 
 TOLERANCE = 1e-5
@@ -169,3 +174,26 @@ def test_training_reads_a_text_as_embedding_does(tiny_model):
     trained = network.second_stage(network.embeddings, ids, mask, 1, prepared)
     network.eval()
     torch.testing.assert_close(trained, embedded, rtol=0, atol=TOLERANCE)
+
+
+def test_a_lower_layer_without_context_is_one_whose_gates_are_closed(tiny_model, texts):
+    """A model whose context enters in the topmost layer only, beside one that lets nothing in below it."""
+    closed, topmost = (deepcopy(tiny_model.network) for _ in range(2))
+    with torch.no_grad():
+        closed.second_stage.gates[0] = 0.0
+    topmost.config = replace(topmost.config, context_layers=1)
+    topmost.second_stage.given = topmost.second_stage.given[1:]
+    topmost.second_stage.gates = torch.nn.Parameter(topmost.second_stage.gates[1:])
+    assert {name: value.shape for name, value in topmost.state_dict().items()} == {
+        name: value.shape for name, value in TwoStage(topmost.config).state_dict().items()
+    }
+    embedded = []
+    for network in (closed, topmost):
+        model = CDEModel(network, tiny_model.tokenizer, "0" * 64, device="cpu", dtype="float32")
+        found = ContextualEmbedder(model, context_of(model, corpus(40, seed=1)))
+        siblings = [["a river", "the bank"]] * len(texts)
+        embedded.append((found.embed_queries(texts), found.embed_passages(texts, siblings).vectors))
+    for first, second in zip(*embedded, strict=True):
+        assert moved(first, second) < TOLERANCE
+    own = ContextualEmbedder(tiny_model, context_of(tiny_model, corpus(40, seed=1)))
+    assert moved(own.embed_queries(texts), embedded[1][0]) > 1e-2

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.contextual import without_relevant
 from cde_rag_training.cuts import part
-from cde_rag_training.experiments import ON_SETS
+from cde_rag_training.experiments import ON_MODELS, ON_SETS, models
 from cde_rag_training.experiments.context_choice import context_choice
 from cde_rag_training.experiments.context_size import context_size, context_tokens
 from cde_rag_training.experiments.heatmap import NULL, heatmap
@@ -176,6 +177,34 @@ def test_training_free_ways_start_at_plain(lab: Laboratory):
     assert [row.gain for row in plain] == [0, 0]
     assert {row.way for row in rows} == {"plain", "centred", "whitened", "rarity here", "rarity elsewhere"}
     assert all(row.low <= row.gain <= row.high for row in rows)
+
+
+def test_models_beside_each_other_are_what_evaluate_says_of_each(lab: Laboratory):
+    sets = list(lab.sets[:2])
+    other = tiny_cde_model(seed=1)
+    other.network.config = other.config = replace(other.config, name="other")
+    labs = [Laboratory(model, sets, lab.cache) for model in (lab.model, other)]
+    rows = {(row.corpus, row.model, row.given): row for row in models.models(labs)}
+    assert len(rows) == 3 * (1 + 2 * 3)
+    for each in labs:
+        name, result = each.model.config.name, evaluate(sets, model=each.model)
+        for given, system in (("context", "parents"), ("no siblings", "own"), ("null", "null")):
+            for place, data in enumerate(sets):
+                ndcg = result.sets[place].mean(system)
+                assert rows[data.corpus.name, name, given].ndcg == pytest.approx(ndcg, abs=1e-6)
+    for row in rows.values():
+        assert row.gain == pytest.approx(row.ndcg - rows[row.corpus, "minilm", ""].ndcg)
+        assert row.low <= row.gain <= row.high
+    mean = rows["mean", "tiny", "context"]
+    assert mean.ndcg == pytest.approx(np.mean([rows[data.corpus.name, "tiny", "context"].ndcg for data in sets]))
+    assert mean.sets_low is not None
+
+
+def test_models_write_their_table_and_their_figure(lab: Laboratory, tmp_path: Path):
+    table, figure = ON_MODELS["models"].run([lab], tmp_path)
+    with table.open() as file:
+        assert len(list(csv.DictReader(file))) == 4 * 4
+    assert figure.read_text().startswith("<?xml")
 
 
 @pytest.mark.parametrize("name", [name for name in ON_SETS if name != "training-free"])

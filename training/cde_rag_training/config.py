@@ -135,6 +135,7 @@ class StartConfig:
     distillation: DistillationConfig = field(default_factory=DistillationConfig)  # where the first stage is new
     context_size: int = 512  # documents that a new two-way model is for, paper §5
     max_length: int = 256  # tokens of a text that a new model reads
+    context_layers: int = 6  # topmost layers of a new one-way model whose text attends to context and siblings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,7 @@ def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:
             vocab_size=sizes["vocab_size"],
             dim=sizes["hidden_size"],
             layers=sizes["num_hidden_layers"],
+            context_layers=min(config.context_layers, sizes["num_hidden_layers"]),
             heads=sizes["num_attention_heads"],
             intermediate=sizes["intermediate_size"],
             max_positions=sizes["max_position_embeddings"],
@@ -190,8 +191,10 @@ def from_bert(folder: Path, config: ModelConfig, *, seed: int) -> TwoStage:
     embeddings.norm.load_state_dict({kind: bert[f"embeddings.LayerNorm.{kind}"] for kind in ("weight", "bias")})
     for number, layer in enumerate(network.second_stage.layers):
         _copy(layer, bert, number)
+    plain = config.layers - config.context_layers
+    for layer, given in zip(network.second_stage.layers[plain:], network.second_stage.given, strict=True):
         own = layer.get_submodule("query_key_value").state_dict()
-        network.second_stage.given[number].load_state_dict({kind: own[kind][config.dim :] for kind in own})
+        given.load_state_dict({kind: own[kind][config.dim :] for kind in own})
     for number, layer in enumerate(network.first_stage.layers):
         _copy(layer, bert, number)
     with torch.no_grad():

@@ -19,7 +19,10 @@ def experiment(
     data: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where these sets lie. [default: beside the file]")
     ] = None,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="A one-way model, for experiments on sets.")] = "cde-mini",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="A one-way model; more of them for models. [default: cde-mini]"),
+    ] = None,
     cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keeps vectors. [default: OUTPUT/cache]")] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="For table and figure.")] = Path(),
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
@@ -35,11 +38,13 @@ def experiment(
       cde-rag-train experiment
       cde-rag-train experiment difficulty prepared --output figures
       cde-rag-train experiment heatmap --sets development.toml --data datasets --output figures
+      cde-rag-train experiment models --sets development.toml --model runs/a/model --model runs/b/model
     """
-    from cde_rag_training.experiments import ON_PAIRS, ON_SETS
+    from cde_rag_training.experiments import ON_MODELS, ON_PAIRS, ON_SETS
 
+    every = ON_PAIRS | ON_SETS | ON_MODELS
     if name is None:
-        listed = {each: f"{found.question} ({found.source})" for each, found in (ON_PAIRS | ON_SETS).items()}
+        listed = {each: f"{found.question} ({found.source})" for each, found in every.items()}
         if as_json:
             print_json(listed)
         else:
@@ -48,10 +53,10 @@ def experiment(
         return
     if name in ON_PAIRS:
         files = _on_pairs(name, prepared, output, seed)
-    elif name in ON_SETS:
-        files = _on_sets(name, sets, data, model, cache or output / "cache", output, seed)
+    elif name in every:
+        files = _on_sets(name, sets, data, model or ["cde-mini"], cache or output / "cache", output, seed)
     else:
-        raise typer.BadParameter(f"{name}; there are {', '.join(ON_PAIRS | ON_SETS)}", param_hint="NAME")
+        raise typer.BadParameter(f"{name}; there are {', '.join(every)}", param_hint="NAME")
     print_json({"files": files}) if as_json else typer.echo("\n".join(files))
 
 
@@ -67,17 +72,22 @@ def _on_pairs(name: str, prepared: Path | None, output: Path, seed: int) -> list
 
 
 def _on_sets(
-    name: str, sets: Path | None, data: Path | None, model: str, cache: Path, output: Path, seed: int
+    name: str, sets: Path | None, data: Path | None, models: list[str], cache: Path, output: Path, seed: int
 ) -> list[str]:
     from cde_rag.model import CDEModel
-    from cde_rag_training.experiments import ON_SETS
+    from cde_rag_training.experiments import ON_MODELS, ON_SETS
     from cde_rag_training.experiments.laboratory import Laboratory
     from cde_rag_training.experiments.sets import SetsConfig, read_sets
     from cde_rag_training.recipe import read_recipe
 
     if sets is None:
         raise typer.BadParameter("which sets? Name a TOML file with [[sets]]", param_hint="--sets")
+    if name in ON_SETS and len(models) > 1:
+        raise typer.BadParameter(f"{name} looks at one; {', '.join(ON_MODELS)} compares", param_hint="--model")
     found = read_sets(read_recipe(sets, SetsConfig), data or sets.parent)
-    laboratory = Laboratory(CDEModel.from_pretrained(model), found, cache, seed)
+    labs = [Laboratory(CDEModel.from_pretrained(model), found, cache, seed) for model in models]
+    if len(set(names := [lab.model.config.name for lab in labs])) < len(labs):
+        raise typer.BadParameter(f"expected models of different names, found {names}", param_hint="--model")
     output.mkdir(parents=True, exist_ok=True)
-    return [str(path) for path in ON_SETS[name].run(laboratory, output)]
+    files = ON_SETS[name].run(labs[0], output) if name in ON_SETS else ON_MODELS[name].run(labs, output)
+    return [str(path) for path in files]

@@ -1,6 +1,6 @@
 """Experiments by name: what is measured on prepared pairs or on retrieval sets, as a table (CSV) and a figure (SVG)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ from cde_rag_training.experiments import (
     context_size,
     difficulty,
     heatmap,
+    models,
     movement,
     second_pass,
     sibling_count,
@@ -47,6 +48,20 @@ class SetsExperiment(NamedTuple):
     run: Callable[[Laboratory, Path], list[Path]]
 
 
+class ModelsExperiment(NamedTuple):
+    """Something that can be asked of several models at once, on retrieval sets.
+
+    Attributes:
+        question: In one sentence.
+        source: In the paper, or "ours".
+        run: Given a laboratory for each model and a folder, writes into the folder and returns the files.
+    """
+
+    question: str
+    source: str
+    run: Callable[[Sequence[Laboratory], Path], list[Path]]
+
+
 ON_PAIRS = {
     "difficulty": PairsExperiment(
         "How hard do batches become as clusters shrink, for each size of batch?", "figure 6", difficulty.run
@@ -73,5 +88,12 @@ ON_SETS = {
     ),
     "training-free": SetsExperiment(
         "What do corpus statistics give a plain embedder without training?", "ours", training_free.run
+    ),
+}
+ON_MODELS = {
+    "models": ModelsExperiment(
+        "What do models find under their corpus, their siblings and the null context, beside plain MiniLM?",
+        "table 1",
+        models.run,
     ),
 }

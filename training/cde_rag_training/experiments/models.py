@@ -1,0 +1,111 @@
+"""Models beside each other and beside plain MiniLM: what decides which one is kept, and what its context is worth."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from tqdm import tqdm
+
+from cde_rag.evaluation.beir import RetrievalSet
+from cde_rag.siblings import sibling_positions
+from cde_rag_training.experiments.laboratory import Laboratory, Space, difference, score
+from cde_rag_training.experiments.tables import new_figure, write_table
+from cde_rag_training.surrogate import cached, minilm
+
+MEAN = "mean"  # of all sets
+PLAIN = "minilm"
+
+Figures = list[Float64[np.ndarray, " queries"]]  # set by set
+
+
+class ModelRow(NamedTuple):
+    """One set, or the mean of all, one model, and what it is given.
+
+    Attributes:
+        corpus: The set, or "mean".
+        model: As it is named in its folder, or "minilm".
+        given: "context" (its corpus's, and siblings where documents have parents), "no siblings" (of these the context
+            alone; sets without parents count as they are), "null", or "" of a plain embedder.
+        ndcg: NDCG@10, mean over queries; of all sets their mean.
+        gain: Less that of MiniLM.
+        low: Lower end of the gain's 95 % interval (queries drawn again).
+        high: Upper end.
+        sets_low: Lower end where sets are drawn again too; of the mean only.
+        sets_high: Upper end.
+    """
+
+    corpus: str
+    model: str
+    given: str
+    ndcg: float
+    gain: float
+    low: float
+    high: float
+    sets_low: float | None
+    sets_high: float | None
+
+
+def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
+    """All sets, all models; each laboratory has another model and the same sets."""
+    first = labs[0]
+    plain = cached(minilm(max_length=256), "minilm-256", first.cache)
+    reference = [score(data, plain(data.queries), plain(data.corpus.texts)) for data in first.sets]
+    found = {(PLAIN, ""): reference}
+    for lab in labs:
+        found |= {(lab.model.config.name, given): each for given, each in _given(lab).items()}
+    return [row for (name, given), each in found.items() for row in _rows(first.sets, name, given, each, reference)]
+
+
+def _given(lab: Laboratory) -> dict[str, Figures]:
+    found: dict[str, Figures] = {"context": [], "no siblings": [], "null": []}
+    null = lab.null()
+    for data in tqdm(lab.sets, desc=lab.model.config.name, unit="set"):
+        own = lab.space(data.corpus.texts)
+        found["no siblings"].append(own.score(data))
+        found["context"].append(found["no siblings"][-1] if data.corpus.parents is None else _siblings(lab, own, data))
+        found["null"].append(null.score(data))
+    return found
+
+
+def _siblings(lab: Laboratory, space: Space, data: RetrievalSet) -> Float64[np.ndarray, " queries"]:
+    texts = data.corpus.texts
+    positions = sibling_positions(data.corpus.parents or (), lab.model.config.max_siblings)
+    vectors = space.embedder.embed_passages(texts, [[texts[other] for other in row] for row in positions]).vectors
+    return score(data, space.queries(data.queries), vectors)
+
+
+def _rows(sets: Sequence[RetrievalSet], name: str, given: str, figures: Figures, reference: Figures) -> list[ModelRow]:
+    rows: list[ModelRow] = []
+    for data, ours, theirs in zip(sets, figures, reference, strict=True):
+        gain = difference([data], [ours], [theirs])
+        rows.append(ModelRow(data.corpus.name, name, given, float(ours.mean()), gain.mean, *gain.queries, None, None))
+    gain = difference(sets, figures, reference)
+    mean = float(np.mean([each.mean() for each in figures]))
+    sets_low, sets_high = gain.sets or (None, None)
+    return [*rows, ModelRow(MEAN, name, given, mean, gain.mean, *gain.queries, sets_low, sets_high)]
+
+
+def run(labs: Sequence[Laboratory], output: Path) -> list[Path]:
+    """Write models.csv and models.svg."""
+    rows = models(labs)
+    return [write_table(output / "models.csv", rows), _plot(rows, output / "models.svg")]
+
+
+def _plot(rows: Sequence[ModelRow], path: Path) -> Path:
+    corpora = list(dict.fromkeys(row.corpus for row in rows))
+    names = [name for name in dict.fromkeys(row.model for row in rows) if name != PLAIN]
+    figure, axes = new_figure(height=1.2 + 0.3 * len(corpora))
+    for place, name in enumerate(names):
+        chosen = [row for row in rows if (row.model, row.given) == (name, "context")]
+        heights = [corpora.index(row.corpus) + 0.6 * ((place + 0.5) / len(names) - 0.5) for row in chosen]
+        ends = [[100 * (row.gain - row.low) for row in chosen], [100 * (row.high - row.gain) for row in chosen]]
+        gains = [100 * row.gain for row in chosen]
+        axes.errorbar(gains, heights, xerr=ends, fmt="o", markersize=3, linewidth=0.8, label=name)
+    axes.axvline(0, color="grey", linewidth=0.5)
+    axes.set_yticks(range(len(corpora)), corpora, fontsize=7)
+    axes.set_xlabel("NDCG@10 × 100 less that of all-MiniLM-L6-v2 (95 %)")
+    axes.legend(fontsize=7)
+    figure.savefig(path)
+    return path
