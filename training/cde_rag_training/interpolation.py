@@ -67,7 +67,10 @@ def interpolate_models(start: str, trained: Path, folder: Path, *, share: float)
     if not (trained / checkpoints.CONFIG).is_file():
         raise ModelError(f"{trained}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
     network, tokenizer, *_ = loading.load(ModelName(base=str(trained)), token=None)
-    before = load_start(StartConfig(model=start, name=network.config.name), seed=0).network
+    begun = StartConfig(model=start, name=network.config.name)
+    if isinstance(network, TwoStage):
+        begun = replace(begun, context_layers=network.config.context_layers)
+    before = load_start(begun, seed=0).network
     try:
         network.load_state_dict(interpolate(before.state_dict(), network.state_dict(), share))
     except (ValueError, RuntimeError) as error:

@@ -34,12 +34,63 @@ def read_recipe(path: Path, kind: type[Config]) -> Config:
         RecipeError: The file is missing or no TOML; a key is unknown (the nearest known one is named), a value is of
             another type, or the dataclass refuses it. The message names file and key.
     """
+    return recipe_of(read_tables(path), kind, file=str(path))
+
+
+def read_tables(path: Path) -> dict[str, object]:
+    """What a TOML file holds.
+
+    Raises:
+        RecipeError: The file is missing or no TOML.
+    """
     try:
         with path.open("rb") as file:
-            values = tomllib.load(file)
+            return tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise RecipeError(f"Expected a recipe (TOML) at {path}, found: {error}.") from error
-    return cast(Config, _dataclass(kind, values, str(path), ""))
+
+
+def recipe_of(values: Mapping[str, object], kind: type[Config], *, file: str) -> Config:
+    """What `read_recipe` makes of a file's tables.
+
+    Args:
+        values: The tables.
+        kind: As there.
+        file: That errors name.
+
+    Raises:
+        RecipeError: As there.
+    """
+    return cast(Config, _dataclass(kind, values, file, ""))
+
+
+def changed(values: Mapping[str, object], change: Mapping[str, object]) -> dict[str, object]:
+    """Tables with others laid over them.
+
+    A table is changed key by key, a list of tables entry by entry; anything else is replaced.
+
+    Args:
+        values: Are left as they are.
+        change: Of the same form, and only what differs.
+
+    Example:
+        >>> changed({"seed": 0, "phases": [{"name": "a", "average": 0.9}]}, {"phases": [{"average": 0.0}]})
+        {'seed': 0, 'phases': [{'name': 'a', 'average': 0.0}]}
+    """
+    return {**values, **{key: _changed(values.get(key), value) for key, value in change.items()}}
+
+
+def _changed(value: object, change: object) -> object:
+    if isinstance(value, Mapping) and isinstance(change, Mapping):
+        return changed(cast("Mapping[str, object]", value), cast("Mapping[str, object]", change))
+    if not (_is_tables(value) and _is_tables(change)):
+        return change
+    old, new = cast("list[object]", value), cast("list[object]", change)
+    return [*(_changed(*both) for both in zip(old, new, strict=False)), *old[len(new) :], *new[len(old) :]]
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, Mapping) for item in cast("list[object]", value))
 
 
 def _dataclass(kind: Any, values: object, file: str, key: str) -> object:

@@ -1,11 +1,14 @@
 """The command experiment."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cde_rag.cli.output import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from cde_rag.evaluation.beir import RetrievalSet
 
 
 def experiment(
@@ -23,15 +26,19 @@ def experiment(
         list[str] | None,
         typer.Option(metavar="MODEL", help="A one-way model; more of them for models. [default: cde-mini]"),
     ] = None,
+    recipes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML of recipes side by side, for cells.")
+    ] = None,
     cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keeps vectors. [default: OUTPUT/cache]")] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="For table and figure.")] = Path(),
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a named experiment on prepared pairs, or on a model and retrieval sets; it writes a CSV and an SVG.
+    """Run a named experiment on prepared pairs, models, recipes or retrieval sets; it writes a CSV and an SVG.
 
     FILE has a table [[sets]] for each set: path (a folder in BEIR's layout, or a file of pairs), and if need be name,
     split, parent_key, domains and max_characters; above them documents and queries say how much of each is looked at.
+    That of recipes has seeds, a recipe [base], and a table [[cells]] for each: a name, and a change of the base.
 
     \b
     Examples:
@@ -39,10 +46,11 @@ def experiment(
       cde-rag-train experiment difficulty prepared --output figures
       cde-rag-train experiment heatmap --sets development.toml --data datasets --output figures
       cde-rag-train experiment models --sets development.toml --model runs/a/model --model runs/b/model
+      cde-rag-train experiment cells prepared --recipes table1.toml --sets development.toml --output figures
     """
-    from cde_rag_training.experiments import ON_MODELS, ON_PAIRS, ON_SETS
+    from cde_rag_training.experiments import ON_MODELS, ON_PAIRS, ON_RECIPES, ON_SETS
 
-    every = ON_PAIRS | ON_SETS | ON_MODELS
+    every = ON_PAIRS | ON_SETS | ON_MODELS | ON_RECIPES
     if name is None:
         listed = {each: f"{found.question} ({found.source})" for each, found in every.items()}
         if as_json:
@@ -53,6 +61,8 @@ def experiment(
         return
     if name in ON_PAIRS:
         files = _on_pairs(name, prepared, output, seed)
+    elif name in ON_RECIPES:
+        files = _on_recipes(name, recipes, prepared, sets, data, cache or output / "cache", output, seed)
     elif name in every:
         files = _on_sets(name, sets, data, model or ["cde-mini"], cache or output / "cache", output, seed)
     else:
@@ -71,20 +81,48 @@ def _on_pairs(name: str, prepared: Path | None, output: Path, seed: int) -> list
     return [str(path) for path in ON_PAIRS[name].run(found, output, seed)]
 
 
+def _on_recipes(
+    name: str,
+    recipes: Path | None,
+    prepared: Path | None,
+    sets: Path | None,
+    data: Path | None,
+    cache: Path,
+    output: Path,
+    seed: int,
+) -> list[str]:
+    from cde_rag_training.experiments import ON_RECIPES
+    from cde_rag_training.experiments.cells import read_cells
+    from cde_rag_training.prepared import Prepared
+
+    if recipes is None or prepared is None:
+        raise typer.BadParameter(
+            "name recipes (TOML with [[cells]]) and prepared pairs", param_hint="--recipes, PREPARED"
+        )
+    cells, pairs, found = read_cells(recipes), Prepared.load(prepared), _read_sets(sets, data)
+    output.mkdir(parents=True, exist_ok=True)
+    return [str(path) for path in ON_RECIPES[name].run(cells, pairs, found, cache, output, seed)]
+
+
+def _read_sets(sets: Path | None, data: Path | None) -> "list[RetrievalSet]":
+    from cde_rag_training.experiments.sets import SetsConfig, read_sets
+    from cde_rag_training.recipe import read_recipe
+
+    if sets is None:
+        raise typer.BadParameter("which sets? Name a TOML file with [[sets]]", param_hint="--sets")
+    return read_sets(read_recipe(sets, SetsConfig), data or sets.parent)
+
+
 def _on_sets(
     name: str, sets: Path | None, data: Path | None, models: list[str], cache: Path, output: Path, seed: int
 ) -> list[str]:
     from cde_rag.model import CDEModel
     from cde_rag_training.experiments import ON_MODELS, ON_SETS
     from cde_rag_training.experiments.laboratory import Laboratory
-    from cde_rag_training.experiments.sets import SetsConfig, read_sets
-    from cde_rag_training.recipe import read_recipe
 
-    if sets is None:
-        raise typer.BadParameter("which sets? Name a TOML file with [[sets]]", param_hint="--sets")
     if name in ON_SETS and len(models) > 1:
         raise typer.BadParameter(f"{name} looks at one; {', '.join(ON_MODELS)} compares", param_hint="--model")
-    found = read_sets(read_recipe(sets, SetsConfig), data or sets.parent)
+    found = _read_sets(sets, data)
     labs = [Laboratory(CDEModel.from_pretrained(model), found, cache, seed) for model in models]
     if len(set(names := [lab.model.config.name for lab in labs])) < len(labs):
         raise typer.BadParameter(f"expected models of different names, found {names}", param_hint="--model")

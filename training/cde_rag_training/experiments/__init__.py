@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag_training.experiments import (
+    cells,
     context_choice,
     context_size,
     difficulty,
@@ -62,6 +64,21 @@ class ModelsExperiment(NamedTuple):
     run: Callable[[Sequence[Laboratory], Path], list[Path]]
 
 
+class RecipesExperiment(NamedTuple):
+    """Something that can be asked of recipes, whose models are trained and then looked at on retrieval sets.
+
+    Attributes:
+        question: In one sentence.
+        source: In the paper.
+        run: Given cells, pairs, sets, a folder that keeps runs, a folder and a seed, writes into the folder and returns
+            the files.
+    """
+
+    question: str
+    source: str
+    run: "Callable[[Sequence[cells.Cell], Prepared, Sequence[RetrievalSet], Path, Path, int], list[Path]]"
+
+
 ON_PAIRS = {
     "difficulty": PairsExperiment(
         "How hard do batches become as clusters shrink, for each size of batch?", "figure 6", difficulty.run
@@ -95,5 +112,12 @@ ON_MODELS = {
         "What do models find under their corpus, their siblings and the null context, beside plain MiniLM?",
         "table 1",
         models.run,
+    ),
+}
+ON_RECIPES = {
+    "cells": RecipesExperiment(
+        "What does each part of a recipe bring? Models that differ in it, trained with several seeds",
+        "tables 1 and 2, figures 3, 4 and 17",
+        cells.run,
     ),
 }

@@ -54,11 +54,12 @@ def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
     reference = [score(data, plain(data.queries), plain(data.corpus.texts)) for data in first.sets]
     found = {(PLAIN, ""): reference}
     for lab in labs:
-        found |= {(lab.model.config.name, given): each for given, each in _given(lab).items()}
+        found |= {(lab.model.config.name, given): each for given, each in readings(lab).items()}
     return [row for (name, given), each in found.items() for row in _rows(first.sets, name, given, each, reference)]
 
 
-def _given(lab: Laboratory) -> dict[str, Figures]:
+def readings(lab: Laboratory) -> dict[str, Figures]:
+    """Figures of each query by what the model is given, as in `ModelRow.given`."""
     found: dict[str, Figures] = {"context": [], "no siblings": [], "null": []}
     null = lab.null()
     for data in tqdm(lab.sets, desc=lab.model.config.name, unit="set"):

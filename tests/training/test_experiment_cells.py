@@ -1,0 +1,169 @@
+"""Recipes side by side: a cell is the base with its change, trained with each seed, scored as its model alone is."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prepared_stub import prepared_stub
+from test_experiments_on_sets import write_set
+from tiny import WORDS
+from tiny_run import start_folder
+from typer.testing import CliRunner
+
+from cde_rag.model import CDEModel
+from cde_rag_training.cli import app
+from cde_rag_training.config import TrainingConfig
+from cde_rag_training.experiments.cells import cell_rows, read_cells
+from cde_rag_training.experiments.laboratory import Laboratory
+from cde_rag_training.experiments.models import readings
+from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
+from cde_rag_training.presets import preset
+from cde_rag_training.recipe import RecipeError, changed, read_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS = """
+seeds = [0, 1]
+[base.start]
+model = "{start}"
+[base.evaluation]
+every = 0
+probe_every = 0
+[base.guard]
+action = "none"
+[[base.phases]]
+[base.phases.corpora]
+batch_size = 8
+context = {{ smallest = 4, largest = 8 }}
+[base.phases.rates]
+encoder = 1e-3
+[base.phases.schedule]
+updates = 2
+[[cells]]
+name = "both"
+[[cells]]
+name = "plain"
+change = {{ phases = [{{ corpora = {{ context = {{ null_share = 1.0 }} }} }}] }}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cells")
+    write_set(folder / "river", seed=0, words=WORDS[:12])
+    write_set(folder / "bank", seed=1, words=WORDS[8:])
+    prepared_stub(folder / "prepared")
+    (folder / "cells.toml").write_text(CELLS.format(start=start_folder(folder / "start")))
+    (folder / "sets.toml").write_text('[[sets]]\npath = "river"\n[[sets]]\npath = "bank"\n')
+    return folder
+
+
+def test_a_cell_is_the_base_with_its_change(folder: Path):
+    both, plain = read_cells(folder / "cells.toml")
+    assert [recipe.seed for recipe in both.recipes] == [0, 1]
+    assert (both.given, plain.given) == ("context", "null")
+    (phase,) = plain.recipes[0].phases
+    assert (phase.corpora.context.smallest, phase.corpora.context.null_share) == (4, 1.0)
+    assert plain.recipes[0].start.name == "plain"
+
+
+def test_tables_are_laid_over_tables():
+    base = {"a": {"b": 1, "c": [1, 2]}, "t": [{"x": 1}, {"x": 2}]}
+    assert changed(base, {"a": {"c": [3]}}) == {"a": {"b": 1, "c": [3]}, "t": [{"x": 1}, {"x": 2}]}
+    assert changed(base, {"t": [{"y": 3}]})["t"] == [{"x": 1, "y": 3}, {"x": 2}]
+    assert changed(base, {"t": [{}, {}, {"x": 5}]})["t"] == [{"x": 1}, {"x": 2}, {"x": 5}]
+    assert base == {"a": {"b": 1, "c": [1, 2]}, "t": [{"x": 1}, {"x": 2}]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seeds = [0, 1]", "seed = 1", "unknown key 'seed'"),
+        ("seeds = [0, 1]", "seeds = []", "a list of seeds"),
+        ("seeds = [0, 1]", 'seeds = ["a"]', "seed is of type int"),
+        ('name = "plain"', 'name = "both"', "different names"),
+        ('name = "plain"', "", "its name and a table change"),
+        ("null_share = 1.0", "nul_share = 1.0", "cell plain: unknown key 'phases.* the nearest one is .*null_share"),
+        ("updates = 2", "updates = -2", "cell both.*above 0"),
+    ],
+)
+def test_files_that_cannot_be_so(folder: Path, tmp_path: Path, old: str, new: str, message: str):
+    text = (folder / "cells.toml").read_text()
+    assert old in text
+    (tmp_path / "cells.toml").write_text(text.replace(old, new))
+    with pytest.raises(RecipeError, match=message):
+        read_cells(tmp_path / "cells.toml")
+
+
+def test_figures_are_those_of_the_models_themselves(folder: Path, tmp_path: Path):
+    cells, prepared = read_cells(folder / "cells.toml"), prepared_stub(tmp_path / "prepared")
+    sets = read_sets(SetsConfig(sets=(SetConfig(path="river"), SetConfig(path="bank"))), folder)
+    rows = {(row.corpus, row.cell, row.given): row for row in cell_rows(cells, prepared, sets, tmp_path, seed=0)}
+    assert len(rows) == 3 * 2 * 3
+    figures = {}
+    for cell in cells:
+        models = [CDEModel.from_pretrained(tmp_path / f"{cell.name}-{seed}" / "model") for seed in (0, 1)]
+        assert models[0].identity != models[1].identity
+        figures[cell.name] = [readings(Laboratory(model, sets, tmp_path / "again")) for model in models]
+    for (corpus, name, given), row in rows.items():
+        places = [0, 1] if corpus == "mean" else [[one.corpus.name for one in sets].index(corpus)]
+        means = [np.mean([each[given][place].mean() for place in places]) for each in figures[name]]
+        first = [np.mean([each["context"][place].mean() for place in places]) for each in figures["both"]]
+        assert row.ndcg == pytest.approx(np.mean(means))
+        assert row.spread == pytest.approx(np.std(means))
+        assert row.gain == pytest.approx(np.mean(means) - np.mean(first))
+        assert row.low <= row.gain <= row.high
+    assert rows["mean", "both", "context"].gain == 0
+
+
+def test_the_command_goes_on_where_it_stopped(folder: Path, tmp_path: Path):
+    def command() -> list[str]:
+        arguments = ["--recipes", folder / "cells.toml", "--sets", folder / "sets.toml", "--output", tmp_path, "--json"]
+        ran = CliRunner().invoke(app, ["experiment", "cells", str(folder / "prepared"), *map(str, arguments)])
+        assert ran.exit_code == 0, ran.output
+        return json.loads(ran.stdout)["files"]
+
+    table, figure = map(Path, command())
+    with table.open() as file:
+        first = list(csv.DictReader(file))
+    assert {row["cell"] for row in first} == {"both", "plain"}
+    assert figure.read_text().startswith("<?xml")
+    trained = {path: path.read_bytes() for path in (tmp_path / "cache").glob("*/log.csv")}
+    assert len(trained) == 4
+    command()
+    assert trained == {path: path.read_bytes() for path in trained}
+    with table.open() as file:
+        assert list(csv.DictReader(file)) == first
+
+
+def test_the_command_asks_for_what_it_needs(folder: Path):
+    ran = CliRunner().invoke(app, ["experiment", "cells", "--sets", str(folder / "sets.toml")])
+    assert ran.exit_code == 2
+    assert "recipes" in ran.output
+
+
+def test_the_files_in_the_docs_say_what_they_are_for():
+    """Sets, Table 1's four cells, and a twin that differs from the preset in its context alone."""
+    docs = ROOT / "docs/experiments"
+    for name in ("development.toml", "brief.toml"):
+        assert len(read_recipe(docs / name, SetsConfig).sets) >= 9
+    cells = read_cells(docs / "table1.toml")
+    assert [(cell.name, cell.given) for cell in cells] == [
+        ("plain", "null"),
+        ("clustered", "null"),
+        ("contextual", "context"),
+        ("both", "context"),
+    ]
+    assert {len(cell.recipes) for cell in cells} == {3}
+    twin, ours = TrainingConfig.from_toml(docs / "twin.toml"), preset("cde-mini")
+    (phase,) = ours.phases
+    corpora = phase.corpora
+    without = replace(
+        corpora,
+        context=replace(corpora.context, null_share=1.0),
+        parents=replace(corpora.parents, no_siblings_share=1.0),
+    )
+    start = replace(ours.start, name="twin")
+    assert twin == replace(ours, start=start, share=twin.share, phases=(replace(phase, corpora=without),))

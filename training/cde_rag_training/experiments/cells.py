@@ -1,0 +1,161 @@
+"""Recipes beside each other: what differs between them is what is measured (tables and figures of the paper, §5)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+from tqdm import tqdm
+
+from cde_rag.evaluation.beir import RetrievalSet
+from cde_rag.model import CDEModel
+from cde_rag_training.config import TrainingConfig
+from cde_rag_training.experiments.laboratory import Laboratory, difference
+from cde_rag_training.experiments.models import MEAN, Figures, readings
+from cde_rag_training.experiments.tables import new_figure, write_table
+from cde_rag_training.prepared import Prepared
+from cde_rag_training.recipe import RecipeError, changed, read_tables, recipe_of
+from cde_rag_training.training import train
+
+
+class Cell(NamedTuple):
+    """One recipe.
+
+    Attributes:
+        name: In tables and figures.
+        recipes: The same one for each seed.
+    """
+
+    name: str
+    recipes: tuple[TrainingConfig, ...]
+
+    @property
+    def given(self) -> str:
+        """What its models are for: "context", or "null" where no phase ever shows one."""
+        shown = [phase.corpora.context.null_share < 1 for phase in self.recipes[0].phases]
+        return "context" if any(shown) else "null"
+
+
+class CellRow(NamedTuple):
+    """One set, or the mean of all, and one cell.
+
+    Attributes:
+        corpus: The set, or "mean".
+        cell: Its name.
+        given: As in `ModelRow`.
+        ndcg: NDCG@10, mean over queries and seeds; of all sets their mean.
+        spread: Standard deviation over seeds.
+        gain: Less that of the first cell, given what that one is for.
+        low: Lower end of the gain's 95 % interval (queries drawn again, seeds averaged).
+        high: Upper end.
+    """
+
+    corpus: str
+    cell: str
+    given: str
+    ndcg: float
+    spread: float
+    gain: float
+    low: float
+    high: float
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """Read cells: `seeds`, a table [base] that is a recipe, and for each of [[cells]] its name and its [change].
+
+    Raises:
+        RecipeError: The file is missing or no TOML, a recipe cannot be so, or cells share a name.
+    """
+    tables = read_tables(path)
+    if unknown := sorted(tables.keys() - {"seeds", "base", "cells"}):
+        raise RecipeError(f"{path}: unknown key {unknown[0]!r}. There are seeds, base, cells.")
+    seeds, base, listed = tables.get("seeds", [0]), tables.get("base", {}), tables.get("cells", [])
+    if not (isinstance(seeds, list) and isinstance(base, Mapping) and isinstance(listed, list) and seeds and listed):
+        raise RecipeError(f"{path}: expected a list of seeds, a table [base] and a table [[cells]] or more.")
+    tables = cast("list[Mapping[str, object]]", listed)
+    cells = [_cell(path, cast("list[object]", seeds), cast("Mapping[str, object]", base), table) for table in tables]
+    if len({cell.name for cell in cells}) < len(cells):
+        raise RecipeError(f"{path}: expected cells of different names, found {[cell.name for cell in cells]}.")
+    return cells
+
+
+def _cell(path: Path, seeds: Sequence[object], base: Mapping[str, object], table: Mapping[str, object]) -> Cell:
+    name, change = table.get("name"), table.get("change", {})
+    if not isinstance(name, str) or not name or not isinstance(change, Mapping) or table.keys() - {"name", "change"}:
+        raise RecipeError(f"{path}: expected of a cell its name and a table change, found {dict(table)}.")
+    merged = changed(base, cast("Mapping[str, object]", change))
+    recipes = [recipe_of(merged | {"seed": seed}, TrainingConfig, file=f"{path}, cell {name}") for seed in seeds]
+    return Cell(name, tuple(replace(each, start=replace(each.start, name=name)) for each in recipes))
+
+
+def cell_rows(
+    cells: Sequence[Cell], prepared: Prepared, sets: Sequence[RetrievalSet], folder: Path, *, seed: int
+) -> list[CellRow]:
+    """Train what is not trained yet, and look at it on the sets.
+
+    Args:
+        cells: The first one is what the others are compared with.
+        prepared: What all are trained on.
+        sets: What all are looked at on; nothing of them may be in `prepared`.
+        folder: Keeps runs and vectors; a stopped experiment goes on from there.
+        seed: Of the contexts that are searched with.
+    """
+    found: dict[tuple[str, str], list[Figures]] = {}
+    runs = [(cell, recipe) for cell in cells for recipe in cell.recipes]
+    for cell, recipe in tqdm(runs, desc="cells", unit="run"):
+        model = CDEModel.from_pretrained(train(prepared, recipe, folder / f"{cell.name}-{recipe.seed}"))
+        for given, figures in readings(Laboratory(model, sets, folder / "vectors", seed)).items():
+            found.setdefault((cell.name, given), []).append(figures)
+    reference = _average(found[cells[0].name, cells[0].given])
+    return [row for (name, given), runs in found.items() for row in _rows(sets, name, given, runs, reference)]
+
+
+def _average(runs: Sequence[Figures]) -> Figures:
+    return [np.mean(each, axis=0) for each in zip(*runs, strict=True)]
+
+
+def _rows(
+    sets: Sequence[RetrievalSet], name: str, given: str, runs: Sequence[Figures], reference: Figures
+) -> list[CellRow]:
+    means = np.array([[each.mean() for each in figures] for figures in runs])  # runs × sets
+    ours = _average(runs)
+    rows = [
+        CellRow(
+            data.corpus.name,
+            name,
+            given,
+            float(means[:, place].mean()),
+            float(means[:, place].std()),
+            (gain := difference([data], [ours[place]], [reference[place]])).mean,
+            *gain.queries,
+        )
+        for place, data in enumerate(sets)
+    ]
+    gain, all_sets = difference(sets, ours, reference), means.mean(axis=1)
+    return [
+        *rows,
+        CellRow(MEAN, name, given, float(all_sets.mean()), float(all_sets.std()), gain.mean, *gain.queries),
+    ]
+
+
+def run(
+    cells: Sequence[Cell], prepared: Prepared, sets: Sequence[RetrievalSet], folder: Path, output: Path, seed: int
+) -> list[Path]:
+    """Write cells.csv and cells.svg."""
+    rows = cell_rows(cells, prepared, sets, folder, seed=seed)
+    return [write_table(output / "cells.csv", rows), _plot(cells, rows, output / "cells.svg")]
+
+
+def _plot(cells: Sequence[Cell], rows: Sequence[CellRow], path: Path) -> Path:
+    figure, axes = new_figure(height=1.2 + 0.4 * len(cells))
+    for place, cell in enumerate(cells):
+        (mean,) = [row for row in rows if (row.corpus, row.cell, row.given) == (MEAN, cell.name, cell.given)]
+        ends = [[100 * (mean.gain - mean.low)], [100 * (mean.high - mean.gain)]]
+        axes.errorbar([100 * mean.gain], [place], xerr=ends, fmt="o", color="black")
+    axes.axvline(0, color="grey", linewidth=0.5)
+    axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"NDCG@10 × 100 less that of {cells[0].name} (95 %)")
+    figure.savefig(path)
+    return path
