@@ -76,8 +76,11 @@ class ModelConfig:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, with the format's number."""
-        return {"format": FORMAT, "attention": "one_way", **asdict(self)}
+        """As a JSON object, with the format's number; `context_layers` where it is not all of them."""
+        sizes = asdict(self)
+        if self.context_layers == self.layers:
+            del sizes["context_layers"]  # cde-mini-0, whose contexts are bound to its config, has no such field
+        return {"format": FORMAT, "attention": "one_way", **sizes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ModelConfig":
@@ -92,6 +95,7 @@ class ModelConfig:
                 f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
             )
         given = {key: item for key, item in value.items() if key not in ("format", "attention")}
+        given.setdefault("context_layers", given.get("layers"))
         expected = {field.name for field in fields(cls)}
         if given.keys() != expected:
             raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tiny import tiny_network, tiny_tokenizer
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
 from cde_rag.model import checkpoints
 from cde_rag.model.config import ModelConfig
+from cde_rag.model.two_stage import TwoStage
 
 TEXTS = ["the river", "a loan of the bank", "water and fish"]
 
@@ -125,6 +127,24 @@ def test_config_that_is_no_json(copy):
     (copy / checkpoints.CONFIG).write_text("layers: 2")
     with pytest.raises(ModelError, match=r"Expected a JSON object at .*config\.json"):
         CDEModel.from_pretrained(copy)
+
+
+def test_a_model_whose_lower_layers_read_no_context(tmp_path):
+    config = replace(tiny_network().config, context_layers=1)
+    network = TwoStage(config)
+    checkpoints.write(tmp_path / "one", network, tiny_tokenizer())
+    read, *_ = checkpoints.read(tmp_path / "one")
+    assert read.config == config
+    assert len(read.second_stage.given) == 1
+    for wrong in (0, 3):
+        with pytest.raises(ModelError, match="context_layers must be in 1 … layers"):
+            replace(config, context_layers=wrong)
+
+
+def test_contexts_made_with_an_earlier_version_stay_valid():
+    """What they are bound to; another digest would lose every collection made with that model."""
+    *_, digest = checkpoints.read(checkpoints.find("cde-mini-0"))
+    assert digest == "345e2771922a362d060bf4fed04c4e8fb16703588fd2eec1a315ca2833d3caa7"
 
 
 def test_unknown_name_lists_the_known(tmp_path):
