@@ -21,6 +21,7 @@ from cde_rag_training.experiments.context_size import context_size, context_toke
 from cde_rag_training.experiments.heatmap import NULL, heatmap
 from cde_rag_training.experiments.laboratory import Laboratory, score
 from cde_rag_training.experiments.movement import movement
+from cde_rag_training.experiments.output_map import output_map, remapped
 from cde_rag_training.experiments.second_pass import second_pass
 from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
 from cde_rag_training.experiments.small_corpora import small_corpora
@@ -156,6 +157,21 @@ def test_small_corpora_are_cut_and_keep_answers_out(lab: Laboratory):
         by_hand[positions] = lab.space(texts).score(cut)[positions]
     assert rows[0].without_relevant == pytest.approx(by_hand.mean())
     assert rows[0].null == pytest.approx(lab.null().score(cut).mean())
+
+
+def test_vectors_are_remapped_to_those_of_a_model_with_that_exponent(lab: Laboratory):
+    (river, *_), network = lab.sets, lab.model.network
+    space = lab.space(river.corpus.texts)
+    vectors = space.documents(river.corpus.texts)
+    np.testing.assert_allclose(remapped(vectors, space, network, 0.5), vectors, atol=1e-5)  # the tiny model's own
+    other = tiny_cde_model()
+    other.network.output_map.exponent.fill_(0.2)
+    by_hand = ContextualEmbedder(other, space.context).embed_documents(river.corpus.texts)
+    assert np.abs(by_hand - vectors).max() > 1e-2
+    np.testing.assert_allclose(remapped(vectors, space, network, 0.2), by_hand, atol=1e-5)
+    rows = {(row.corpus, row.exponent): row for row in output_map(lab)}
+    assert rows["mean", 0.0].gain == 0
+    assert rows["river", 0.5].ndcg == pytest.approx(space.score(river).mean())
 
 
 def test_pooling_by_rarity_weighs_rare_words_more_and_none_is_the_mean():

@@ -128,6 +128,13 @@ def test_from_pairs_to_a_model(run: Run, pairs: Path, model: Path, recipe: Path,
     start, middle, end = (state[key].float().numpy() for state in states)
     assert np.abs(end - start).max() > 1e-3
     np.testing.assert_allclose(middle, (start + end) / 2, atol=2e-3)
+    less = tmp_path / "less"
+    run("interpolate", model, made["model"], less, "--share", 1, "--siblings", 0.5, "--exponent", 0.15)
+    whole, half = states[2], CDEModel.from_pretrained(less).network.state_dict()
+    key = "second_stage.sibling_output.weight"
+    np.testing.assert_allclose(half[key], whole[key] / 2, atol=2e-3)
+    assert half["output_map.exponent"] == pytest.approx(0.15)
+    assert whole["output_map.exponent"] != pytest.approx(0.15)
 
 
 def test_clusters_are_shown_and_made_anew(run: Run, prepared: Path, tmp_path: Path):

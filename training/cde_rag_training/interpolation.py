@@ -1,4 +1,4 @@
-"""Between the start and what was trained."""
+"""Between the start and what was trained: how much of a training is kept."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -47,7 +47,9 @@ def interpolate(start: Mapping[str, Tensor], trained: Mapping[str, Tensor], shar
     }
 
 
-def interpolate_models(start: str, trained: Path, folder: Path, *, share: float) -> Path:
+def interpolate_models(
+    start: str, trained: Path, folder: Path, *, share: float, siblings: float = 1.0, exponent: float | None = None
+) -> Path:
     """Write the model that lies between two.
 
     Args:
@@ -55,18 +57,25 @@ def interpolate_models(start: str, trained: Path, folder: Path, *, share: float)
         trained: Folder of the trained model.
         folder: Of the new one, which has its name; must not exist.
         share: Of the way from start (0) to trained (1), encoder only.
+        siblings: Factor of the siblings' trained weight in the output; one-way models only.
+        exponent: Of the output map, in place of the trained one; one-way models only.
 
     Returns:
         The folder.
 
     Raises:
-        ModelError: No such models, two of different kinds or sizes, or a folder that exists.
+        ModelError: No such models, two of different kinds or sizes, a folder that exists, or a two-way model, which has
+            neither siblings nor an output map.
     """
     if folder.exists():
         raise ModelError(f"{folder}: expected a name for a new folder, found one that exists. Choose another.")
     if not (trained / checkpoints.CONFIG).is_file():
         raise ModelError(f"{trained}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
     network, tokenizer, *_ = loading.load(ModelName(base=str(trained)), token=None)
+    if not isinstance(network, TwoStage) and (siblings, exponent) != (1.0, None):
+        raise ModelError(
+            f"{trained}: expected a one-way model, which has siblings and an output map, found a two-way one."
+        )
     begun = StartConfig(model=start, name=network.config.name)
     if isinstance(network, TwoStage):
         begun = replace(begun, context_layers=network.config.context_layers)
@@ -76,6 +85,9 @@ def interpolate_models(start: str, trained: Path, folder: Path, *, share: float)
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"{trained} was not trained from {start}: {error}") from error
     if isinstance(network, TwoStage):
+        network.second_stage.sibling_output.weight.mul_(siblings)
+        if exponent is not None:
+            network.output_map.exponent.fill_(exponent)
         network.config = replace(network.config, name=folder.name)
         checkpoints.write(folder, network, tokenizer.serialised)
     else:

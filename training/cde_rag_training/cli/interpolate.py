@@ -13,12 +13,19 @@ def interpolate(
     trained: Annotated[Path, typer.Argument(metavar="TRAINED", help="Folder of the trained model.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made; must not exist.")],
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the way from START (0) to TRAINED (1).")] = 0.5,
+    siblings: Annotated[
+        float, typer.Option(min=0.0, help="Factor of the siblings' trained weight in the output.")
+    ] = 1.0,
+    exponent: Annotated[
+        float | None, typer.Option(help="Of the output map. [default: as trained]", show_default=False)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the model that lies between a start and what was trained from it.
 
     A short training adds and forgets; in between there is often more of the one than of the other. The encoder's
-    weights are mixed; context path, gates and first stage stay as trained. Choose the share on development sets.
+    weights are mixed; context path, gates and first stage stay as trained, but for the siblings' weight and the output
+    map, which can be set. Choose all of these on development sets.
 
     \b
     Examples:
@@ -27,7 +34,7 @@ def interpolate(
     """
     from cde_rag_training.interpolation import interpolate_models
 
-    made = interpolate_models(start, trained, folder, share=share)
+    made = interpolate_models(start, trained, folder, share=share, siblings=siblings, exponent=exponent)
     if as_json:
         print_json({"folder": str(made.resolve()), "share": share})
     else:

@@ -13,6 +13,7 @@ from cde_rag_training.experiments import (
     heatmap,
     models,
     movement,
+    output_map,
     second_pass,
     sibling_count,
     small_corpora,
@@ -102,6 +103,9 @@ ON_SETS = {
     ),
     "second-pass": SetsExperiment(
         "Are the hundred best a better context for scoring themselves?", "ours", second_pass.run
+    ),
+    "output-map": SetsExperiment(
+        "How strongly should what a corpus's documents share be shortened?", "ours", output_map.run
     ),
     "training-free": SetsExperiment(
         "What do corpus statistics give a plain embedder without training?", "ours", training_free.run
