@@ -1,0 +1,109 @@
+# %% [markdown]
+# # Experiments
+#
+# What the [experiments](../docs/experiments/cde-mini-1.md) found, drawn from the tables that they wrote. Each is one
+# command, `cde-rag-train experiment NAME`, over development sets that no model here was trained on.
+
+# %%
+import csv
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+FOLDER = Path("../docs/experiments")
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """The rows of an experiment."""
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+# %% [markdown]
+# ## Does the model earn its place?
+#
+# The bundled model under the corpus's own context, with siblings where documents have parents; under the context alone;
+# and under none. *Gain* is over all-MiniLM-L6-v2, which it starts from, with a 95 % interval (queries drawn again).
+
+# %%
+models = table("models")
+for row in models:
+    if row["corpus"] == "mean":
+        gain, low, high = (100 * float(row[key]) for key in ("gain", "low", "high"))
+        ndcg = 100 * float(row["ndcg"])
+        print(f"{row['model']:12} {row['given']:12} {ndcg:5.1f}   {gain:+5.1f}  ({low:+.1f} … {high:+.1f})")
+
+# %%
+names = [name for name in dict.fromkeys(row["model"] for row in models) if name != "minilm"]
+corpora = list(dict.fromkeys(row["corpus"] for row in models))
+figure, plot = plt.subplots(figsize=(8, 1.5 + 0.3 * len(corpora)))
+for place, name in enumerate(names):
+    rows = [row for row in models if (row["model"], row["given"]) == (name, "context")]
+    heights = [corpora.index(row["corpus"]) + 0.2 * (place - (len(names) - 1) / 2) for row in rows]
+    gains = [100 * float(row["gain"]) for row in rows]
+    ends = [[100 * abs(float(row[key]) - float(row["gain"])) for row in rows] for key in ("low", "high")]
+    plot.errorbar(gains, heights, xerr=ends, fmt="o", markersize=3, linewidth=0.8, label=name)
+plot.axvline(0, color="grey", linewidth=0.5)
+plot.set_yticks(range(len(corpora)), corpora)
+plot.set(xlabel="NDCG@10 × 100 less that of MiniLM", title="Where a model gains, and where it loses")
+plot.legend()
+plt.show()
+
+# %% [markdown]
+# ## Is a corpus's own context the best for it?
+#
+# Rows are searched, columns give the context (the last one: none). Were it about the corpus, the diagonal would stand
+# out (figure 7 of the paper).
+
+# %%
+heat = table("heatmap")
+rows = list(dict.fromkeys(row["corpus"] for row in heat))
+columns = list(dict.fromkeys(row["context"] for row in heat))
+gains = {(row["corpus"], row["context"]): 100 * float(row["gain"]) for row in heat}
+figure, plot = plt.subplots(figsize=(7, 5.5))
+image = plot.imshow([[gains[one, other] for other in columns] for one in rows], cmap="PuOr", vmin=-5, vmax=5)
+plot.set_xticks(range(len(columns)), columns, rotation=60, ha="right")
+plot.set_yticks(range(len(rows)), rows)
+plot.set_title("NDCG@10 × 100 less that without a context")
+figure.colorbar(image)
+plt.show()
+
+own = [gains[one, one] for one in rows]
+others = [gains[one, other] for one in rows for other in rows if one != other]
+print(f"own context {sum(own) / len(own):+.2f}, another corpus's {sum(others) / len(others):+.2f}")
+
+# %% [markdown]
+# ## How many siblings?
+#
+# Sets whose documents are passages of longer ones; × is the same number of passages of a wrong parent.
+
+# %%
+siblings = table("siblings")
+figure, plot = plt.subplots(figsize=(7, 4))
+for name in dict.fromkeys(row["corpus"] for row in siblings):
+    line = [row for row in siblings if (row["corpus"], row["system"]) == (name, "siblings")]
+    counts, gains_ = [int(row["siblings"]) for row in line], [100 * float(row["gain"]) for row in line]
+    (drawn,) = plot.plot(counts, gains_, marker="o", label=name)
+    (wrong,) = [row for row in siblings if (row["corpus"], row["system"]) == (name, "wrong siblings")]
+    plot.scatter([int(wrong["siblings"])], [100 * float(wrong["gain"])], marker="x", color=drawn.get_color())
+plot.axhline(0, color="grey", linewidth=0.5)
+plot.set(xlabel="siblings", ylabel="NDCG@10 × 100 less that without", title="What siblings bring")
+plot.legend()
+plt.show()
+
+# %% [markdown]
+# ## How strong should the output map be?
+#
+# It shortens directions that all documents of a corpus share, by its second moments, to the power of the exponent.
+
+# %%
+mapped = table("output-map")
+figure, plot = plt.subplots(figsize=(7, 4))
+for name in dict.fromkeys(row["corpus"] for row in mapped):
+    line = [row for row in mapped if row["corpus"] == name]
+    style = {"color": "black", "linewidth": 2.5, "label": "mean"} if name == "mean" else {"linewidth": 0.7}
+    plot.plot([float(row["exponent"]) for row in line], [100 * float(row["gain"]) for row in line], **style)
+plot.axhline(0, color="grey", linewidth=0.5)
+plot.set(xlabel="exponent", ylabel="NDCG@10 × 100 less that without", title="Shortening what documents share")
+plot.legend()
+plt.show()
