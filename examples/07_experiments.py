@@ -52,17 +52,16 @@ plt.show()
 # %% [markdown]
 # ## Is a corpus's own context the best for it?
 #
-# Rows are searched, columns give the context (the last one: none). Were it about the corpus, the diagonal would stand
-# out (figure 7 of the paper).
+# Rows are searched, columns give the context. Were it about the corpus, the diagonal would stand out (figure 7 of the
+# paper).
 
 # %%
 heat = table("heatmap")
 rows = list(dict.fromkeys(row["corpus"] for row in heat))
-columns = list(dict.fromkeys(row["context"] for row in heat))
 gains = {(row["corpus"], row["context"]): 100 * float(row["gain"]) for row in heat}
 figure, plot = plt.subplots(figsize=(7, 5.5))
-image = plot.imshow([[gains[one, other] for other in columns] for one in rows], cmap="PuOr", vmin=-5, vmax=5)
-plot.set_xticks(range(len(columns)), columns, rotation=60, ha="right")
+image = plot.imshow([[gains[one, other] for other in rows] for one in rows], cmap="PuOr", vmin=-5, vmax=5)
+plot.set_xticks(range(len(rows)), rows, rotation=60, ha="right")
 plot.set_yticks(range(len(rows)), rows)
 plot.set_title("NDCG@10 × 100 less that without a context")
 figure.colorbar(image)
@@ -101,9 +100,9 @@ mapped = table("output-map")
 figure, plot = plt.subplots(figsize=(7, 4))
 for name in dict.fromkeys(row["corpus"] for row in mapped):
     line = [row for row in mapped if row["corpus"] == name]
-    style = {"color": "black", "linewidth": 2.5, "label": "mean"} if name == "mean" else {"linewidth": 0.7}
-    plot.plot([float(row["exponent"]) for row in line], [100 * float(row["gain"]) for row in line], **style)
+    style = {"color": "black", "linewidth": 2.5} if name == "mean" else {"linewidth": 0.8}
+    plot.plot([float(row["exponent"]) for row in line], [100 * float(row["gain"]) for row in line], label=name, **style)
 plot.axhline(0, color="grey", linewidth=0.5)
 plot.set(xlabel="exponent", ylabel="NDCG@10 × 100 less that without", title="Shortening what documents share")
-plot.legend()
+plot.legend(fontsize=7, ncols=2)
 plt.show()
