@@ -45,7 +45,7 @@ class Step(Protocol):
 
 def made_step(layers: int, tokens: int, context_size: int, mini_batch_size: int) -> Step:
     """The step of a random model."""
-    network = TwoStage(ModelConfig(name="made", layers=layers)).train()
+    network = TwoStage(ModelConfig(name="made", layers=layers, context_layers=layers)).train()
 
     def first(texts: Texts, _: object) -> Tensor:
         return network.first_stage(network.embeddings, texts[1], torch.ones_like(texts[1], dtype=torch.bool))

@@ -51,7 +51,8 @@ SOURCES = {"factbook": 2000, "medquad": 2000, "movies": 1000, "tldr": 2000}  # a
 HELD_OUT = 0.15  # share of the parents, or of the pairs without one
 QUERIES = 200  # held out, of each source at most
 FEW = 10  # updates whose mean is the loss at the beginning, and at the end
-SIZES = {"dim": 128, "layers": 2, "heads": 4, "intermediate": 512, "max_length": 64, "first_stage_max_length": 64}
+SIZES = {"dim": 128, "layers": 2, "context_layers": 2, "heads": 4, "intermediate": 512}
+SIZES |= {"max_length": 64, "first_stage_max_length": 64}  # tokens
 
 
 def split(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:

@@ -29,7 +29,7 @@ DIM, HEADS, INTERMEDIATE, VOCABULARY = 384, 12, 1536, 30522
 
 def one_way(layers: int) -> Stages:
     """A random one-way model; gates are open, as in the middle of training."""
-    network = TwoStage(ModelConfig(name="one_way", layers=layers)).train()
+    network = TwoStage(ModelConfig(name="one_way", layers=layers, context_layers=layers)).train()
     torch.nn.init.normal_(network.second_stage.gates)
     return OneWayStages(network, device="cpu", precision="float32")
 

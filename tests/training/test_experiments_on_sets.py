@@ -163,15 +163,22 @@ def test_vectors_are_remapped_to_those_of_a_model_with_that_exponent(lab: Labora
     (river, *_), network = lab.sets, lab.model.network
     space = lab.space(river.corpus.texts)
     vectors = space.documents(river.corpus.texts)
-    np.testing.assert_allclose(remapped(vectors, space, network, 0.5), vectors, atol=1e-5)  # the tiny model's own
+    np.testing.assert_allclose(
+        remapped(vectors, space, network, 0.5, of=space), vectors, atol=1e-5
+    )  # the tiny model's own
     other = tiny_cde_model()
     other.network.output_map.exponent.fill_(0.2)
     by_hand = ContextualEmbedder(other, space.context).embed_documents(river.corpus.texts)
     assert np.abs(by_hand - vectors).max() > 1e-2
-    np.testing.assert_allclose(remapped(vectors, space, network, 0.2), by_hand, atol=1e-5)
-    rows = {(row.corpus, row.exponent): row for row in output_map(lab)}
-    assert rows["mean", 0.0].gain == 0
-    assert rows["river", 0.5].ndcg == pytest.approx(space.score(river).mean())
+    np.testing.assert_allclose(remapped(vectors, space, network, 0.2, of=space), by_hand, atol=1e-5)
+    bank = lab.space(lab.sets[1].corpus.texts)
+    assert np.abs(remapped(vectors, space, network, 0.2, of=bank) - by_hand).max() > 1e-3
+    rows = {(row.corpus, row.map, row.exponent): row for row in output_map(lab)}
+    assert rows["mean", "own", 0.0].gain == rows["mean", "foreign", 0.0].gain == 0
+    assert rows["river", "own", 0.5].ndcg == pytest.approx(space.score(river).mean())
+    foreign = remapped(vectors, space, network, 0.3, of=bank)
+    asked = remapped(space.queries(river.queries), space, network, 0.3, of=bank)
+    assert rows["river", "foreign", 0.3].ndcg == pytest.approx(score(river, asked, foreign).mean())
 
 
 def test_pooling_by_rarity_weighs_rare_words_more_and_none_is_the_mean():

@@ -215,9 +215,8 @@ def test_cached_embeddings_are_of_one_space_and_role(fresh: Fresh) -> None:
         for embedding in (one, plain):
             assert embedding.get_query_embedding("money") == plain.get_query_embedding("money")
             assert embedding.get_text_embedding("money") == plain.get_text_embedding("money")
-            assert embedding.get_text_embedding_batch(["money", "river", "money"]) == plain.get_text_embedding_batch(
-                ["money", "river", "money"]
-            )
+            batches = [each.get_text_embedding_batch(["money", "river", "money"]) for each in (embedding, plain)]
+            np.testing.assert_allclose(*batches, atol=1e-6)  # what is cached may have been embedded by itself
         assert other.get_query_embedding("money") != one.get_query_embedding("money")
         assert other.get_text_embedding("money") != one.get_text_embedding("money")
     assert len(cache.get_all(collection="embeddings")) == 1 + 2 * 2 + 1

@@ -25,6 +25,7 @@ class OutputMapRow(NamedTuple):
 
     Attributes:
         corpus: The set, or "mean".
+        map: Whose second moments: "own", or "foreign" (of the next set's context; what attention is given stays).
         exponent: Of the map, in place of the model's; 0 is no map.
         ndcg: NDCG@10, mean over queries, without siblings; of all sets their mean.
         gain: Less that of exponent 0.
@@ -33,6 +34,7 @@ class OutputMapRow(NamedTuple):
     """
 
     corpus: str
+    map: str
     exponent: float
     ndcg: float
     gain: float
@@ -41,15 +43,18 @@ class OutputMapRow(NamedTuple):
 
 
 def remapped(
-    vectors: Float32[np.ndarray, "texts dim"], space: Space, network: TwoStage, exponent: float
+    vectors: Float32[np.ndarray, "texts dim"], space: Space, network: TwoStage, exponent: float, *, of: Space
 ) -> Float32[np.ndarray, "texts dim"]:
-    """What the vectors of a space would be if the model's output map had another exponent."""
+    """What the vectors of a space would be with another exponent, or with the output map of another space's context."""
     own, other = network.output_map, OutputMap()
     other.load_state_dict(own.state_dict() | {"exponent": torch.tensor(exponent)})
-    rows, counts = torch.tensor(space.context.context_embeddings), torch.tensor(space.context.counts)
     with torch.no_grad():
-        back = torch.linalg.solve(own(rows, counts), other(rows, counts))
+        back = torch.linalg.solve(own(*_rows_of(space)), other(*_rows_of(of)))
     return unit(vectors @ back.numpy())
+
+
+def _rows_of(space: Space) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor(space.context.context_embeddings), torch.tensor(space.context.counts)
 
 
 def output_map(lab: Laboratory) -> list[OutputMapRow]:
@@ -57,18 +62,22 @@ def output_map(lab: Laboratory) -> list[OutputMapRow]:
     network = lab.model.network
     if not isinstance(network, TwoStage):
         raise TypeError(f"Expected a one-way model, found {lab.model.config.name}.")
-    found: dict[float, list[Float64[np.ndarray, " queries"]]] = {exponent: [] for exponent in EXPONENTS}
-    for data in tqdm(lab.sets, desc="output map", unit="set"):
-        space = lab.space(data.corpus.texts)
-        queries, documents = space.queries(data.queries), space.documents(data.corpus.texts)
-        for exponent, figures in found.items():
-            mapped = [remapped(vectors, space, network, exponent) for vectors in (queries, documents)]
-            figures.append(score(data, *mapped))
-    return [row for exponent, figures in found.items() for row in _rows(lab.sets, exponent, figures, found[0.0])]
+    spaces = [lab.space(data.corpus.texts) for data in lab.sets]
+    found: dict[tuple[str, float], list[Float64[np.ndarray, " queries"]]] = {}
+    for place, data in enumerate(tqdm(lab.sets, desc="output map", unit="set")):
+        space, foreign = spaces[place], spaces[(place + 1) % len(spaces)]
+        both = space.queries(data.queries), space.documents(data.corpus.texts)
+        for exponent in EXPONENTS:
+            for name, of in (("own", space), ("foreign", foreign)):
+                mapped = [remapped(vectors, space, network, exponent, of=of) for vectors in both]
+                found.setdefault((name, exponent), []).append(score(data, *mapped))
+    without = found["own", 0.0]
+    return [row for (name, exponent), each in found.items() for row in _rows(lab.sets, name, exponent, each, without)]
 
 
 def _rows(
     sets: Sequence[RetrievalSet],
+    name: str,
     exponent: float,
     figures: Sequence[Float64[np.ndarray, " queries"]],
     reference: Sequence[Float64[np.ndarray, " queries"]],
@@ -76,9 +85,9 @@ def _rows(
     rows: list[OutputMapRow] = []
     for data, ours, theirs in zip(sets, figures, reference, strict=True):
         gain = difference([data], [ours], [theirs])
-        rows.append(OutputMapRow(data.corpus.name, exponent, float(ours.mean()), gain.mean, *gain.queries))
+        rows.append(OutputMapRow(data.corpus.name, name, exponent, float(ours.mean()), gain.mean, *gain.queries))
     gain, mean = difference(sets, figures, reference), float(np.mean([each.mean() for each in figures]))
-    return [*rows, OutputMapRow(MEAN, exponent, mean, gain.mean, *gain.queries)]
+    return [*rows, OutputMapRow(MEAN, name, exponent, mean, gain.mean, *gain.queries)]
 
 
 def run(lab: Laboratory, output: Path) -> list[Path]:
@@ -90,9 +99,12 @@ def run(lab: Laboratory, output: Path) -> list[Path]:
 def _plot(rows: Sequence[OutputMapRow], path: Path) -> Path:
     figure, axes = new_figure()
     for name in dict.fromkeys(row.corpus for row in rows):
-        line = [row for row in rows if row.corpus == name]
+        line = [row for row in rows if (row.corpus, row.map) == (name, "own")]
         style = {"color": "black", "linewidth": 2, "label": MEAN} if name == MEAN else {"linewidth": 0.6}
         axes.plot([row.exponent for row in line], [100 * row.gain for row in line], **style)
+    foreign = [row for row in rows if (row.corpus, row.map) == (MEAN, "foreign")]
+    style = {"color": "black", "linestyle": "--", "label": "mean, another corpus's map"}
+    axes.plot([row.exponent for row in foreign], [100 * row.gain for row in foreign], **style)
     axes.axhline(0, color="grey", linewidth=0.5)
     axes.set(xlabel="exponent of the output map", ylabel="NDCG@10 × 100 less that without")
     axes.legend(fontsize=7)
