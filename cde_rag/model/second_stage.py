@@ -1,5 +1,7 @@
 """The second stage: a text read given its corpus and, for a passage, its siblings."""
 
+from itertools import islice
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -82,11 +84,10 @@ class SecondStage(nn.Module):
         every_keys, every_values = (
             x.unsqueeze(1).expand(-1, batch, -1, -1, -1).unbind() for x in (prepared.keys, prepared.values)
         )
-        plain = len(self.layers) - len(self.given)
-        for layer in self.layers[:plain]:
+        layers = iter(self.layers)
+        for layer in islice(layers, len(self.layers) - len(self.given)):
             x = layer(x, text_mask)
-        context_layers = zip(self.layers[plain:], every_keys, every_values, strict=True)
-        for number, (layer, keys, values) in enumerate(context_layers):
+        for number, (layer, keys, values) in enumerate(zip(layers, every_keys, every_values, strict=True)):
             if sibling_input is not None:
                 sibling_keys, sibling_values = self.keys_and_values(number, sibling_input)
                 keys, values = torch.cat([keys, sibling_keys], dim=2), torch.cat([values, sibling_values], dim=2)

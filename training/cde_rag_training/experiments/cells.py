@@ -1,6 +1,6 @@
 """Recipes beside each other: what differs between them is what is measured (tables and figures of the paper, §5)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -11,8 +11,8 @@ from tqdm import tqdm
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model import CDEModel
 from cde_rag_training.config import TrainingConfig
-from cde_rag_training.experiments.laboratory import Laboratory, difference
-from cde_rag_training.experiments.models import MEAN, Figures, readings
+from cde_rag_training.experiments.laboratory import MEAN, Laboratory, compared
+from cde_rag_training.experiments.models import Figures, readings
 from cde_rag_training.experiments.tables import new_figure, write_table
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.recipe import RecipeError, changed, read_tables, recipe_of
@@ -73,8 +73,8 @@ def read_cells(path: Path) -> list[Cell]:
     seeds, base, listed = tables.get("seeds", [0]), tables.get("base", {}), tables.get("cells", [])
     if not (isinstance(seeds, list) and isinstance(base, Mapping) and isinstance(listed, list) and seeds and listed):
         raise RecipeError(f"{path}: expected a list of seeds, a table [base] and a table [[cells]] or more.")
-    tables = cast("list[Mapping[str, object]]", listed)
-    cells = [_cell(path, cast("list[object]", seeds), cast("Mapping[str, object]", base), table) for table in tables]
+    changes = cast("list[Mapping[str, object]]", listed)
+    cells = [_cell(path, cast("list[object]", seeds), cast("Mapping[str, object]", base), each) for each in changes]
     if len({cell.name for cell in cells}) < len(cells):
         raise RecipeError(f"{path}: expected cells of different names, found {[cell.name for cell in cells]}.")
     return cells
@@ -117,26 +117,11 @@ def _average(runs: Sequence[Figures]) -> Figures:
 
 def _rows(
     sets: Sequence[RetrievalSet], name: str, given: str, runs: Sequence[Figures], reference: Figures
-) -> list[CellRow]:
+) -> Iterator[CellRow]:
     means = np.array([[each.mean() for each in figures] for figures in runs])  # runs × sets
-    ours = _average(runs)
-    rows = [
-        CellRow(
-            data.corpus.name,
-            name,
-            given,
-            float(means[:, place].mean()),
-            float(means[:, place].std()),
-            (gain := difference([data], [ours[place]], [reference[place]])).mean,
-            *gain.queries,
-        )
-        for place, data in enumerate(sets)
-    ]
-    gain, all_sets = difference(sets, ours, reference), means.mean(axis=1)
-    return [
-        *rows,
-        CellRow(MEAN, name, given, float(all_sets.mean()), float(all_sets.std()), gain.mean, *gain.queries),
-    ]
+    spreads = [*means.std(axis=0), means.mean(axis=1).std()]  # of each set, and of their mean
+    for spread, (corpus, ndcg, gain) in zip(spreads, compared(sets, _average(runs), reference), strict=True):
+        yield CellRow(corpus, name, given, ndcg, float(spread), gain.mean, *gain.queries)
 
 
 def run(

@@ -1,7 +1,7 @@
 """What experiments on retrieval sets share: contexts, their spaces, and figures of each query."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from cde_rag.sampling import sample_clusters, sample_random
 from cde_rag_training.surrogate import Surrogate, cached
 
 DEPTH = 10  # of NDCG
+MEAN = "mean"  # of all sets, in a table's column of sets
 CONTEXT_SIZE = 512  # documents, where the experiment is about something else
 
 
@@ -106,6 +107,17 @@ def score(
     """NDCG@10 of each query."""
     rankings = rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
     return np.array([ndcg(one, judged, DEPTH) for one, judged in zip(rankings, data.judgments, strict=True)])
+
+
+def compared(
+    sets: Sequence[RetrievalSet],
+    ours: Sequence[Float64[np.ndarray, " _"]],
+    theirs: Sequence[Float64[np.ndarray, " _"]],
+) -> Iterator[tuple[str, float, Difference]]:
+    """For each set, and then for `MEAN` of them: its name, the mean of ours, and its difference to theirs."""
+    for data, one, other in zip(sets, ours, theirs, strict=True):
+        yield data.corpus.name, float(one.mean()), difference([data], [one], [other])
+    yield MEAN, float(np.mean([one.mean() for one in ours])), difference(sets, ours, theirs)
 
 
 def difference(

@@ -1,6 +1,6 @@
 """Models beside each other and beside plain MiniLM: what decides which one is kept, and what its context is worth."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,10 @@ from tqdm import tqdm
 
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.siblings import sibling_positions
-from cde_rag_training.experiments.laboratory import Laboratory, Space, difference, score
+from cde_rag_training.experiments.laboratory import MEAN, Laboratory, Space, compared, score
 from cde_rag_training.experiments.tables import new_figure, write_table
 from cde_rag_training.surrogate import cached, minilm
 
-MEAN = "mean"  # of all sets
 PLAIN = "minilm"
 
 Figures = list[Float64[np.ndarray, " queries"]]  # set by set
@@ -77,15 +76,12 @@ def _siblings(lab: Laboratory, space: Space, data: RetrievalSet) -> Float64[np.n
     return score(data, space.queries(data.queries), vectors)
 
 
-def _rows(sets: Sequence[RetrievalSet], name: str, given: str, figures: Figures, reference: Figures) -> list[ModelRow]:
-    rows: list[ModelRow] = []
-    for data, ours, theirs in zip(sets, figures, reference, strict=True):
-        gain = difference([data], [ours], [theirs])
-        rows.append(ModelRow(data.corpus.name, name, given, float(ours.mean()), gain.mean, *gain.queries, None, None))
-    gain = difference(sets, figures, reference)
-    mean = float(np.mean([each.mean() for each in figures]))
-    sets_low, sets_high = gain.sets or (None, None)
-    return [*rows, ModelRow(MEAN, name, given, mean, gain.mean, *gain.queries, sets_low, sets_high)]
+def _rows(
+    sets: Sequence[RetrievalSet], name: str, given: str, figures: Figures, reference: Figures
+) -> Iterator[ModelRow]:
+    for corpus, ndcg, gain in compared(sets, figures, reference):
+        sets_low, sets_high = gain.sets if gain.sets and corpus == MEAN else (None, None)
+        yield ModelRow(corpus, name, given, ndcg, gain.mean, *gain.queries, sets_low, sets_high)
 
 
 def run(labs: Sequence[Laboratory], output: Path) -> list[Path]:

@@ -9,12 +9,10 @@ import torch
 from jaxtyping import Float32, Float64
 from tqdm import tqdm
 
-from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.parents import unit
 from cde_rag.model.context_path import OutputMap
 from cde_rag.model.two_stage import TwoStage
-from cde_rag_training.experiments.laboratory import Laboratory, Space, difference, score
-from cde_rag_training.experiments.models import MEAN
+from cde_rag_training.experiments.laboratory import MEAN, Laboratory, Space, compared, score
 from cde_rag_training.experiments.tables import new_figure, write_table
 
 EXPONENTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
@@ -66,28 +64,16 @@ def output_map(lab: Laboratory) -> list[OutputMapRow]:
     found: dict[tuple[str, float], list[Float64[np.ndarray, " queries"]]] = {}
     for place, data in enumerate(tqdm(lab.sets, desc="output map", unit="set")):
         space, foreign = spaces[place], spaces[(place + 1) % len(spaces)]
-        both = space.queries(data.queries), space.documents(data.corpus.texts)
+        both = np.concatenate([space.queries(data.queries), space.documents(data.corpus.texts)])
         for exponent in EXPONENTS:
             for name, of in (("own", space), ("foreign", foreign)):
-                mapped = [remapped(vectors, space, network, exponent, of=of) for vectors in both]
-                found.setdefault((name, exponent), []).append(score(data, *mapped))
-    without = found["own", 0.0]
-    return [row for (name, exponent), each in found.items() for row in _rows(lab.sets, name, exponent, each, without)]
-
-
-def _rows(
-    sets: Sequence[RetrievalSet],
-    name: str,
-    exponent: float,
-    figures: Sequence[Float64[np.ndarray, " queries"]],
-    reference: Sequence[Float64[np.ndarray, " queries"]],
-) -> list[OutputMapRow]:
-    rows: list[OutputMapRow] = []
-    for data, ours, theirs in zip(sets, figures, reference, strict=True):
-        gain = difference([data], [ours], [theirs])
-        rows.append(OutputMapRow(data.corpus.name, name, exponent, float(ours.mean()), gain.mean, *gain.queries))
-    gain, mean = difference(sets, figures, reference), float(np.mean([each.mean() for each in figures]))
-    return [*rows, OutputMapRow(MEAN, name, exponent, mean, gain.mean, *gain.queries)]
+                queries, documents = np.split(remapped(both, space, network, exponent, of=of), [len(data.queries)])
+                found.setdefault((name, exponent), []).append(score(data, queries, documents))
+    return [
+        OutputMapRow(corpus, name, exponent, ndcg, gain.mean, *gain.queries)
+        for (name, exponent), figures in found.items()
+        for corpus, ndcg, gain in compared(lab.sets, figures, found["own", 0.0])
+    ]
 
 
 def run(lab: Laboratory, output: Path) -> list[Path]:
