@@ -32,6 +32,7 @@ class ModelConfig:
     first_stage_max_length: int = 128  # tokens of a text that the first stage reads
     latents: int = 64  # vectors that a context is condensed to
     max_siblings: int = 16  # siblings given to a document's text
+    rotated: bool = False  # whether embeddings are turned so that their first dimensions tell most
 
     def __post_init__(self) -> None:
         if min(self.dim, self.heads, self.vocab_size, self.latents) < 1 or self.dim % self.heads:
@@ -76,10 +77,11 @@ class ModelConfig:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, with the format's number; `context_layers` where it is not all of them."""
+        """As a JSON object, with the format's number; without the fields that say nothing new."""
         sizes = asdict(self)
-        if self.context_layers == self.layers:
-            del sizes["context_layers"]  # cde-mini-0, whose contexts are bound to its config, has no such field
+        for name, usual in (("context_layers", self.layers), ("rotated", False)):
+            if sizes[name] == usual:
+                del sizes[name]  # cde-mini-0, whose contexts are bound to its config, has no such field
         return {"format": FORMAT, "attention": "one_way", **sizes}
 
     @classmethod
@@ -95,7 +97,7 @@ class ModelConfig:
                 f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
             )
         given = {key: item for key, item in value.items() if key not in ("format", "attention")}
-        given.setdefault("context_layers", given.get("layers"))
+        given = {"context_layers": given.get("layers"), "rotated": False} | given
         expected = {field.name for field in fields(cls)}
         if given.keys() != expected:
             raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")

@@ -15,10 +15,13 @@ class TwoStage(nn.Module):
     """A two-stage model with one-way context attention.
 
     first_stage: texts → context embeddings (or siblings); set_attention and output_map: context embeddings → prepared
-    context, once per Context; second_stage: texts, prepared context, siblings → embeddings.
+    context, once per Context; second_stage: texts, prepared context, siblings → embeddings. A rotated model's output
+    map ends with a rotation, the same for every context: it changes no score, and costs no query anything.
 
     Source: Morris & Rush 2024 §4.2 for the two stages; the one-way path between them is ours.
     """
+
+    rotation: Float[Tensor, "dim dim"] | None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -28,6 +31,7 @@ class TwoStage(nn.Module):
         self.set_attention = SetAttention(config)
         self.output_map = OutputMap()
         self.second_stage = SecondStage(config)
+        self.register_buffer("rotation", torch.eye(config.dim) if config.rotated else None)
 
     def set_dtype(self, dtype: torch.dtype) -> None:
         """The dtype that the second stage's layers compute in; all else stays float32."""
@@ -47,4 +51,7 @@ class TwoStage(nn.Module):
         """
         given = self.second_stage.given
         latents = self.set_attention(context, counts).to(next(given.parameters()).dtype)
-        return self.second_stage.prepare(latents, self.output_map(context, counts))
+        output_map = self.output_map(context, counts)
+        if self.rotation is not None:
+            output_map = output_map @ self.rotation
+        return self.second_stage.prepare(latents, output_map)

@@ -18,7 +18,7 @@ from cde_rag_training.cli.recipes import NAMES
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
 
-COMMANDS = "prepare cluster inspect train presets interpolate adapt experiment".split()
+COMMANDS = "prepare cluster inspect train presets interpolate rotate adapt experiment".split()
 RECIPE = """
 [start]
 model = {model}
@@ -135,6 +135,8 @@ def test_from_pairs_to_a_model(run: Run, pairs: Path, model: Path, recipe: Path,
     np.testing.assert_allclose(half[key], whole[key] / 2, atol=2e-3)
     assert half["output_map.exponent"] == pytest.approx(0.15)
     assert whole["output_map.exponent"] != pytest.approx(0.15)
+    told = json.loads(run("rotate", less, folder, tmp_path / "turned", "--texts", 60, "--json").stdout)
+    assert CDEModel.from_pretrained(told["folder"]).network.config.rotated
 
 
 def test_clusters_are_shown_and_made_anew(run: Run, prepared: Path, tmp_path: Path):
@@ -204,6 +206,7 @@ def test_missing_files_and_wrong_usage(run: Run, tmp_path: Path, recipe: Path, p
     assert "found nothing" in one_sentence(run("prepare", gone, "--output", tmp_path / "p", "--start", model, code=1))
     assert "gone" in one_sentence(run("train", prepared, "--config", gone, "--output", tmp_path / "r", code=1))
     assert "gone" in one_sentence(run("interpolate", gone, model, tmp_path / "b", code=1))
+    assert "gone" in one_sentence(run("rotate", gone, prepared, tmp_path / "b", code=1))
     assert "gone" in one_sentence(run("adapt", gone, "--output", tmp_path / "a", code=1))
     both = run("inspect", prepared, "--config", recipe, "--preset", "laptop", code=2)
     assert "not both" in both.output

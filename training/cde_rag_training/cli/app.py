@@ -1,7 +1,7 @@
 """The commands together."""
 
 from cde_rag.cli.commands import command_line
-from cde_rag_training.cli import adapt, cluster, experiment, inspect, interpolate, prepare, train
+from cde_rag_training.cli import adapt, cluster, experiment, inspect, interpolate, prepare, rotate, train
 
 app = command_line()
 
@@ -34,6 +34,7 @@ for command in (
     train.train,
     train.presets,
     interpolate.interpolate,
+    rotate.rotate,
     adapt.adapt,
     experiment.experiment,
 ):

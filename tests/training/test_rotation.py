@@ -1,0 +1,101 @@
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from prepared_stub import prepared_stub
+from tiny import WORDS, tiny_network, tiny_tokenizer
+
+from cde_rag import Context, ContextualEmbedder
+from cde_rag.embedder import fit
+from cde_rag.errors import ModelError
+from cde_rag.model import CDEModel, checkpoints
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.sampling import Sample
+from cde_rag_training.rotation import principal_axes, rotate_model
+
+
+def corpus(size, *, seed):
+    random = np.random.default_rng(seed)
+    return [f"{' '.join(random.choice(WORDS, size=8))} {'abcdefghij'[number % 10]}{number}" for number in range(size)]
+
+
+def embedder_of(network, documents):
+    model = CDEModel(network, TextTokenizer(tiny_tokenizer()), "0" * 64, device="cpu", dtype="float32")
+    if not documents:
+        return ContextualEmbedder(model, Context.null(model))
+    sample = Sample(documents=documents, documents_seen=len(documents))
+    return ContextualEmbedder(model, fit(model, sample, strategy="random", seed=0))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return prepared_stub(tmp_path_factory.mktemp("data") / "prepared")
+
+
+def test_axes_are_orthogonal_and_the_longest_comes_first():
+    torch.manual_seed(0)
+    lengths = torch.tensor([0.5, 3.0, 1.0, 2.0])
+    turn = torch.linalg.qr(torch.randn(4, 4)).Q
+    vectors = torch.randn(5000, 4) * lengths @ turn
+    axes = principal_axes(vectors)
+    torch.testing.assert_close(axes.T @ axes, torch.eye(4), rtol=0, atol=1e-5)
+    found = (vectors @ axes).square().mean(dim=0).sqrt()
+    torch.testing.assert_close(found, torch.tensor([3.0, 2.0, 1.0, 0.5]), rtol=0.05, atol=0)
+
+
+def test_a_rotation_changes_no_score_under_any_context():
+    plain = tiny_network()
+    turned = deepcopy(plain)
+    turned.config = replace(plain.config, rotated=True)
+    torch.manual_seed(1)
+    turned.rotation = torch.linalg.qr(torch.randn(plain.config.dim, plain.config.dim)).Q
+    texts = corpus(12, seed=3)
+    siblings = [[other] for other in reversed(texts)]
+    for seed in (None, 4, 5):
+        vectors = []
+        for network in (plain, turned):
+            embedder = embedder_of(network, [] if seed is None else corpus(40, seed=seed))
+            vectors.append((embedder.embed_queries(texts), embedder.embed_passages(texts, siblings).vectors))
+        (queries, documents), (turned_queries, turned_documents) = vectors
+        np.testing.assert_allclose(turned_queries @ turned_documents.T, queries @ documents.T, atol=1e-5)
+        assert np.abs(turned_documents - documents).max() > 0.1
+
+
+@pytest.fixture
+def trained(tmp_path):
+    checkpoints.write(tmp_path / "trained", tiny_network(), tiny_tokenizer())
+    return tmp_path / "trained"
+
+
+def test_a_rotated_model_finds_the_same_and_its_first_dimensions_are_the_longest(trained, prepared, tmp_path):
+    folder = rotate_model(trained, prepared, tmp_path / "turned")
+    before, after = CDEModel.from_pretrained(trained), CDEModel.from_pretrained(folder)
+    assert Context.null(after).fingerprint != Context.null(before).fingerprint  # never mixed with what it was made of
+    texts = corpus(60, seed=7)
+    plain, turned = (ContextualEmbedder(model, Context.null(model)).embed_documents(texts) for model in (before, after))
+    np.testing.assert_allclose(turned @ turned.T, plain @ plain.T, atol=0.03)  # stored in int8
+    half = plain.shape[1] // 2
+    assert np.square(turned[:, :half]).sum() > np.square(plain[:, :half]).sum()
+    lengths = np.square(turned).mean(axis=0)
+    assert lengths[:4].min() > lengths[-4:].max()
+
+
+def test_a_model_that_is_turned_twice_is_turned_by_both(trained, prepared, tmp_path):
+    once = rotate_model(trained, prepared, tmp_path / "once")
+    again = rotate_model(once, prepared, tmp_path / "again")
+    networks = [checkpoints.read(folder)[0] for folder in (trained, once, again)]
+    texts = corpus(30, seed=2)
+    vectors = [embedder_of(network, []).embed_documents(texts) for network in networks]
+    np.testing.assert_allclose(vectors[2] @ vectors[2].T, vectors[0] @ vectors[0].T, atol=0.05)
+
+
+def test_what_cannot_be_turned_is_refused(trained, prepared, tmp_path):
+    with pytest.raises(ModelError, match="found one that exists"):
+        rotate_model(trained, prepared, trained)
+    with pytest.raises(ModelError, match="Expected a bundled model"):
+        rotate_model(tmp_path / "none", prepared, tmp_path / "turned")
+    with pytest.raises(ValueError, match="Expected 16 documents or more"):
+        rotate_model(trained, prepared, tmp_path / "turned", texts=15)
+    assert not (tmp_path / "turned").exists()
