@@ -97,7 +97,8 @@ class ModelConfig:
                 f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
             )
         given = {key: item for key, item in value.items() if key not in ("format", "attention")}
-        given = {"context_layers": given.get("layers"), "rotated": False} | given
+        given.setdefault("context_layers", given.get("layers"))
+        given.setdefault("rotated", False)
         expected = {field.name for field in fields(cls)}
         if given.keys() != expected:
             raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
