@@ -27,7 +27,7 @@ def table(name: str) -> list[dict[str, str]]:
 # and under none. *Gain* is over all-MiniLM-L6-v2, which it starts from, with a 95 % interval (queries drawn again).
 
 # %%
-models = table("models")
+models = [row for row in table("models") if row["against"] == "minilm"]
 for row in models:
     if row["corpus"] == "mean":
         gain, low, high = (100 * float(row[key]) for key in ("gain", "low", "high"))

@@ -113,7 +113,7 @@ ON_SETS = {
 }
 ON_MODELS = {
     "models": ModelsExperiment(
-        "What do models find under their corpus, their siblings and the null context, beside plain MiniLM?",
+        "What do models find under their corpus, their siblings and none, beside plain MiniLM and the first model?",
         "table 1",
         models.run,
     ),

@@ -1,4 +1,4 @@
-"""Models beside each other and beside plain MiniLM: what decides which one is kept, and what its context is worth."""
+"""Models beside plain MiniLM and the first of them: what decides which is kept, and what its context is worth."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ Figures = list[Float64[np.ndarray, " queries"]]  # set by set
 
 
 class ModelRow(NamedTuple):
-    """One set, or the mean of all, one model, and what it is given.
+    """One set, or the mean of all, one model, what it is given, and what it is compared to.
 
     Attributes:
         corpus: The set, or "mean".
@@ -28,7 +28,8 @@ class ModelRow(NamedTuple):
         given: "context" (its corpus's, and siblings where documents have parents), "no siblings" (of these the context
             alone; sets without parents count as they are), "null", or "" of a plain embedder.
         ndcg: NDCG@10, mean over queries; of all sets their mean.
-        gain: Less that of MiniLM.
+        against: "minilm", or the first model, given its context.
+        gain: Less the NDCG@10 of what it is compared to.
         low: Lower end of the gain's 95 % interval (queries drawn again).
         high: Upper end.
         sets_low: Lower end where sets are drawn again too; of the mean only.
@@ -39,6 +40,7 @@ class ModelRow(NamedTuple):
     model: str
     given: str
     ndcg: float
+    against: str
     gain: float
     low: float
     high: float
@@ -54,7 +56,14 @@ def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
     found = {(PLAIN, ""): reference}
     for lab in labs:
         found |= {(lab.model.config.name, given): each for given, each in readings(lab).items()}
-    return [row for (name, given), each in found.items() for row in _rows(first.sets, name, given, each, reference)]
+    name = first.model.config.name
+    references = {PLAIN: reference, name: found[name, "context"]}
+    return [
+        row
+        for against, other in references.items()
+        for (name, given), each in found.items()
+        for row in _rows(first.sets, name, given, each, against, other)
+    ]
 
 
 def readings(lab: Laboratory) -> dict[str, Figures]:
@@ -77,11 +86,11 @@ def _siblings(lab: Laboratory, space: Space, data: RetrievalSet) -> Float64[np.n
 
 
 def _rows(
-    sets: Sequence[RetrievalSet], name: str, given: str, figures: Figures, reference: Figures
+    sets: Sequence[RetrievalSet], name: str, given: str, figures: Figures, against: str, reference: Figures
 ) -> Iterator[ModelRow]:
     for corpus, ndcg, gain in compared(sets, figures, reference):
         sets_low, sets_high = gain.sets if gain.sets and corpus == MEAN else (None, None)
-        yield ModelRow(corpus, name, given, ndcg, gain.mean, *gain.queries, sets_low, sets_high)
+        yield ModelRow(corpus, name, given, ndcg, against, gain.mean, *gain.queries, sets_low, sets_high)
 
 
 def run(labs: Sequence[Laboratory], output: Path) -> list[Path]:
@@ -95,7 +104,7 @@ def _plot(rows: Sequence[ModelRow], path: Path) -> Path:
     names = [name for name in dict.fromkeys(row.model for row in rows) if name != PLAIN]
     figure, axes = new_figure(height=1.2 + 0.3 * len(corpora))
     for place, name in enumerate(names):
-        chosen = [row for row in rows if (row.model, row.given) == (name, "context")]
+        chosen = [row for row in rows if (row.model, row.given, row.against) == (name, "context", PLAIN)]
         heights = [corpora.index(row.corpus) + 0.6 * ((place + 0.5) / len(names) - 0.5) for row in chosen]
         ends = [[100 * (row.gain - row.low) for row in chosen], [100 * (row.high - row.gain) for row in chosen]]
         gains = [100 * row.gain for row in chosen]
