@@ -21,6 +21,9 @@ from python_reference import Search, bm25, documents, hit_rates, plain, question
 warnings.simplefilter("ignore", TruncationWarning)  # tables of the grammar have more tokens than words
 splitter = SentenceSplitter(chunk_size=170, chunk_overlap=20)  # cde-mini reads 256 tokens
 read = [Document(text=text, id_=topic, metadata={"topic": topic}) for topic, text in documents().items()]
+for document in read:
+    document.excluded_embed_metadata_keys = ["topic"]  # so that all systems below read the same
+
 print(f"{len(read)} topics")
 
 # %% [markdown]
@@ -40,12 +43,15 @@ for hit in retriever.retrieve("put a literal brace into a format string"):
 # %% [markdown]
 # ## The language model
 #
-# SmolLM2 with 135 million parameters, by `local_model.py` beside this notebook. To take another one, replace `llm =
-# SmolLM()` below by one of these lines; nothing else changes.
+# SmolLM2 with 135 million parameters, by `local_model.py` beside this notebook. To take another one, install its
+# package and replace `llm = SmolLM()` below by one of these lines; nothing else changes.
 #
-# * `from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")`
-# * `from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")`
+# * `from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")` (`pip install llama-index-llms-ollama`;
+#   Ollama runs and has the model)
+# * `from llama_index.llms.openai import OpenAI; llm = OpenAI("gpt-4.1-mini")` (`llama-index-llms-openai`; the key in
+#   `OPENAI_API_KEY`)
 # * `from llama_index.llms.anthropic import Anthropic; llm = Anthropic("claude-sonnet-4-5")`
+#   (`llama-index-llms-anthropic`; `ANTHROPIC_API_KEY`)
 
 # %%
 from typing import Any
@@ -107,7 +113,8 @@ for message in ["How do I write a literal brace in a format string?", "And a num
 print(f"The conversation so far has {len(chat.chat_history)} messages.")
 
 # %% [markdown]
-# A model this small says silly things with confidence; what it was given is the part that cde-rag answers for.
+# A model this small says silly things with confidence, and is cut off after sixty tokens; what it was given is the part
+# that cde-rag answers for.
 #
 # ## How good is the retrieval?
 #
@@ -130,7 +137,6 @@ systems: dict[str, Search] = {"contextual": contextual, "plain": plain(texts), "
 print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]
-# One question is 0.02, and with so few a difference below 0.15 may be chance. On this corpus the embedders are far
-# ahead of BM25, since users do not use the reference's words, and the context wins little or nothing over a plain
-# embedder; where it does win is in [the model's tables](../docs/models/cde-mini-0.md). `cde-rag evaluate` asks your
-# own questions.
+# One question is 0.02, and with so few a difference below 0.15 may be chance: this table does not tell the embedders
+# apart, and says no more than that BM25 is not ahead. Where a context wins and where it does not is in [the model's
+# tables](../docs/models/cde-mini-0.md), over thousands of queries. `cde-rag evaluate` asks your own questions.

@@ -2,7 +2,8 @@
 # # A chatbot with LangChain
 #
 # The chatbot of the notebook before, as a chain: documents from Python's language reference, a `CDEVectorStore` on the
-# disk, a small local language model, a history, and sources that are cited by number.
+# disk, a small local language model, a history, and the passages that each answer was given,
+# by number.
 
 # %% [markdown]
 # ## Documents and store
@@ -35,12 +36,15 @@ print(f"{len(read)} topics, {len(passages)} passages")
 # %% [markdown]
 # ## The language model
 #
-# SmolLM2 with 135 million parameters as a chat model of LangChain. To take another one, replace `llm = SmolLM()` below
-# by one of these lines; nothing else changes.
+# SmolLM2 with 135 million parameters as a chat model of LangChain. To take another one, install its package and replace
+# `llm = SmolLM()` below by one of these lines; nothing else changes.
 #
-# * `from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")`
-# * `from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")`
+# * `from langchain_ollama import ChatOllama; llm = ChatOllama(model="qwen3:8b")` (`pip install langchain-ollama`;
+#   Ollama runs and has the model)
+# * `from langchain_openai import ChatOpenAI; llm = ChatOpenAI(model="gpt-4.1-mini")` (`langchain-openai`; the key in
+#   `OPENAI_API_KEY`)
 # * `from langchain_anthropic import ChatAnthropic; llm = ChatAnthropic(model="claude-sonnet-4-5")`
+#   (`langchain-anthropic`; `ANTHROPIC_API_KEY`)
 
 # %%
 from typing import Any
@@ -109,6 +113,9 @@ for question in ["Which method removes a file ending from a name?", "And how do 
     print()
 
 # %% [markdown]
+# A model this small says silly things with confidence, repeats itself, and is cut off after sixty tokens; what it was
+# given is the part that cde-rag answers for.
+#
 # ## Another process
 #
 # needs the folder. Context and model come with it, so that nothing can be embedded in the wrong space.
@@ -139,5 +146,5 @@ systems: dict[str, Search] = {"contextual": contextual, "plain": plain(texts), "
 print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]
-# One question is 0.02, and with so few a difference below 0.15 may be chance: on this corpus the embedders are far
-# ahead of BM25, and the context wins little or nothing over a plain embedder.
+# One question is 0.02, and with so few a difference below 0.15 may be chance: the embedders are not told apart here.
+# [The model's tables](../docs/models/cde-mini-0.md) are over thousands of queries.

@@ -38,10 +38,11 @@ before = scores(
 print(f"{len(records)} points; NDCG@10 {before.mean():.3f}")
 
 # %% [markdown]
-# ## Adopt it under live queries
+# ## Adopt it, and move it, under live queries
 #
-# `adopt` reads the payloads, samples a context from them, and writes a second, named vector to each point. `Traffic`
-# asks the application all the time and compares each answer to the one from before.
+# `adopt` reads the payloads, samples a context from them, and writes a second, named vector to each point; `catch_up`
+# takes in what the application wrote since (here nothing). `recontextualize` samples anew and moves the collection, and
+# `rollback` goes back. All the while `Traffic` asks the application and compares each answer to the one from before.
 
 # %%
 traffic = Traffic(application, asked)
@@ -49,22 +50,15 @@ size = min(512, len(records) // 2)
 with under(traffic):
     adopted = adopt(client, NAME, texts="langchain", context_size=size, parent_key="module")
     contextual = scores(names(adopted, asked), asked)
-    print(f"written by the application meanwhile: {catch_up(adopted).adopted}")
-print(f"{traffic.answered} answered, {traffic.changed} otherwise than before, {len(traffic.failed)} failed")
-
-# %% [markdown]
-# ## Another context, and back
-#
-# `recontextualize` samples anew and moves the collection while it is searched; `rollback` goes back.
-
-# %%
-moved = recontextualize(adopted, seed=1, context_size=size)
-print(f"generation {moved.generation} in context {moved.fingerprint[:16]}")
-another = scores(names(adopted, asked), asked)
-back = adopted.rollback()
-print(f"generation {back.generation} in context {back.fingerprint[:16]}")
-again = scores(names(adopted, asked), asked)
+    print(f"adopted in context {adopted.inspect().fingerprint[:16]}; written since: {catch_up(adopted).adopted}")
+    moved = recontextualize(adopted, seed=1, context_size=size)
+    print(f"generation {moved.generation} in context {moved.fingerprint[:16]}")
+    another = scores(names(adopted, asked), asked)
+    back = adopted.rollback()
+    print(f"generation {back.generation} in context {back.fingerprint[:16]}")
+    again = scores(names(adopted, asked), asked)
 assert (again == contextual).all()
+print(f"{traffic.answered} answered, {traffic.changed} otherwise than before, {len(traffic.failed)} failed")
 
 # %% [markdown]
 # ## Was it worth it?

@@ -2,8 +2,8 @@
 # # Drift: when does a collection need a new context?
 #
 # A context is a sample of the corpus as it was. `Collection.drift()` estimates what NDCG@10 would gain by a new one,
-# without judgments and without a change. Mostly the answer is "nothing"; this notebook shows one collection through
-# three states.
+# without judgments and without a change. Mostly the answer is "nothing", and it may well be so in all three states that
+# this notebook takes one collection through.
 
 # %%
 import tempfile
@@ -56,7 +56,7 @@ tell(reference)
 # ## The repair
 #
 # `recontextualize` samples a context from the collection's own documents and moves all of them to it, while it is
-# searched.
+# searched. Whatever drift said above, it is done here once to show how.
 
 # %%
 moved = recontextualize(reference, context_size=sizes["context_size"])

@@ -19,6 +19,7 @@ SOURCES = ROOT / "examples"
 EXECUTED = ROOT / "build" / "notebooks"
 LIMIT = 3600  # seconds that one cell may take
 CODES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
+FENCES = re.compile(r"`{3,}")
 
 
 def names() -> list[str]:
@@ -34,9 +35,13 @@ def execute(name: str) -> Any:
 
 
 def is_fresh(name: str) -> bool:
-    """Whether a notebook was executed since it changed."""
+    """Whether a notebook was executed since it, or a file beside it, changed."""
     executed = EXECUTED / f"{name}.ipynb"
-    return executed.exists() and executed.stat().st_mtime >= (SOURCES / f"{name}.py").stat().st_mtime
+    read = [
+        SOURCES / f"{name}.py",
+        *(path for path in SOURCES.iterdir() if path.is_file() and not path.stem[0].isdigit()),
+    ]
+    return executed.exists() and executed.stat().st_mtime >= max(path.stat().st_mtime for path in read)
 
 
 def rendered(name: str) -> tuple[str, dict[str, bytes]]:
@@ -73,7 +78,9 @@ def _outputs(cell: Any, name: str, images: dict[str, bytes]) -> list[str]:
 
 
 def _block(text: str) -> str:
-    return f"```{{.text .output}}\n{CODES.sub('', text).rstrip()}\n```"
+    """Output as it was written; the fence is longer than any in it."""
+    fence = "`" * max(3, *(len(run) + 1 for run in FENCES.findall(text)), 0)
+    return f"{fence}{{.text .output}}\n{CODES.sub('', text).rstrip()}\n{fence}"
 
 
 def _alternative(source: str) -> str:

