@@ -105,5 +105,5 @@ plt.show()
 # … --queries asked.jsonl`, say more ([an example where nothing was won](../docs/training.md)).
 #
 # A better model is used by its folder: `ContextualEmbedder.from_corpus(texts, model="my-model")`, `cde-rag index docs/
-# docs.faiss --model my-model`, and `cde-rag search docs.faiss "…" --model my-model`, since a collection knows a model by
-# its name and weights, not where it lies.
+# docs.faiss --model my-model`, and `cde-rag search docs.faiss "…" --model my-model`: a collection knows a model by its
+# name and weights, not where it lies.

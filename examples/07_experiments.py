@@ -7,6 +7,7 @@
 
 # %%
 import csv
+import statistics
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -73,6 +74,8 @@ others = [gains[one, other] for one in rows for other in rows if one != other]
 print(f"own context {sum(own) / len(own):+.2f}, another corpus's {sum(others) / len(others):+.2f}")
 
 # %% [markdown]
+# It does not: rows are of one colour. Whether a context helps depends on the corpus, and hardly on the context.
+#
 # ## How many siblings?
 #
 # Sets whose documents are passages of longer ones; × is the same number of passages of a wrong parent.
@@ -92,6 +95,8 @@ plot.legend()
 plt.show()
 
 # %% [markdown]
+# One does what sixteen do, and on one of the two sets wrong ones nearly as much.
+#
 # ## How strong should the output map be?
 #
 # It shortens directions that all documents of a corpus share, by its second moments, to the power of the exponent.
@@ -101,9 +106,49 @@ mapped = [row for row in table("output-map") if row["map"] == "own"]
 figure, plot = plt.subplots(figsize=(7, 4))
 for name in dict.fromkeys(row["corpus"] for row in mapped):
     line = [row for row in mapped if row["corpus"] == name]
-    style = {"color": "black", "linewidth": 2.5} if name == "mean" else {"linewidth": 0.8}
-    plot.plot([float(row["exponent"]) for row in line], [100 * float(row["gain"]) for row in line], label=name, **style)
+    exponents, gained = [float(row["exponent"]) for row in line], [100 * float(row["gain"]) for row in line]
+    style = {"color": "black", "linewidth": 2.5, "label": "mean"} if name == "mean" else {"color": "#9db5bd"}
+    plot.plot(exponents, gained, **{"linewidth": 0.8, **style})
+    if abs(gained[-1]) > 1:
+        plot.annotate(name, (exponents[-1], gained[-1]), fontsize=7)
 plot.axhline(0, color="grey", linewidth=0.5)
 plot.set(xlabel="exponent", ylabel="NDCG@10 × 100 less that without", title="Shortening what documents share")
-plot.legend(fontsize=7, ncols=2)
+plot.legend()
 plt.show()
+
+# %% [markdown]
+# Little in the mean, and unlike from set to set.
+#
+# ## How large has a context to be, and how far do vectors move?
+
+# %%
+sizes, moved = table("context-size"), table("movement")
+corpora = list(dict.fromkeys(row["corpus"] for row in sizes))
+counts = sorted({int(row["documents"]) for row in sizes})
+shared = [count for count in counts if sum(int(row["documents"]) == count for row in sizes) == len(corpora)]
+means = [
+    statistics.mean(100 * float(row["ndcg"]) for row in sizes if int(row["documents"]) == count) for count in shared
+]
+figure, (left, right) = plt.subplots(ncols=2, figsize=(10, 4))
+left.plot(range(len(shared)), means, marker="o", color="black")
+left.set_xticks(range(len(shared)), [str(count) for count in shared])
+left.set(xlabel="documents of the context", ylabel="NDCG@10 × 100, mean of all sets", title="Quality")
+for to in dict.fromkeys(row["to"] for row in moved):
+    right.scatter([float(row["documents"]) for row in moved if row["to"] == to], range(len(corpora)), label=to)
+right.set_yticks(range(len(corpora)), corpora, fontsize=7)
+right.set(xlabel="1 − cosine to the own context's vectors", title="Movement of documents")
+right.legend(fontsize=7)
+figure.tight_layout()
+plt.show()
+
+# %% [markdown]
+# ## What is to be had without training, and in small corpora?
+
+# %%
+for name, kind, columns in (("training-free", "way", ("gain",)), ("small-corpora", "size", ("own", "null"))):
+    rows = table(name)
+    print(name)
+    for value in dict.fromkeys(row[kind] for row in rows):
+        some = [row for row in rows if row[kind] == value and row["corpus"] != "mean"]
+        figures = (f"{each} {100 * statistics.mean(float(row[each]) for row in some):+.1f}" for each in columns)
+        print(f"  {value:18} {len(some)} sets   {'   '.join(figures)}")
