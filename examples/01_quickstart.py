@@ -108,16 +108,18 @@ import matplotlib.pyplot as plt
 among = {name: asked[name] - asked["null"] for name in ("this corpus", "generic texts")}
 axes = np.linalg.qr(np.stack([moves.mean(0) for moves in among.values()], axis=1))[0]  # (384, 2): where queries go
 axes *= np.sign((among["this corpus"] @ axes).mean(0))
-figure, plot = plt.subplots(figsize=(8, 5))
+figure, plot = plt.subplots(figsize=(8, 5), layout="constrained")
 plot.scatter(*(documents["null"] @ axes).T, s=8, color="0.8", label="documents, null context")
 plot.scatter(*(asked["null"] @ axes).T, s=14, color="black", label="queries, null context")
 for name, colour in (("this corpus", "#1f4e5f"), ("generic texts", "#b4531f")):
     plot.scatter(*(asked[name] @ axes).T, s=14, color=colour)
-    for query, start, end in zip(queries, asked["null"] @ axes, asked[name] @ axes, strict=True):
+    for number, (start, end) in enumerate(zip(asked["null"] @ axes, asked[name] @ axes, strict=True), start=1):
         plot.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.6})
         if name == "this corpus":
-            plot.annotate(query, start, fontsize=8, xytext=(4, -9), textcoords="offset points")
+            plot.annotate(str(number), start, fontsize=9, xytext=(4, -10), textcoords="offset points")
     plot.plot([], [], color=colour, label=f"the query goes to {name}")
+listed = "\n".join(f"{number}  {query}" for number, query in enumerate(queries, start=1))
+plot.text(1.02, 0.5, listed, transform=plot.transAxes, fontsize=8, va="center")
 plot.set_title("One query, two corpora")
 plot.set(xlabel="where queries go among this corpus", ylabel="and among generic texts, as far as that differs")
 plot.legend(fontsize=8)
