@@ -26,6 +26,10 @@ def recontextualize(
     strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each of so many centroids.")] = (
         "random"
     ),
+    to_model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Move to this model: bundled name or folder. [default: the one it has]"),
+    ] = None,
     canary: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Queries to be asked before the switch, JSONL: {"query": …, "ids": […]}.'),
@@ -50,7 +54,9 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --dry-run
       cde-rag recontextualize papers.faiss --seed 1
       cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
+      cde-rag recontextualize papers.faiss --to-model runs/first/model
     """
+    from cde_rag.model import CDEModel
     from cde_rag.recontextualization import estimate
     from cde_rag.recontextualization import recontextualize as run
 
@@ -72,6 +78,7 @@ def recontextualize(
                 seed=seed,
                 context_size=context_size,
                 strategy=strategy,
+                model=None if to_model is None else CDEModel.from_pretrained(to_model),
                 canary=known,
                 on_progress=on_progress,
             )

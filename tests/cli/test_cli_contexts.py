@@ -1,10 +1,15 @@
 """recontextualize and rollback from the command line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny import tiny_network, tiny_tokenizer
+from typer.testing import CliRunner
 
+from cde_rag.cli import app
+from cde_rag.model import checkpoints
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
@@ -31,6 +36,32 @@ def test_there_and_back(run, collection: Path):
     run("verify", collection)
 
 
+def test_to_another_bundled_model_and_back(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Both are found by their names, so that no later command has to name one."""
+    monkeypatch.setattr(checkpoints, "BUNDLED", tmp_path)
+    for seed, name in enumerate(("old", "new")):
+        network = tiny_network(seed=seed)
+        network.config = replace(network.config, name=name)
+        checkpoints.write(tmp_path / name, network, tiny_tokenizer())
+    papers = tmp_path / "papers"
+
+    def run(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def told() -> tuple[str, str]:
+        return json.loads(run("inspect", papers, "--json"))["model"], run("search", papers, "river", "--json")
+
+    run("index", records, papers, "--context-size", 8, "--no-progress", "--model", "old")
+    before = told()
+    assert before[0] == "old"
+    run("recontextualize", papers, "--to-model", "new", "--context-size", 8)
+    assert told()[0] == "new"
+    run("rollback", papers)
+    assert told() == before
+
+
 def test_a_dry_run_changes_nothing(run, collection: Path):
     cost = json.loads(run("recontextualize", collection, "--dry-run", "--json").stdout)
     assert cost.keys() == {"documents", "tokens", "seconds", "vector_bytes"}
@@ -43,5 +74,6 @@ def test_mistakes(run, collection: Path, tmp_path: Path):
     assert "nothing to roll back to" in run("rollback", collection, code=1).stderr
     assert "random and clusters" in run("recontextualize", collection, "--strategy", "best", code=2).stderr
     assert "cde-rag index" in run("recontextualize", tmp_path / "none", code=1).stderr
+    assert "bundled model" in run("recontextualize", collection, "--to-model", "none", code=1).stderr
     with FaissStore(collection).lease():
         assert "another at work" in run("recontextualize", collection, "--seed", 1, code=1).stderr
