@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs mutations torture train-tiny lint clean
+.PHONY: help setup demo test docs mutations torture train-tiny links lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ docs: $(READY) ## execute the notebooks that changed (the one that trains takes 
 	@$(BIN)/python docs/hooks/notebooks.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "docs: in build/site; with its search: $(BIN)/python -m http.server --directory build/site"
+
+links: $(READY) ## ask every other site that a page links to whether it is there (needs the network)
+	@$(BIN)/python docs/hooks/links.py
 
 lint: $(READY) ## style, types, layers, oldest Python
 	@echo "style: ruff"

@@ -1,6 +1,6 @@
 """What a context costs a query: one query at a time, given a context and with the same layers without one.
 
-Run with: python benchmarks/query.py [--json]
+Run with: python benchmarks/query.py [--model MODEL] [--json]
 """
 
 import argparse
@@ -29,9 +29,9 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def measure(dtype: str, tokens: int, rounds: int) -> dict[str, float | str]:
+def measure(name: str, dtype: str, tokens: int, rounds: int) -> dict[str, float | str]:
     """Medians over interleaved rounds, in milliseconds, and the median of the rounds' ratios."""
-    model = CDEModel.from_pretrained("cde-mini", device="cpu", dtype=dtype)
+    model = CDEModel.from_pretrained(name, device="cpu", dtype=dtype)
     texts = [record.text for record, _ in zip(documentation(), range(2000), strict=False)]
     embedder = ContextualEmbedder.from_corpus(texts, model=model)
     words = WORDS.split() * tokens
@@ -67,11 +67,12 @@ def measure(dtype: str, tokens: int, rounds: int) -> dict[str, float | str]:
 def main() -> None:
     """Print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="cde-mini", help="bundled name or folder, one-way")
     parser.add_argument("--tokens", type=int, default=32, help="of the query, special tokens included")
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = [measure(dtype, options.tokens, options.rounds) for dtype in ("float32", "bfloat16")]
+    rows = [measure(options.model, dtype, options.tokens, options.rounds) for dtype in ("float32", "bfloat16")]
     if options.json:
         print(json.dumps({"threads": torch.get_num_threads(), "tokens": options.tokens, "rows": rows}, indent=2))
         return
