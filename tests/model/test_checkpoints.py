@@ -148,7 +148,7 @@ def test_contexts_made_with_an_earlier_version_stay_valid():
 
 
 def test_unknown_name_lists_the_known(tmp_path):
-    with pytest.raises(ModelError, match=r"cde-mini, cde-mini-0.*found .*nothing"):
+    with pytest.raises(ModelError, match=r"cde-mini, cde-mini-0, cde-mini-1.*found .*nothing"):
         CDEModel.from_pretrained(tmp_path / "nothing")
 
 

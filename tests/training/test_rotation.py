@@ -99,3 +99,14 @@ def test_what_cannot_be_turned_is_refused(trained, prepared, tmp_path):
     with pytest.raises(ValueError, match="Expected 16 documents or more"):
         rotate_model(trained, prepared, tmp_path / "turned", texts=15)
     assert not (tmp_path / "turned").exists()
+
+
+def test_the_bundled_model_that_is_turned():
+    """cde-mini-1: context in three layers, first dimensions that tell most, and what belongs together found."""
+    model = CDEModel.from_pretrained("cde-mini-1")
+    assert (model.network.config.context_layers, model.network.config.rotated) == (3, True)
+    texts = ["strptime reads a date from a string", "sorted makes a new list", "a river bank floods", "boats for hire"]
+    embedder = ContextualEmbedder(model, Context.null(model))
+    documents, queries = embedder.embed_documents(texts), embedder.embed_queries(["parse a date", "sort numbers"])
+    assert (queries @ documents.T).argmax(axis=1).tolist() == [0, 1]
+    assert np.square(documents[:, :128]).sum(axis=1).min() > 0.5
