@@ -151,5 +151,5 @@ for name, kind, columns in (("training-free", "way", ("gain",)), ("small-corpora
     print(name)
     for value in dict.fromkeys(row[kind] for row in rows):
         some = [row for row in rows if row[kind] == value and row["corpus"] != "mean"]
-        figures = (f"{each} {100 * statistics.mean(float(row[each]) for row in some):+.1f}" for each in columns)
+        figures = (f"{each} {100 * statistics.mean(float(row[each]) for row in some):.1f}" for each in columns)
         print(f"  {value:18} {len(some)} sets   {'   '.join(figures)}")

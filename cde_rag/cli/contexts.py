@@ -37,7 +37,9 @@ def recontextualize(
     may_lose: Annotated[
         int, typer.Option(min=0, help="Canary queries that may find none of their ids in the new context.")
     ] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what it would cost, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what it would cost with the model it has, and change nothing.")
+    ] = False,
     tenant: TenantOption = None,
     model: ModelOption = None,
     progress: ProgressOption = None,

@@ -51,7 +51,8 @@ class TwoStage(nn.Module):
         """
         given = self.second_stage.given
         latents = self.set_attention(context, counts).to(next(given.parameters()).dtype)
-        output_map = self.output_map(context, counts)
-        if self.rotation is not None:
-            output_map = output_map @ self.rotation
-        return self.second_stage.prepare(latents, output_map)
+        return self.second_stage.prepare(latents, self.turned(self.output_map(context, counts)))
+
+    def turned(self, output_map: Float[Tensor, "dim dim"]) -> Float[Tensor, "dim dim"]:
+        """What pooled texts are multiplied with: an output map, and behind it the rotation of a rotated model."""
+        return output_map if self.rotation is None else output_map @ self.rotation

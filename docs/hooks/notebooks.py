@@ -79,7 +79,7 @@ def _outputs(cell: Any, name: str, images: dict[str, bytes]) -> list[str]:
 
 def _block(text: str) -> str:
     """Output as it was written; the fence is longer than any in it."""
-    fence = "`" * max(3, *(len(run) + 1 for run in FENCES.findall(text)), 0)
+    fence = "`" * max([3, *(len(run) + 1 for run in FENCES.findall(text))])
     return f"{fence}{{.text .output}}\n{CODES.sub('', text).rstrip()}\n{fence}"
 
 

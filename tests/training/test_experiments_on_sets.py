@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag.context import Context
@@ -179,6 +180,19 @@ def test_vectors_are_remapped_to_those_of_a_model_with_that_exponent(lab: Labora
     foreign = remapped(vectors, space, network, 0.3, of=bank)
     asked = remapped(space.queries(river.queries), space, network, 0.3, of=bank)
     assert rows["river", "foreign", 0.3].ndcg == pytest.approx(score(river, asked, foreign).mean())
+
+
+def test_vectors_of_a_rotated_model_are_remapped_to_those_that_it_would_make(lab: Laboratory, tmp_path: Path):
+    models = [tiny_cde_model() for _ in range(2)]
+    for model, exponent in zip(models, (0.5, 0.2), strict=True):
+        model.network.config = model.config = replace(model.config, rotated=True)
+        model.network.rotation = torch.linalg.qr(torch.arange(256.0).reshape(16, 16).sin()).Q
+        model.network.output_map.exponent.fill_(exponent)
+    (river, *_) = lab.sets
+    space = Laboratory(models[0], lab.sets, tmp_path).space(river.corpus.texts)
+    expected = ContextualEmbedder(models[1], space.context).embed_documents(river.corpus.texts)
+    found = remapped(space.documents(river.corpus.texts), space, models[0].network, 0.2, of=space)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_pooling_by_rarity_weighs_rare_words_more_and_none_is_the_mean():

@@ -54,7 +54,7 @@ def rotate_model(trained: Path | str, prepared: Prepared, folder: Path, *, texts
         ModelError: No such model, a two-way one, or a folder that exists.
         ValueError: Fewer documents than dimensions.
 
-    Source: ours; the paper's and other models learn it with a loss (Kusupati et al. 2022).
+    Source: ours; Kusupati et al. 2022 train such embeddings with a loss of their own.
     """
     if folder.exists():
         raise ModelError(f"{folder}: expected a name for a new folder, found one that exists. Choose another.")

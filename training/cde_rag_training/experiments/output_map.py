@@ -47,7 +47,7 @@ def remapped(
     own, other = network.output_map, OutputMap()
     other.load_state_dict(own.state_dict() | {"exponent": torch.tensor(exponent)})
     with torch.no_grad():
-        back = torch.linalg.solve(own(*_rows_of(space)), other(*_rows_of(of)))
+        back = torch.linalg.solve(network.turned(own(*_rows_of(space))), network.turned(other(*_rows_of(of))))
     return unit(vectors @ back.numpy())
 
 
