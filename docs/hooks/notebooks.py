@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "examples"
+TABLES = {"07_experiments": ROOT / "docs" / "experiments"}  # what a notebook draws
 EXECUTED = ROOT / "build" / "notebooks"
 LIMIT = 3600  # seconds that one cell may take
 CODES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
@@ -35,12 +36,10 @@ def execute(name: str) -> Any:
 
 
 def is_fresh(name: str) -> bool:
-    """Whether a notebook was executed since it, or a file beside it, changed."""
+    """Whether a notebook was executed since it, a file beside it, or a table that it draws changed."""
     executed = EXECUTED / f"{name}.ipynb"
-    read = [
-        SOURCES / f"{name}.py",
-        *(path for path in SOURCES.iterdir() if path.is_file() and not path.stem[0].isdigit()),
-    ]
+    beside = (path for path in SOURCES.iterdir() if path.is_file() and not path.stem[0].isdigit())
+    read = [SOURCES / f"{name}.py", *beside, *(TABLES[name].glob("*.csv") if name in TABLES else ())]
     return executed.exists() and executed.stat().st_mtime >= max(path.stat().st_mtime for path in read)
 
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -18,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # mkdocs takes it away again aft
 
 import commands  # noqa: E402
 import notebooks  # noqa: E402
+import tables  # noqa: E402
 
 # files of the repository that have a page, and the page
 ELSEWHERE = {
@@ -38,7 +38,7 @@ OURS = ("index.md", "guide/filters.md", "decisions/index.md")  # pages with a te
 PAGES = {  # their text is that file
     page: origin for origin, page in ELSEWHERE.items() if page not in OURS and not origin.endswith(".py")
 }
-FROM_README = re.compile(r"<!-- from README\.md: (.+) -->")
+TABLE = re.compile(r"<!-- table: (\S+\.csv) -->")
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 
 
@@ -73,13 +73,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Turn links to files of the repository into links to pages, and put in the parts of README that a page names."""
+    """Turn links to files of the repository into links to pages, and put in the tables that a page names."""
     if page.parent is None:
         page.meta["hide"] = ["navigation"]  # a section of one page has nothing to navigate
     here = page.file.src_uri
     origin = PAGES.get(here, f"docs/{here}".replace("docs/notebooks/", "examples/"))
     text = linked(markdown, here, posixpath.dirname(origin))
-    return FROM_README.sub(lambda found: linked(readme_section(found.group(1)), here, ""), text)
+    return TABLE.sub(lambda found: tables.markdown(ROOT / posixpath.dirname(origin) / found.group(1)), text)
 
 
 def linked(text: str, here: str, folder: str) -> str:
@@ -101,14 +101,6 @@ def linked(text: str, here: str, folder: str) -> str:
         return f"[{words}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{hash_}{anchor})"
 
     return LINK.sub(moved, text)
-
-
-def readme_section(title: str) -> str:
-    """What stands in README under a heading, which so is kept in one place."""
-    _, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition(f"\n## {title}\n")
-    if not rest:
-        raise PluginError(f"README.md has no section {title!r}, which a page takes from there.")
-    return rest.partition("\n## ")[0].strip()
 
 
 def decisions_index() -> str:

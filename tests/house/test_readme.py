@@ -1,5 +1,6 @@
 """What README says is true: its example runs, its commands exist, its links lead somewhere."""
 
+import csv
 import re
 import subprocess
 import sys
@@ -33,3 +34,12 @@ def test_links_lead_somewhere() -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_speeds_are_those_that_the_benchmarks_wrote() -> None:
+    with (ROOT / "docs/speed.csv").open(encoding="utf-8", newline="") as lines:
+        measured = [tuple(row.values()) for row in csv.DictReader(lines)]
+    section = README.partition("\n## Speed\n")[2].partition("\n## ")[0]
+    shown = [tuple(re.split(r" *\| *", line.strip("| "))) for line in section.splitlines() if line.startswith("| ")]
+    assert shown[0] == ("what", "found", "aim", "command")
+    assert shown[2:] == measured
