@@ -23,6 +23,7 @@ from cde_rag_training.experiments.heatmap import NULL, heatmap
 from cde_rag_training.experiments.laboratory import Laboratory, score
 from cde_rag_training.experiments.movement import movement
 from cde_rag_training.experiments.output_map import output_map, remapped
+from cde_rag_training.experiments.prefixes import prefixes
 from cde_rag_training.experiments.second_pass import second_pass
 from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
 from cde_rag_training.experiments.small_corpora import small_corpora
@@ -193,6 +194,22 @@ def test_vectors_of_a_rotated_model_are_remapped_to_those_that_it_would_make(lab
     expected = ContextualEmbedder(models[1], space.context).embed_documents(river.corpus.texts)
     found = remapped(space.documents(river.corpus.texts), space, models[0].network, 0.2, of=space)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_embeddings_are_cut_to_their_first_dimensions(lab: Laboratory):
+    rows = {(row.corpus, row.model, row.dims): row for row in prefixes(lab)}
+    (river, *_) = lab.sets
+    space = lab.space(river.corpus.texts)
+    queries, documents = (
+        vectors[:, :8] / np.linalg.norm(vectors[:, :8], axis=1, keepdims=True)
+        for vectors in (space.queries(river.queries), space.documents(river.corpus.texts))
+    )
+    name, whole = lab.model.config.name, space.score(river).mean()
+    by_hand = score(river, queries, documents).mean()
+    assert rows["river", name, 8].ndcg == pytest.approx(by_hand)
+    assert rows["river", name, 8].kept == pytest.approx(by_hand / whole)
+    assert (rows["river", name, 16].ndcg, rows["river", name, 16].kept) == (pytest.approx(whole), 1)
+    assert {row.dims for row in rows.values() if row.model == "minilm"} == {384, 288, 256, 192, 128, 96, 64, 32}
 
 
 def test_pooling_by_rarity_weighs_rare_words_more_and_none_is_the_mean():

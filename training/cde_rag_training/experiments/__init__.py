@@ -14,6 +14,7 @@ from cde_rag_training.experiments import (
     models,
     movement,
     output_map,
+    prefixes,
     second_pass,
     sibling_count,
     small_corpora,
@@ -106,6 +107,9 @@ ON_SETS = {
     ),
     "output-map": SetsExperiment(
         "How strongly should what a corpus's documents share be shortened?", "ours", output_map.run
+    ),
+    "prefixes": SetsExperiment(
+        "What is still found by the first dimensions of an embedding alone?", "ours", prefixes.run
     ),
     "training-free": SetsExperiment(
         "What do corpus statistics give a plain embedder without training?", "ours", training_free.run
