@@ -7,8 +7,8 @@ Three measurements on cuts of development sets, each corpus 400 documents of 320
 * growths: the first half of a domain gives the old context, the corpus is the whole. Nothing has to be done.
 * budgets: a part of a corpus is embedded anew, the rest is left, or brought over by a linear map (a bridge).
 
-Run with: python benchmarks/drift.py run DATA --cache runs/drift, where DATA holds the folders of `DOMAINS` in BEIR's
-layout; interrupted, it goes on. Then: python benchmarks/drift.py report docs --cache runs/drift
+Run with: python benchmarks/drift.py run DATA --model cde-mini --cache runs/drift, where DATA holds the folders of
+`DOMAINS` in BEIR's layout; interrupted, it goes on. Then: python benchmarks/drift.py report docs --cache runs/drift
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from cde_rag.context import Context
-from cde_rag.drift import REACH, WORTH, ask, compare
+from cde_rag.drift import REACH, WORTH, Calibration, ask, compare
 from cde_rag.embedder import ContextualEmbedder, fit
 from cde_rag.embedding import Embedded
 from cde_rag.errors import require
@@ -279,10 +279,10 @@ def rotation(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return (left @ right).astype(np.float32)
 
 
-def run(data: Path, cache: Path) -> None:
+def run(model: CDEModel, data: Path, cache: Path) -> None:
     """Measure what is not measured yet, one line of JSON each."""
     cache.mkdir(parents=True, exist_ok=True)
-    bench = Bench(CDEModel.from_pretrained("cde-mini"), data, cache, {})
+    bench = Bench(model, data, cache, {})
     results = cache / "results.jsonl"
     known = (
         {json.dumps(json.loads(line)["job"]) for line in results.read_text().splitlines()} if results.exists() else ()
@@ -303,13 +303,12 @@ def jobs() -> Iterator[list[Any]]:
     yield from (["budget", old, new] for old, new in BUDGETS)
 
 
-Constants = tuple[float, float, float]  # SLOPE, OFFSET and RESIDUAL of cde_rag.drift
 COLUMNS = ("kind", "old", "new", "step", "seed", "queries", "ndcg", "judged", "judged_error", "even", "odd", "value",
            "value_error", "value_kept", "kept", "direct", "energy")  # fmt: skip
 
 
 def report(cache: Path, docs: Path) -> None:
-    """Fit the constants of `cde_rag.drift`, print what docs/drift.md says, and write its table and figure."""
+    """Fit the `Calibration` of `cde_rag.drift`, print what docs/drift.md says, and write its table and figure."""
     rows = [json.loads(line) for line in (cache / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     moves, growths, budgets = ([row for row in rows if row["job"][0] == kind] for kind in ("move", "growth", "budget"))
     with (docs / "drift.csv").open("w", encoding="utf-8", newline="") as file:
@@ -320,9 +319,9 @@ def report(cache: Path, docs: Path) -> None:
                 key: round(value, 5) for key, value in row.items() if isinstance(value, float) and value == value
             }
             writer.writerow({**row, "energy": "", **numbers, "kind": row["job"][0]})
-    constants = fitted(moves)
-    print("SLOPE {:.2f}  OFFSET {:.3f}  RESIDUAL {:.3f}".format(*constants), f"of {len(moves)} moves")
-    told = [estimated(row, constants) for row in moves]
+    calibration = fitted(moves)
+    print("Calibration({:.2f}, {:.3f}, {:.3f})".format(*calibration), f"of {len(moves)} moves")
+    told = [estimated(row, calibration) for row in moves]
     starts = [place for place, row in enumerate(moves) if row["old"] in ("null", "generic")]
     pairs = [place for place in range(len(moves)) if place not in starts]
     apart = held_out(moves)
@@ -346,7 +345,7 @@ def report(cache: Path, docs: Path) -> None:
         told_it = f"{100 * gain:+.1f} ± {100 * reach:.1f}{' pays' if gain > max(reach, WORTH) else ''}"
         name = f"{row['old']} → {row['new']} {row['step']:.0%}"
         print(f"| {name} | {100 * row['ndcg']:.1f} | {judged} | {told_it} | {row['kept']:.0%} |")
-    same = [estimated(row, constants) for row in growths + [row for row in moves if row["step"] == 0]]
+    same = [estimated(row, calibration) for row in growths + [row for row in moves if row["step"] == 0]]
     alarms = [gain for gain, reach in same if gain > reach]
     print(f"same domain: {len(same)} growths, {len(alarms)} with an interval above 0, "
           f"{sum(gain >= WORTH for gain in alarms)} that would be worth it; "
@@ -368,15 +367,15 @@ def held_out(moves: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     ]
 
 
-def estimated(row: Mapping[str, Any], constants: Constants) -> tuple[float, float]:
+def estimated(row: Mapping[str, Any], calibration: Calibration) -> tuple[float, float]:
     """The gain and how far its interval reaches, as `estimate_gain` would give them."""
-    slope, offset, residual = constants
+    slope, offset, residual = calibration
     changed, slope = 1 - row["kept"], slope / (1 - row["value_kept"])
     gain = changed * (slope * row["value"] - offset)
     return gain, REACH * changed * math.hypot(slope * row["value_error"], residual)
 
 
-def fitted(moves: Sequence[Mapping[str, Any]]) -> Constants:
+def fitted(moves: Sequence[Mapping[str, Any]]) -> Calibration:
     """Slope, offset, and what is left beside the noise of probes and queries, each for the neighbours that change."""
     changed = np.array([1 - row["kept"] for row in moves])
     judged = np.array([row["judged"] for row in moves]) / changed
@@ -387,7 +386,7 @@ def fitted(moves: Sequence[Mapping[str, Any]]) -> Constants:
         slope, intercept = np.polyfit(value, judged, 1, w=1 / np.hypot(noise, residual))
         left = (judged - slope * value - intercept) ** 2 - noise**2
         residual = math.sqrt(max(float(np.average(left, weights=1 / (noise**2 + residual**2))), 1e-4))
-    return float(slope), -float(intercept), residual
+    return Calibration(float(slope), -float(intercept), residual)
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
@@ -428,10 +427,12 @@ def main() -> None:
     for name, place in (("run", "data"), ("report", "docs")):
         command = commands.add_parser(name)
         command.add_argument(place, type=Path)
-        command.add_argument("--cache", type=Path, default=Path("runs/drift"))
+        command.add_argument("--cache", type=Path, default=Path("runs/drift"), help="of one model")
+        if name == "run":
+            command.add_argument("--model", default="cde-mini", help="bundled name or folder, one-way")
     options = parser.parse_args()
     if options.command == "run":
-        run(options.data, options.cache)
+        run(CDEModel.from_pretrained(options.model), options.data, options.cache)
     else:
         report(options.cache, options.docs)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
@@ -30,11 +30,26 @@ from cde_rag.texts import check_positive
 PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
 TEXTS = 7  # embedded for each probe: a document in three spaces, and two queries in two of them
 WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default               ours
-SLOPE = 0.77  # judged gain over that of the probes                                         docs/drift.csv
-OFFSET = 0.062  # judged loss for each neighbour's worth of change, where probes see nothing  docs/drift.csv
-RESIDUAL = 0.065  # standard deviation of judged gains for each neighbour's worth of change  docs/drift.csv
 REACH = 1.645  # standard errors of an interval of 90 %: by chance, 5 % are above nothing
 DEPTH = 10  # ranks that count
+
+
+class Calibration(NamedTuple):
+    """What judged queries gained where probes promised something: `benchmarks/drift.py` fits it for a model.
+
+    Attributes:
+        slope: Judged gain over that of the probes.
+        offset: Judged loss for each neighbour's worth of change, where probes see nothing.
+        residual: Standard deviation of judged gains for each neighbour's worth of change.
+    """
+
+    slope: float
+    offset: float
+    residual: float
+
+
+CALIBRATIONS = {"cde-mini-0": Calibration(0.77, 0.062, 0.065)}  # by the model's name        docs/drift.csv
+SUBSTITUTE = "cde-mini-0"  # for models without one of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,8 @@ class Drift:
         gain: Estimate of what NDCG@10 of the collection's queries would gain, a fraction; below 0: lose.
         interval: 90 %, the error of the method included.
         neighbours_kept: How much of a document's ten nearest among the probes would stay, 0 … 1.
+        calibrated_on: The model whose judged queries the estimate was fitted to; for another model than the
+            collection's it is less sure than the interval says.
         documents: In the collection.
         probes: Documents that were asked for.
         embedded: Texts that it took, those of the new context included.
@@ -56,6 +73,7 @@ class Drift:
     gain: float
     interval: tuple[float, float]
     neighbours_kept: float
+    calibrated_on: str
     documents: int
     probes: int
     embedded: int
@@ -73,6 +91,7 @@ class Drift:
             "gain": self.gain,
             "interval": list(self.interval),
             "neighbours_kept": self.neighbours_kept,
+            "calibrated_on": self.calibrated_on,
             "documents": self.documents,
             "probes": self.probes,
             "embedded": self.embedded,
@@ -148,6 +167,8 @@ def measure_drift(
         strategy=strategy,
         mini_batch_size=embedder.mini_batch_size,
     )
+    name = embedder.context.identity.name
+    fitted = name if name in CALIBRATIONS else SUBSTITUTE
     gain, interval, kept, asked, embedded = 0.0, (0.0, 0.0), 1.0, 0, candidate.context.size
     if candidate.fingerprint != embedder.fingerprint:
         sample = _sample(store, probes, seed)
@@ -155,12 +176,13 @@ def measure_drift(
         texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
         null = embedder.rebound(Context.null(embedder.model))
         found = compare(embedder, candidate, null, texts, siblings)
-        gain, interval = estimate_gain(found)
+        gain, interval = estimate_gain(found, CALIBRATIONS[fitted])
         kept, asked, embedded = found.kept, len(texts), embedded + TEXTS * len(texts)
     return Drift(
         gain=gain,
         interval=interval,
         neighbours_kept=kept,
+        calibrated_on=fitted,
         documents=documents,
         probes=asked,
         embedded=embedded,
@@ -207,22 +229,22 @@ def compare(
     return Comparison(with_context - without, neighbours_kept(alone, candidates), neighbours_kept(vectors, candidates))
 
 
-def estimate_gain(found: Comparison) -> tuple[float, tuple[float, float]]:
+def estimate_gain(found: Comparison, calibration: Calibration) -> tuple[float, tuple[float, float]]:
     """What NDCG@10 would gain, with a 90 % interval.
 
     The share of neighbours that a new context changes, times what such a change is worth in this corpus: what it is
     worth on the way from no context at all, less what probes promise and judged queries do not keep. The interval holds
     the error of the sample, and of the method: how far judged queries were from the estimate.
 
-    Source: ours; `benchmarks/drift.py` fits the constants.
+    Source: ours.
     """
     changed, value_changed = 1 - found.kept, 1 - found.value_kept
     if not changed or not value_changed:
         return 0.0, (0.0, 0.0)
-    slope = SLOPE / value_changed
-    gain = changed * (slope * float(found.value.mean()) - OFFSET)
+    slope = calibration.slope / value_changed
+    gain = changed * (slope * float(found.value.mean()) - calibration.offset)
     error = slope * float(found.value.std()) / math.sqrt(len(found.value))
-    reach = REACH * changed * math.hypot(error, RESIDUAL)
+    reach = REACH * changed * math.hypot(error, calibration.residual)
     return gain, (gain - reach, gain + reach)
 
 

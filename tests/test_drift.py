@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from plain_model import write_transformer
 from tiny import WORDS
 
-from cde_rag import drift as module
 from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.context import Context
-from cde_rag.drift import Comparison, estimate_gain, neighbours_kept, own_ndcg
+from cde_rag.drift import CALIBRATIONS, SUBSTITUTE, Calibration, Comparison, estimate_gain, neighbours_kept, own_ndcg
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.model import CDEModel
@@ -31,6 +30,7 @@ from cde_rag.writing import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 
+FITTED = Calibration(slope=0.77, offset=0.06, residual=0.07)
 SIZE = 32  # context documents
 WATER, MONEY = "river flood boat fish delta water".split(), "bank money loan credit rate interest".split()
 
@@ -105,9 +105,9 @@ def test_queries_do_not_depend_on_the_order(texts: list[str]):
 def test_the_interval_holds_the_error_of_sample_and_method():
     few, many = np.tile([0.0, 0.2], 8), np.tile([0.0, 0.2], 800)
     for value in (few, many):
-        gain, (low, high) = estimate_gain(Comparison(value, value_kept=0.5, kept=0.9))
-        assert gain == pytest.approx(0.1 * (module.SLOPE * 0.1 / 0.5 - module.OFFSET))
-        error = 0.1 * math.hypot(module.SLOPE * 0.1 / 0.5 / math.sqrt(len(value)), module.RESIDUAL)
+        gain, (low, high) = estimate_gain(Comparison(value, value_kept=0.5, kept=0.9), FITTED)
+        assert gain == pytest.approx(0.1 * (FITTED.slope * 0.1 / 0.5 - FITTED.offset))
+        error = 0.1 * math.hypot(FITTED.slope * 0.1 / 0.5 / math.sqrt(len(value)), FITTED.residual)
         assert (high - gain, gain - low) == pytest.approx((1.645 * error, 1.645 * error))
 
 
@@ -116,8 +116,8 @@ def test_what_changes_no_neighbour_gains_nothing_and_what_changes_more_gains_or_
     kept: float, worth: float, value_kept: float
 ):
     value = np.full(8, worth)
-    assert estimate_gain(Comparison(value, value_kept, 1.0)) == (0, (0, 0))
-    gain, all_gone = (estimate_gain(Comparison(value, value_kept, share))[0] for share in (kept, 0.0))
+    assert estimate_gain(Comparison(value, value_kept, 1.0), FITTED) == (0, (0, 0))
+    gain, all_gone = (estimate_gain(Comparison(value, value_kept, share), FITTED)[0] for share in (kept, 0.0))
     assert gain == pytest.approx((1 - kept) * all_gone, abs=1e-12)
 
 
@@ -145,6 +145,19 @@ def test_it_is_measured_with_the_context_that_recontextualize_makes(
     assert report.fingerprint == found.candidate.fingerprint
     assert found.neighbours_kept == pytest.approx(neighbours_kept(before, after), abs=0.02)  # equal texts: ties
     assert papers.drift(seed=3, context_size=SIZE).gain == 0
+
+
+def test_a_model_has_its_own_calibration_or_it_is_said_whose_it_has(
+    tmp_path: Path, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch
+):
+    papers = made(tmp_path / "papers", tiny_model, texts_of(WATER, 40))
+    papers.add(texts_of(MONEY, 40))
+    assert papers.drift(context_size=SIZE).calibrated_on == SUBSTITUTE
+    monkeypatch.setitem(CALIBRATIONS, tiny_model.identity.name, Calibration(slope=0, offset=0.1, residual=0.2))
+    found = papers.drift(context_size=SIZE)
+    assert found.calibrated_on == tiny_model.identity.name
+    assert found.gain == pytest.approx(-0.1 * (1 - found.neighbours_kept))
+    assert found.interval[1] - found.gain == pytest.approx(1.645 * 0.2 * (1 - found.neighbours_kept))
 
 
 class ReadOnlyStore(FaissStore):
@@ -249,4 +262,4 @@ def test_what_it_tells_as_json(tmp_path: Path, tiny_model: CDEModel):
     told = found.to_json()
     assert (told["gain"], told["interval"]) == (found.gain, list(found.interval))
     assert (told["present"], told["candidate"]) == (found.present.fingerprint, found.candidate.fingerprint)
-    assert Counter(map(type, told.values())) == Counter({float: 3, int: 3, str: 2, list: 1})
+    assert Counter(map(type, told.values())) == Counter({float: 3, int: 3, str: 3, list: 1})

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from tiny import WORDS
 
-from cde_rag.drift import Drift
+from cde_rag.drift import SUBSTITUTE, Drift
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
@@ -30,6 +30,7 @@ def test_no_need(run, collection: Path):
     told = json.loads(run("drift", collection, "--context-size", 8, "--json").stdout)
     assert told.items() >= {"pays": False, "gain": 0.0, "documents": 20, "neighbours_kept": 1.0}.items()
     assert told["present"] == told["candidate"]
+    assert told["calibrated_on"] == SUBSTITUTE
     assert run("drift", collection, "--context-size", 8).stdout.startswith("pays")
 
 
