@@ -24,12 +24,12 @@ def table(name: str) -> list[dict[str, str]]:
 # %% [markdown]
 # ## Does the model earn its place?
 #
-# The bundled model cde-mini-0 and a later training, run C, over 26 sets: under the corpus's own context, with siblings
-# where documents have parents; under the context alone; and under none. *Gain* is over all-MiniLM-L6-v2, which they
-# started from, with a 95 % interval (queries drawn again).
+# The two bundled models over 26 sets: under the corpus's own context, with siblings where documents have parents; under
+# the context alone; and under none. *Gain* is over all-MiniLM-L6-v2, which they started from, with a 95 % interval
+# (queries drawn again).
 
 # %%
-models = [row for row in table("run-c-models") if row["against"] == "minilm"]
+models = [row for row in table("larger-models") if row["against"] == "minilm"]
 for row in models:
     if row["corpus"] == "mean":
         gain, low, high = (100 * float(row[key]) for key in ("gain", "low", "high"))
