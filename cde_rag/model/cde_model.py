@@ -92,7 +92,7 @@ class CDEModel:
         """Load a bundled model, a model from a local folder, or one from the hub; never pickle, never remote code.
 
         Args:
-            name: "cde-mini" (the newest bundled model), an exact bundled name, a folder, or a hub id such as
+            name: "cde-mini" (the model of new collections), an exact bundled name, a folder, or a hub id such as
                 "jxm/cde-small-v2"; the name in a Context's identity finds the very same model again.
             device: As in the class.
             dtype: As in the class.
