@@ -28,7 +28,7 @@ class ModelConfig:
     max_positions: int = 512  # tokens that have a position embedding
     max_length: int = 256  # tokens of a text that the second stage reads
     norm_eps: float = 1e-12
-    first_stage_layers: int = 1
+    first_stage_layers: int = 1  # 0: word and position embeddings alone
     first_stage_max_length: int = 128  # tokens of a text that the first stage reads
     latents: int = 64  # vectors that a context is condensed to
     max_siblings: int = 16  # siblings given to a document's text
@@ -42,6 +42,10 @@ class ModelConfig:
             )
         if not 1 <= self.context_layers <= self.layers:
             raise ModelError(f"context_layers must be in 1 … layers ({self.layers}), found {self.context_layers}.")
+        if not 0 <= self.first_stage_layers <= self.layers:
+            raise ModelError(
+                f"first_stage_layers must be in 0 … layers ({self.layers}), found {self.first_stage_layers}."
+            )
         if not max(self.max_length, self.first_stage_max_length) <= self.max_positions:
             raise ModelError(f"Texts may not be longer than max_positions {self.max_positions}; lower the max lengths.")
 

@@ -9,7 +9,7 @@ from cde_rag.model.config import ModelConfig
 
 
 class FirstStage(nn.Module):
-    """M1: a few encoder layers, mean pooling and a projection to the space of the second stage's embeddings.
+    """M1: a few encoder layers or none, mean pooling and a projection to the space of the second stage's embeddings.
 
     It sees every document of a corpus whose documents have siblings, so it has to be cheap; it runs in float32, since
     what it makes is shared by all vectors of a collection.

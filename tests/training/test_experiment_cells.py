@@ -55,13 +55,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_set(folder / "river", seed=0, words=WORDS[:12])
     write_set(folder / "bank", seed=1, words=WORDS[8:])
     prepared_stub(folder / "prepared")
-    (folder / "cells.toml").write_text(CELLS.format(start=start_folder(folder / "start")))
+    (folder / "pair.toml").write_text(CELLS.format(start=start_folder(folder / "start")))
     (folder / "sets.toml").write_text('[[sets]]\npath = "river"\n[[sets]]\npath = "bank"\n')
     return folder
 
 
 def test_a_cell_is_the_base_with_its_change(folder: Path):
-    both, plain = read_cells(folder / "cells.toml")
+    both, plain = read_cells(folder / "pair.toml")
     assert [recipe.seed for recipe in both.recipes] == [0, 1]
     assert (both.given, plain.given) == ("context", "null")
     (phase,) = plain.recipes[0].phases
@@ -90,15 +90,15 @@ def test_tables_are_laid_over_tables():
     ],
 )
 def test_files_that_cannot_be_so(folder: Path, tmp_path: Path, old: str, new: str, message: str):
-    text = (folder / "cells.toml").read_text()
+    text = (folder / "pair.toml").read_text()
     assert old in text
-    (tmp_path / "cells.toml").write_text(text.replace(old, new))
+    (tmp_path / "pair.toml").write_text(text.replace(old, new))
     with pytest.raises(RecipeError, match=message):
-        read_cells(tmp_path / "cells.toml")
+        read_cells(tmp_path / "pair.toml")
 
 
 def test_figures_are_those_of_the_models_themselves(folder: Path, tmp_path: Path):
-    cells, prepared = read_cells(folder / "cells.toml"), prepared_stub(tmp_path / "prepared")
+    cells, prepared = read_cells(folder / "pair.toml"), prepared_stub(tmp_path / "prepared")
     sets = read_sets(SetsConfig(sets=(SetConfig(path="river"), SetConfig(path="bank"))), folder)
     rows = {(row.corpus, row.cell, row.given): row for row in cell_rows(cells, prepared, sets, tmp_path, seed=0)}
     assert len(rows) == 3 * 2 * 3
@@ -120,12 +120,13 @@ def test_figures_are_those_of_the_models_themselves(folder: Path, tmp_path: Path
 
 def test_the_command_goes_on_where_it_stopped(folder: Path, tmp_path: Path):
     def command() -> list[str]:
-        arguments = ["--recipes", folder / "cells.toml", "--sets", folder / "sets.toml", "--output", tmp_path, "--json"]
+        arguments = ["--recipes", folder / "pair.toml", "--sets", folder / "sets.toml", "--output", tmp_path, "--json"]
         ran = CliRunner().invoke(app, ["experiment", "cells", str(folder / "prepared"), *map(str, arguments)])
         assert ran.exit_code == 0, ran.output
         return json.loads(ran.stdout)["files"]
 
     table, figure = map(Path, command())
+    assert (table.name, figure.name) == ("pair.csv", "pair.svg")
     with table.open() as file:
         first = list(csv.DictReader(file))
     assert {row["cell"] for row in first} == {"both", "plain"}
@@ -157,6 +158,11 @@ def test_the_files_in_the_docs_say_what_they_are_for():
         ("both", "context"),
     ]
     assert {len(cell.recipes) for cell in cells} == {3}
+    seen = [cell.recipes[0].phases[0] for cell in read_cells(docs / "batch-and-cluster.toml")]
+    assert {phase.corpora.batch_size * phase.schedule.updates for phase in seen} == {7680}
+    assert len({repr(phase) for phase in seen}) == 12
+    sizes = {cell.name: cell.recipes[0].start.first_stage_layers for cell in read_cells(docs / "first-stage-size.toml")}
+    assert sizes == {"none": 0, "1 layer": 1, "2 layers": 2, "6 layers": 6}
     twin, ours = TrainingConfig.from_toml(docs / "twin.toml"), preset("cde-mini")
     (phase,) = ours.phases
     corpora = phase.corpora

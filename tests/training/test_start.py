@@ -15,11 +15,12 @@ from tiny_run import config
 
 from cde_rag import Context, ContextualEmbedder, ModelError
 from cde_rag.embedder import fit
-from cde_rag.model import CDEModel
+from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.sampling import Sample
 from cde_rag_training.config import DistillationConfig, StartConfig
+from cde_rag_training.interpolation import interpolate_models
 from cde_rag_training.start import BERT_LAYER, bert_tokenizer, from_bert, load_start
 from cde_rag_training.surrogate import minilm_folder
 from cde_rag_training.training import train
@@ -98,3 +99,25 @@ def test_a_bert_without_its_sizes_is_named(tmp_path):
     (folder / "config.json").write_text('{"model_type": "bert", "vocab_size": 64}')
     with pytest.raises(ModelError, match=r"expected the sizes of a BERT .* 'hidden_size'"):
         load_start(StartConfig(model=str(folder)), seed=0)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_a_first_stage_of_any_size(tmp_path, layers):
+    """Of all layers of the encoder it is the embedder itself before it is taught anything; of none it still reads."""
+    start = StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32, first_stage_layers=layers)
+    loaded = load_start(start, seed=0)
+    assert len(loaded.network.first_stage.layers) == layers
+    checkpoints.write(tmp_path / "made", loaded.network, loaded.tokenizer.serialised)
+    model = CDEModel.from_pretrained(tmp_path / "made", dtype="float32")
+    texts = ["".join(words) for words in itertools.permutations(("the ", "cat ", "sat "))]
+    plain = ContextualEmbedder(model, Context.null(model)).embed_documents(texts)
+    np.testing.assert_allclose(np.linalg.norm(model.first_stage(texts), axis=1), 1, atol=1e-5)
+    assert np.allclose(model.first_stage(texts), plain, atol=1e-5) == (layers == 2)
+    between = interpolate_models(start.model, tmp_path / "made", tmp_path / "between", share=0.5)
+    assert len(checkpoints.read(between)[0].first_stage.layers) == layers
+
+
+def test_a_first_stage_larger_than_its_encoder(tmp_path):
+    start = StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32, first_stage_layers=3)
+    with pytest.raises(ModelError, match=r"first_stage_layers must be in 0 … layers \(2\), found 3"):
+        load_start(start, seed=0)

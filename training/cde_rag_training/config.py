@@ -136,6 +136,7 @@ class StartConfig:
     context_size: int = 512  # documents that a new two-way model is for, paper §5
     max_length: int = 256  # tokens of a text that a new model reads
     context_layers: int = 6  # topmost layers of a new one-way model whose text attends to context and siblings
+    first_stage_layers: int = 1  # of a new one-way model, from the bottom; 0: word and position embeddings alone
 
 
 @dataclass(frozen=True, kw_only=True)

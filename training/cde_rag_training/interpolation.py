@@ -78,7 +78,13 @@ def interpolate_models(
         )
     begun = StartConfig(model=start, name=network.config.name)
     if isinstance(network, TwoStage):
-        begun = replace(begun, context_layers=network.config.context_layers)
+        sizes = network.config
+        begun = replace(
+            begun,
+            max_length=sizes.max_length,
+            context_layers=sizes.context_layers,
+            first_stage_layers=sizes.first_stage_layers,
+        )
     before = load_start(begun, seed=0).network
     try:
         network.load_state_dict(interpolate(before.state_dict(), network.state_dict(), share))

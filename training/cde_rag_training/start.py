@@ -86,6 +86,7 @@ def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:
             dim=sizes["hidden_size"],
             layers=sizes["num_hidden_layers"],
             context_layers=min(config.context_layers, sizes["num_hidden_layers"]),
+            first_stage_layers=config.first_stage_layers,
             heads=sizes["num_attention_heads"],
             intermediate=sizes["intermediate_size"],
             max_positions=sizes["max_position_embeddings"],

@@ -38,7 +38,8 @@ def experiment(
 
     FILE has a table [[sets]] for each set: path (a folder in BEIR's layout, or a file of pairs), and if need be name,
     split, parent_key, domains and max_characters; above them documents and queries say how much of each is looked at.
-    That of recipes has seeds, a recipe [base], and a table [[cells]] for each: a name, and a change of the base.
+    That of recipes has seeds, a recipe [base], and a table [[cells]] for each: a name, and a change of the base;
+    table and figure have its name.
 
     \b
     Examples:
@@ -101,7 +102,7 @@ def _on_recipes(
         )
     cells, pairs, found = read_cells(recipes), Prepared.load(prepared), _read_sets(sets, data)
     output.mkdir(parents=True, exist_ok=True)
-    return [str(path) for path in ON_RECIPES[name].run(cells, pairs, found, cache, output, seed)]
+    return [str(path) for path in ON_RECIPES[name].run(cells, pairs, found, cache, output / recipes.stem, seed)]
 
 
 def _read_sets(sets: Path | None, data: Path | None) -> "list[RetrievalSet]":

@@ -72,8 +72,8 @@ class RecipesExperiment(NamedTuple):
     Attributes:
         question: In one sentence.
         source: In the paper.
-        run: Given cells, pairs, sets, a folder that keeps runs, a folder and a seed, writes into the folder and returns
-            the files.
+        run: Given cells, pairs, sets, a folder that keeps runs, the path of table and figure without their suffixes and
+            a seed, writes these and returns them.
     """
 
     question: str

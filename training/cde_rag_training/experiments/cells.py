@@ -127,9 +127,10 @@ def _rows(
 def run(
     cells: Sequence[Cell], prepared: Prepared, sets: Sequence[RetrievalSet], folder: Path, output: Path, seed: int
 ) -> list[Path]:
-    """Write cells.csv and cells.svg."""
+    """Write OUTPUT.csv and OUTPUT.svg."""
     rows = cell_rows(cells, prepared, sets, folder, seed=seed)
-    return [write_table(output / "cells.csv", rows), _plot(cells, rows, output / "cells.svg")]
+    table, figure = (output.with_name(f"{output.name}.{kind}") for kind in ("csv", "svg"))
+    return [write_table(table, rows), _plot(cells, rows, figure)]
 
 
 def _plot(cells: Sequence[Cell], rows: Sequence[CellRow], path: Path) -> Path:
