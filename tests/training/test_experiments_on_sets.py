@@ -15,6 +15,7 @@ from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.contextual import without_relevant
+from cde_rag.evaluation.metrics import ndcg
 from cde_rag_training.cuts import part
 from cde_rag_training.experiments import ON_MODELS, ON_SETS, models
 from cde_rag_training.experiments.context_choice import context_choice
@@ -126,11 +127,18 @@ def test_sizes_and_tokens_of_a_context(lab: Laboratory):
 
 
 def test_choices_of_a_corpus_that_is_taken_whole_agree(lab: Laboratory):
-    rows = context_choice(lab)
-    whole = {row.ndcg for row in rows if row.corpus == "river" and row.choice in ("random 512", "clusters 64")}
+    rows = {(row.corpus, row.choice): row for row in context_choice(lab)}
+    whole = {rows["river", choice].ndcg for choice in ("random 512", "random 64", "clusters 64")}
     assert len(whole) == 1
-    few = {lab.space(lab.sets[0].corpus.texts, size=8, seed=seed).context.fingerprint for seed in range(5)}
-    assert len(few) == 5
+    assert rows["river", "random 512"].spread == pytest.approx(0)
+    river, few = lab.sets[0], rows["river", "random 8"]
+    spaces = [lab.space(river.corpus.texts, size=8, seed=seed) for seed in range(5)]
+    assert len({space.context.fingerprint for space in spaces}) == few.seeds == 5
+    found = [space.score(river).mean() for space in spaces]
+    assert (few.ndcg, few.spread) == (pytest.approx(np.mean(found)), pytest.approx(np.std(found)))
+    assert few.gain == pytest.approx(few.ndcg - lab.null().score(river).mean())
+    means = [rows[name, "random 8"].ndcg for name in ("river", "bank", "words")]
+    assert rows["mean", "random 8"].ndcg == pytest.approx(np.mean(means))
 
 
 def test_movement_is_none_within_a_whole_corpus(lab: Laboratory):
@@ -144,8 +152,27 @@ def test_movement_is_none_within_a_whole_corpus(lab: Laboratory):
 
 def test_a_second_pass_over_a_corpus_of_a_hundred_or_less_changes_nothing(lab: Laboratory):
     rows = second_pass(lab)
-    assert len(rows) == 3 * QUERIES
+    assert [(row.corpus, row.queries) for row in rows] == [(name, QUERIES) for name in ("river", "bank", "words")] + [
+        ("mean", 3 * QUERIES)
+    ]
     assert [row.first for row in rows] == pytest.approx([row.second for row in rows])
+
+
+def test_a_second_pass_gives_the_best_their_own_context(lab: Laboratory, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cde_rag_training.experiments.second_pass.CANDIDATES", 8)
+    (river, *_), (row, *_, mean) = lab.sets, (rows := second_pass(lab))
+    under, found = lab.space(river.corpus.texts), []
+    for query, judged in zip(river.queries, river.judgments, strict=True):
+        scores = under.embedder.embed_documents(river.corpus.texts) @ under.embedder.embed_queries([query])[0]
+        best = np.argsort(-scores, kind="stable")[:8]
+        texts = [river.corpus.texts[place] for place in best]
+        with pytest.warns(SmallContextWarning):
+            again = ContextualEmbedder.from_corpus(texts, model=lab.model)
+        order = np.argsort(-(again.embed_documents(texts) @ again.embed_queries([query])[0]), kind="stable")
+        found.append(ndcg([river.corpus.ids[best[place]] for place in order], judged, 10))
+    assert row.second == pytest.approx(np.mean(found))
+    assert row.gain == pytest.approx(row.second - row.first)
+    assert mean.gain == pytest.approx(np.mean([one.gain for one in rows[:-1]]))
 
 
 def test_small_corpora_are_cut_and_keep_answers_out(lab: Laboratory):

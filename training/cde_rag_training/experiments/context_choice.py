@@ -5,57 +5,75 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from tqdm import tqdm
 
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag_training.experiments.laboratory import CONTEXT_SIZE, Laboratory, Space
+from cde_rag_training.experiments.laboratory import CONTEXT_SIZE, Laboratory, Space, compared
 from cde_rag_training.experiments.tables import new_figure, write_table
 
 SEEDS = range(5)
-FEW = 8  # documents
+SOME, FEW = 64, 8  # documents
 
 
 class ChoiceRow(NamedTuple):
-    """One set under one context.
+    """One set, or the mean of all, under one way to choose.
 
     Attributes:
-        corpus: The set.
+        corpus: The set, or "mean".
         choice: How the context's rows were chosen.
-        seed: Of the choice.
-        ndcg: NDCG@10, mean over queries.
+        seeds: How many contexts were chosen so.
+        ndcg: NDCG@10, mean over queries and seeds; of all sets their mean.
+        spread: Standard deviation over seeds.
         gain: Less that without a context.
+        low: Lower end of the gain's 95 % interval (queries drawn again, seeds averaged).
+        high: Upper end.
     """
 
     corpus: str
     choice: str
-    seed: int
+    seeds: int
     ndcg: float
+    spread: float
     gain: float
+    low: float
+    high: float
 
 
 def context_choice(lab: Laboratory) -> list[ChoiceRow]:
     """All sets under all choices."""
     null = lab.null()
-    rows: list[ChoiceRow] = []
+    found: dict[str, list[Float64[np.ndarray, "seeds queries"]]] = {}  # set by set
+    without: list[Float64[np.ndarray, " queries"]] = []
     for data in tqdm(lab.sets, desc="context-choice", unit="set"):
-        without = float(null.score(data).mean())
-        for choice, seed, space in _spaces(lab, data):
-            found = float(space.score(data).mean())
-            rows.append(ChoiceRow(data.corpus.name, choice, seed, found, found - without))
-    return rows
+        without.append(null.score(data))
+        for choice, spaces in _spaces(lab, data):
+            found.setdefault(choice, []).append(np.array([space.score(data) for space in spaces]))
+    return [row for choice, figures in found.items() for row in _rows(lab, choice, figures, without)]
 
 
-def _spaces(lab: Laboratory, data: RetrievalSet) -> Iterator[tuple[str, int, Space]]:
+def _rows(
+    lab: Laboratory,
+    choice: str,
+    figures: Sequence[Float64[np.ndarray, "seeds _"]],
+    without: Sequence[Float64[np.ndarray, " _"]],
+) -> Iterator[ChoiceRow]:
+    means = np.array([each.mean(axis=1) for each in figures])  # sets × seeds
+    spreads = [*means.std(axis=1), means.mean(axis=0).std()]
+    averages = [each.mean(axis=0) for each in figures]
+    for spread, (corpus, ndcg, gain) in zip(spreads, compared(lab.sets, averages, without), strict=True):
+        yield ChoiceRow(corpus, choice, means.shape[1], ndcg, float(spread), gain.mean, *gain.queries)
+
+
+def _spaces(lab: Laboratory, data: RetrievalSet) -> Iterator[tuple[str, list[Space]]]:
     texts = data.corpus.texts
-    for seed in SEEDS:
-        yield "random 512", seed, lab.space(texts, seed=seed)
-        yield f"random {FEW}", seed, lab.space(texts, size=FEW, seed=seed)
-        yield "clusters 64", seed, lab.space(texts, size=64, seed=seed, strategy="clusters")
+    for size in (CONTEXT_SIZE, SOME, FEW):
+        yield f"random {size}", [lab.space(texts, size=size, seed=seed) for seed in SEEDS]
+    yield f"clusters {SOME}", [lab.space(texts, size=SOME, seed=seed, strategy="clusters") for seed in SEEDS]
     vectors = lab.first_stage(list(dict.fromkeys(texts)))
-    yield "means 512", lab.seed, lab.space_of(_means(vectors, CONTEXT_SIZE, lab.seed), name="means")
-    yield "means 64", lab.seed, lab.space_of(_means(vectors, 64, lab.seed), name="means")
+    for size in (CONTEXT_SIZE, SOME):
+        yield f"means {size}", [lab.space_of(_means(vectors, size, lab.seed), name="means")]
 
 
 def _means(vectors: Float32[np.ndarray, "documents dim"], count: int, seed: int) -> Float32[np.ndarray, "means dim"]:
@@ -75,16 +93,23 @@ def run(lab: Laboratory, output: Path) -> list[Path]:
 
 
 def _plot(rows: Sequence[ChoiceRow], path: Path) -> Path:
-    names = list(dict.fromkeys(row.corpus for row in rows))
-    figure, axes = new_figure(height=1.2 + 0.28 * len(names))
-    for choice in dict.fromkeys(row.choice for row in rows):
+    names, choices = list(dict.fromkeys(row.corpus for row in rows)), list(dict.fromkeys(row.choice for row in rows))
+    figure, axes = new_figure(height=1.2 + 0.4 * len(names))
+    for place, choice in enumerate(choices):
         chosen = [row for row in rows if row.choice == choice]
-        axes.scatter(
-            [100 * row.gain for row in chosen], [names.index(row.corpus) for row in chosen], s=12, label=choice
+        axes.errorbar(
+            [100 * row.gain for row in chosen],
+            [names.index(row.corpus) + 0.12 * (place - (len(choices) - 1) / 2) for row in chosen],
+            xerr=[100 * row.spread for row in chosen],
+            fmt="o",
+            markersize=3,
+            linewidth=0.8,
+            label=choice,
         )
     axes.axvline(0, color="grey", linewidth=0.5)
     axes.set_yticks(range(len(names)), names, fontsize=7)
-    axes.set_xlabel("NDCG@10 × 100 less that without a context")
+    axes.invert_yaxis()
+    axes.set_xlabel("NDCG@10 × 100 less that without a context; bars: one deviation over seeds")
     axes.legend(fontsize=7)
     figure.savefig(path)
     return path

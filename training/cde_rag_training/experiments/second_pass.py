@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 from tqdm import tqdm
 
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
-from cde_rag_training.experiments.laboratory import Laboratory, difference, score
+from cde_rag_training.experiments.laboratory import Laboratory, compared, score
 from cde_rag_training.experiments.tables import new_figure, write_table
 
 CANDIDATES = 100  # documents
@@ -16,36 +17,54 @@ QUERIES = 25  # of a set: each costs as much as a hundred documents
 
 
 class PassRow(NamedTuple):
-    """One query.
+    """One set, or the mean of all.
 
     Attributes:
-        corpus: Its set.
-        query: Its id.
-        first: NDCG@10 of the hundred best under the corpus's context.
+        corpus: The set, or "mean".
+        queries: How many of it were asked; of all sets their sum.
+        first: NDCG@10 of the hundred best under the corpus's context, mean over queries; of all sets their mean.
         second: Of the same documents, under the context that they are themselves.
+        gain: Of the second over the first.
+        low: Lower end of the gain's 95 % interval (queries drawn again).
+        high: Upper end.
+        sets_low: Lower end where sets are drawn again too; of the mean only.
+        sets_high: Upper end.
     """
 
     corpus: str
-    query: str
+    queries: int
     first: float
     second: float
+    gain: float
+    low: float
+    high: float
+    sets_low: float | None
+    sets_high: float | None
 
 
 def second_pass(lab: Laboratory) -> list[PassRow]:
     """The first 25 queries of every set."""
-    rows: list[PassRow] = []
+    asked: list[RetrievalSet] = []
+    passes: list[Float64[np.ndarray, "2 queries"]] = []
     for data in tqdm(lab.sets, desc="second-pass", unit="set"):
-        space = lab.space(data.corpus.texts)
-        documents = space.documents(data.corpus.texts)
-        for place in range(min(QUERIES, len(data.queries))):
-            one = data.select([place])
-            query = space.queries(one.queries)
-            best = np.argsort(-(documents @ query[0]), kind="stable")[:CANDIDATES]
-            narrow = _of_documents(one, best.tolist())
-            first = float(score(narrow, query, documents[best])[0])
-            second = float(lab.space(narrow.corpus.texts, size=CANDIDATES).score(narrow)[0])
-            rows.append(PassRow(data.corpus.name, data.query_ids[place], first, second))
-    return rows
+        some = data.select(range(min(QUERIES, len(data.queries))))
+        asked.append(some)
+        passes.append(np.array([_passes(lab, data, some.select([place])) for place in range(len(some.queries))]).T)
+    firsts, seconds = [first for first, _ in passes], [second for _, second in passes]
+    counts = [len(some.queries) for some in asked]
+    return [
+        PassRow(corpus, count, second - gain.mean, second, gain.mean, *gain.queries, *(gain.sets or (None, None)))
+        for count, (corpus, second, gain) in zip([*counts, sum(counts)], compared(asked, seconds, firsts), strict=True)
+    ]
+
+
+def _passes(lab: Laboratory, data: RetrievalSet, one: RetrievalSet) -> tuple[float, float]:
+    space = lab.space(data.corpus.texts)
+    documents, query = space.documents(data.corpus.texts), space.queries(one.queries)
+    best = np.argsort(-(documents @ query[0]), kind="stable")[:CANDIDATES]
+    narrow = _of_documents(one, best.tolist())
+    again = lab.space(narrow.corpus.texts, size=CANDIDATES)
+    return float(score(narrow, query, documents[best])[0]), float(again.score(narrow)[0])
 
 
 def _of_documents(data: RetrievalSet, rows: Sequence[int]) -> RetrievalSet:
@@ -57,21 +76,17 @@ def _of_documents(data: RetrievalSet, rows: Sequence[int]) -> RetrievalSet:
 def run(lab: Laboratory, output: Path) -> list[Path]:
     """Write second-pass.csv and second-pass.svg."""
     rows = second_pass(lab)
-    return [write_table(output / "second-pass.csv", rows), _plot(lab, rows, output / "second-pass.svg")]
+    return [write_table(output / "second-pass.csv", rows), _plot(rows, output / "second-pass.svg")]
 
 
-def _plot(lab: Laboratory, rows: Sequence[PassRow], path: Path) -> Path:
-    figure, axes = new_figure(height=1.2 + 0.28 * len(lab.sets))
-    for place, data in enumerate(lab.sets):
-        of_set = [row for row in rows if row.corpus == data.corpus.name]
-        asked = data.select(range(len(of_set)))
-        gain = difference(
-            [asked], [np.array([row.second for row in of_set])], [np.array([row.first for row in of_set])]
-        )
-        axes.plot([100 * end for end in gain.queries], [place, place], color="grey")
-        axes.scatter([100 * gain.mean], [place], color="black", s=14)
+def _plot(rows: Sequence[PassRow], path: Path) -> Path:
+    figure, axes = new_figure(height=1.2 + 0.28 * len(rows))
+    for place, row in enumerate(rows):
+        axes.plot([100 * row.low, 100 * row.high], [place, place], color="grey")
+        axes.scatter([100 * row.gain], [place], color="black", s=14)
     axes.axvline(0, color="grey", linewidth=0.5)
-    axes.set_yticks(range(len(lab.sets)), [data.corpus.name for data in lab.sets], fontsize=7)
+    axes.set_yticks(range(len(rows)), [row.corpus for row in rows], fontsize=7)
+    axes.invert_yaxis()
     axes.set_xlabel("NDCG@10 × 100 of the second pass less that of the first (95 %)")
     figure.savefig(path)
     return path
