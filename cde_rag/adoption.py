@@ -95,7 +95,12 @@ def adopt(
     else:
         if embedder is None:
             found = (embedded_text(record) for record in foreign_records(client, collection, texts=texts))
-            embedder = ContextualEmbedder.from_corpus(found, model=model, context_size=context_size, seed=seed)
+            try:
+                embedder = ContextualEmbedder.from_corpus(found, model=model, context_size=context_size, seed=seed)
+            except CorpusError as error:
+                keys = sorted({key for point in next(store.foreign()) for key in point.payload})
+                there = ", ".join(keys) or "nothing"
+                raise CorpusError(f"{collection}: {error} texts={texts!r} was given; payloads have {there}.") from error
         store.begin(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,

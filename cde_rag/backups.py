@@ -222,6 +222,7 @@ def _made(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Gener
         raise StoreError(f"{folder}: expected nothing, or an empty folder, found other files. Give another name.")
     new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         copied(new)
         yield new
         fsync_folder(new)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cde_rag.embedding import Embedder
 from cde_rag.errors import CanaryError, CorpusError
 from cde_rag.stores.base import Store
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Canary:
         if not self.relevant or not all(self.relevant.values()):
             raise ValueError("A canary needs queries, and for each the ids of documents that it should find.")
         for ids in self.relevant.values():
-            reject_str(ids, call="Canary", what="ids")
+            check_list(ids, call="Canary", what="ids")
         if self.k < 1 or self.may_lose < 0:
             raise ValueError(
                 f"Expected k of at least 1 and may_lose of at least 0, found {self.k} and {self.may_lose}."

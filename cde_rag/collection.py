@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -18,7 +18,7 @@ from cde_rag.model import CDEModel
 from cde_rag.searchable import Searchable
 from cde_rag.stores.base import Damage, Record, Store
 from cde_rag.tenancy import check_names_a_tenant, stamped
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_list
 from cde_rag.writing import AddReport, Progress, Writer, rows
 
 
@@ -66,8 +66,14 @@ class Collection(Searchable):
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
+            TypeError: That is no store, or no embedder.
             ValueError: A `parent_key` that filters cannot name, or for a model that reads no siblings.
         """
+        _check_store(store)
+        if not isinstance(cast(object, embedder), Embedder):
+            raise TypeError(
+                f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}."
+            )
         store.create(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,
@@ -98,7 +104,9 @@ class Collection(Searchable):
             ContextMismatchError: The model has other weights than the one that made the vectors.
             ModelError: There is no model of the stored name here.
             StoreError: There is no collection in the store, or it is damaged.
+            TypeError: That is no store.
         """
+        _check_store(store)
         return cls(store, loaded(stored_context(store), model=model, device=device, dtype=dtype))
 
     def add(
@@ -166,12 +174,12 @@ class Collection(Searchable):
         Raises:
             KeyError: There is no record of such an id.
         """
-        reject_str(ids, call="vectors", what="ids")
+        check_list(ids, call="vectors", what="ids")
         return self.store.vectors(ids, fingerprint=self.embedder.fingerprint)
 
     def get(self, ids: Sequence[str]) -> list[Record]:
         """The records of those ids that exist, in the order asked."""
-        reject_str(ids, call="get", what="ids")
+        check_list(ids, call="get", what="ids")
         return [row.record for row in self.store.get(ids)]
 
     def delete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
@@ -188,7 +196,7 @@ class Collection(Searchable):
         if (ids is None) == (where is None):
             raise ValueError("delete takes either ids or where=…, exactly one of them")
         if ids is not None:
-            reject_str(ids, call="delete", what="ids")
+            check_list(ids, call="delete", what="ids")
         return self._writer.delete(ids, where)
 
     async def aget(self, ids: Sequence[str]) -> list[Record]:
@@ -261,3 +269,8 @@ class Collection(Searchable):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_store(store: Store) -> None:
+    if not isinstance(cast(object, store), Store):
+        raise TypeError(f'Expected a store, such as FaissStore("papers.faiss"), found {store!r:.80}.')

@@ -20,7 +20,7 @@ from cde_rag.model.sibling_vectors import SiblingVectors
 from cde_rag.observability import operation, short
 from cde_rag.sampling import Sample, sample_clusters, sample_random, sample_strata
 from cde_rag.siblings import sibling_positions
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_list
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
 SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
@@ -53,7 +53,7 @@ class ContextualEmbedder:
         dtype: str | None = None,
         mini_batch_size: int = 32,
     ) -> None:
-        self.model = _loaded(model, device, dtype)
+        self.model = as_model(model, device, dtype)
         self.context = context
         self.mini_batch_size = mini_batch_size
         self._prepared = self.model.prepare(context).to(DTYPES[self.model.dtype])
@@ -97,10 +97,10 @@ class ContextualEmbedder:
         Warns:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
-        reject_str(texts, call="from_corpus")
+        check_list(texts, call="from_corpus")
         if (strategy == "strata") != (strata is not None):
             raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
-        loaded = _loaded(model, device, dtype)
+        loaded = as_model(model, device, dtype)
         context_size = context_size_for(loaded, context_size)
         if strategy == "random":
             sample = sample_random(texts, context_size, seed=seed)
@@ -114,7 +114,7 @@ class ContextualEmbedder:
         if context.size < min(SMALL_CONTEXT, context_size):
             warnings.warn(
                 f"The context is all {context.size} different documents of the corpus; so few say little of what they "
-                f"have in common. That works; when there are {SMALL_CONTEXT} or more, a new context is worth making.",
+                f"have in common. That works, and so does Context.null; from {SMALL_CONTEXT} on make a new one.",
                 SmallContextWarning,
                 stacklevel=2,
             )
@@ -174,7 +174,7 @@ class ContextualEmbedder:
         Warns:
             TruncationWarning: Texts are longer than the model reads, with their number.
         """
-        reject_str(texts, call="embed_documents")
+        check_list(texts, call="embed_documents")
         if parents is None:
             siblings = None
         elif not self.max_siblings:
@@ -190,7 +190,7 @@ class ContextualEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
-        reject_str(texts, call="embed_queries")
+        check_list(texts, call="embed_queries")
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
             embedded = self._embed(texts, QUERY, None, progress=False)
         self._warn(embedded.truncated)
@@ -280,7 +280,8 @@ def context_size_for(model: CDEModel, asked: int | None) -> int:
     return expected
 
 
-def _loaded(model: str | Path | CDEModel, device: str | None, dtype: str | None) -> CDEModel:
+def as_model(model: str | Path | CDEModel, device: str | None = None, dtype: str | None = None) -> CDEModel:
+    """A model that was named, loaded; `from_pretrained`'s errors, and TypeError for a loaded one and a device."""
     if not isinstance(model, CDEModel):
         return CDEModel.from_pretrained(model, device=device, dtype=dtype)
     if device is not None or dtype is not None:

@@ -14,7 +14,7 @@ from cde_rag import __version__
 from cde_rag.embedding import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
-from cde_rag.texts import reject_str, utf8
+from cde_rag.texts import check_list, utf8
 
 CHUNK = 512  # records that are embedded and written together: what a kill can cost, and how often progress is told
 LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
@@ -90,10 +90,11 @@ def from_columns(
         CorpusError: Columns of different lengths; before the first record where the lengths are known.
         TypeError: One `str` or one mapping where a list is due.
     """
+    check_list(texts, call="add")
     given = {"texts": texts, "ids": ids, "titles": titles, "metadata": metadata}
     columns: dict[str, Iterable[Any]] = {name: column for name, column in given.items() if column is not None}
     for name, column in columns.items():
-        reject_str(column, call="add", what=name)
+        check_list(column, call="add", what=name)
         if isinstance(column, Mapping):
             raise TypeError(f"add takes a list of {name}, one for each text, and was given one mapping.")
     lengths = {name: len(column) for name, column in columns.items() if isinstance(column, Sized)}

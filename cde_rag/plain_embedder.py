@@ -18,7 +18,7 @@ from cde_rag.embedding import Embedded
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
 from cde_rag.observability import operation, short
 from cde_rag.plain_model import load
-from cde_rag.texts import check_texts, reject_str
+from cde_rag.texts import check_list, check_texts
 
 
 class PlainEmbedder:
@@ -114,14 +114,14 @@ class PlainEmbedder:
         Warns:
             TruncationWarning: Texts are longer than the model reads, with their number.
         """
-        reject_str(texts, call="embed_documents")
+        check_list(texts, call="embed_documents")
         if parents is not None:
             raise self._no_siblings()
         return self._warned(self.embed_passages(texts, None, progress=progress))
 
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
-        reject_str(texts, call="embed_queries")
+        check_list(texts, call="embed_queries")
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
             embedded = self._embed(texts, "query", progress=False)
         return self._warned(embedded)

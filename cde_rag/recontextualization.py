@@ -9,11 +9,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from cde_rag.canary import Canary
 from cde_rag.collection import Collection
 from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder, context_size_for
+from cde_rag.embedder import ContextualEmbedder, as_model, context_size_for
 from cde_rag.embedding import Embedder
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.following import stored_context
@@ -48,7 +49,7 @@ def recontextualize(
     seed: int = 0,
     context_size: int | None = None,
     strategy: str = "random",
-    model: CDEModel | None = None,
+    model: str | Path | CDEModel | None = None,
     embedder: Embedder | None = None,
     canary: Canary | None = None,
     grace_s: float = 0.0,
@@ -66,8 +67,8 @@ def recontextualize(
         seed: Of the sample.
         context_size: Documents of the context; as many as the model expects, or 512, by default.
         strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
-        model: Another model; its vectors are as long as the collection's. Readers follow where it is found by its name;
-            others have to open the collection again.
+        model: Another model, or its name or folder; its vectors are as long as the collection's. Readers follow where
+            it is found by its name; others have to open the collection again.
         embedder: Where to go without sampling anything: a PlainEmbedder, or one of a Context that is there already.
             As `model` for readers.
         canary: Queries that must find what they find now; asked when all is embedded, before the switch.
@@ -89,9 +90,9 @@ def recontextualize(
     _check_end(collection.store, canary, grace_s)
     started, store = time.monotonic(), collection.store
     if embedder is None:
-        model = _model(collection.embedder) if model is None else model
-        target = _Sample(model, seed, context_size_for(model, context_size), strategy)
-        _check(collection, model.dim, model.config.max_siblings)
+        new_model = _model(collection.embedder) if model is None else as_model(model)
+        target = _Sample(new_model, seed, context_size_for(new_model, context_size), strategy)
+        _check(collection, new_model.dim, new_model.config.max_siblings)
     elif model is None and context_size is None:
         target = _Given(embedder)
         _check(collection, embedder.dim, embedder.max_siblings)
@@ -205,7 +206,7 @@ def _model(embedder: Embedder) -> CDEModel:
         return embedder.model
     raise ModelError(
         f"{embedder.context.identity.name} is a plain model, which reads no context. Give "
-        "model=CDEModel.from_pretrained('cde-mini') or another contextual one; or an embedder."
+        "model='cde-mini' or another contextual one; or an embedder."
     )
 
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from itertools import zip_longest
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError
-from cde_rag.texts import reject_str, utf8
+from cde_rag.texts import check_list, utf8
 
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes
 ROUNDS = 10  # of k-means; the sample changes little after that
@@ -98,8 +99,8 @@ def sample_strata(texts: Iterable[str], strata: Iterable[str], size: int, *, see
         CorpusError: No text, one with a lone surrogate, or as many strata as texts are not given.
         TypeError: One `str` instead of texts or of strata.
     """
-    reject_str(texts, call="sample_strata")
-    reject_str(strata, call="sample_strata")
+    check_list(texts, call="sample_strata")
+    check_list(strata, call="sample_strata")
     _positive(size)
     lowest: dict[str, _Lowest] = {}
     counts: Counter[str] = Counter()
@@ -177,8 +178,10 @@ def _centroids(vectors: Float32[np.ndarray, "documents dim"], size: int, seed: i
 
 def _not_blank(texts: Iterable[str], *, call: str, first: int = 0) -> Iterator[tuple[str, bytes]]:
     """The texts that are not blank, with their bytes."""
-    reject_str(texts, call=call)
+    check_list(texts, call=call)
     for position, text in enumerate(texts, first):
+        if not isinstance(cast(object, text), str):
+            raise TypeError(f"{call}: text {position} has to be a str, found {type(text).__name__}.")
         if text.strip():
             yield text, utf8(text, where=f"text {position}")
 

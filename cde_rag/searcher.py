@@ -13,7 +13,7 @@ from cde_rag.observability import Attributes, operation, short
 from cde_rag.passages import rows
 from cde_rag.rankers import Ranker, Rerank, Reranked
 from cde_rag.stores.base import Hit, Store
-from cde_rag.texts import check_positive, check_texts, reject_str
+from cde_rag.texts import check_list, check_positive, check_texts
 
 
 class Searcher:
@@ -88,7 +88,7 @@ class Searcher:
             FilterError: A filter outside the grammar.
             ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
         """
-        reject_str(queries, call="search_batch", what="queries")
+        check_list(queries, call="search_batch", what="queries")
         _check(k, score_threshold, offset)
         check_texts(queries)
         if not queries:

@@ -7,8 +7,8 @@ from typing import cast
 from cde_rag.errors import CorpusError
 
 
-def reject_str(texts: Iterable[object], *, call: str, what: str = "texts") -> None:
-    """Refuse one text where a list is due: it would be read letter by letter.
+def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> None:
+    """Refuse one text where a list is due, which would be read letter by letter, and what is no list.
 
     Args:
         texts: What the caller was given.
@@ -16,10 +16,12 @@ def reject_str(texts: Iterable[object], *, call: str, what: str = "texts") -> No
         what: What the strings are.
 
     Raises:
-        TypeError: `texts` is a `str`.
+        TypeError: `texts` is a `str`, or cannot be iterated over.
     """
     if isinstance(texts, str):
         raise TypeError(f'{call} takes a list of {what} and was given one str; pass ["…"].')
+    if not isinstance(cast(object, texts), Iterable):
+        raise TypeError(f"{call} takes a list of {what} and was given {type(texts).__name__}.")
 
 
 def utf8(text: str, *, where: str) -> bytes:

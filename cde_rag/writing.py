@@ -12,7 +12,7 @@ from typing import Any
 
 from cde_rag.artifact import canonical_json
 from cde_rag.embedding import Embedder
-from cde_rag.errors import CorpusError, TruncationWarning
+from cde_rag.errors import CDEWarning, CorpusError, TruncationWarning
 from cde_rag.following import ActiveEmbedder
 from cde_rag.intake import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
 from cde_rag.observability import operation, short
@@ -104,10 +104,18 @@ class Writer:
         finally:
             if changes["truncated"]:
                 length = self._active.last.context.identity.max_length
+                embedded = max(changes["added"] + changes["replaced"], changes["truncated"])
                 warnings.warn(
-                    f"{changes['truncated']} of {done} records are longer than the {length} tokens that the model "
-                    "reads; what comes after was not embedded. Split long documents.",
+                    f"{changes['truncated']} of {embedded} records that were embedded are longer than the {length} "
+                    "tokens that the model reads; what comes after was not embedded. Split long documents.",
                     TruncationWarning,
+                    stacklevel=3,
+                )
+            if repeated := changes.pop("repeated", 0):
+                warnings.warn(
+                    f"{repeated} records of this call have the id of an earlier one, or its text without an id, and "
+                    "other metadata, which is what was kept. Give each an id of its own to keep both.",
+                    CDEWarning,
                     stacklevel=3,
                 )
         return AddReport(**changes)
@@ -133,7 +141,8 @@ class Writer:
             positions: Of all ids of the call so far, this chunk included.
 
         Returns:
-            How many were `added`, `replaced`, `updated`, `unchanged` and `truncated`.
+            How many were `added`, `replaced`, `updated`, `unchanged` and `truncated`, and how many of the updated had
+            an id that stood in the call before (`repeated`).
 
         Raises:
             CorpusError: An id stands in the call with two different texts; nothing of the chunk is written.
@@ -142,11 +151,12 @@ class Writer:
         known = {row_id: row.record for row_id, row in stored.items()}
         changes = Counter[str]()
         replaced: dict[str, int] = {}  # position in the call of each id that has another text than before
+        updated: dict[str, int] = {}  # the same of each that has other metadata
         for position, record in enumerate(chunk, start):
             change = _change(known.get(record.id), record)
             changes[change] += 1
-            if change == "replaced":
-                replaced[record.id] = position
+            if change in ("replaced", "updated"):
+                (replaced if change == "replaced" else updated)[record.id] = position
             known[record.id] = record
         for (record_id, again), first in zip(replaced.items(), positions.first(list(replaced)), strict=True):
             if first < again:
@@ -154,6 +164,8 @@ class Writer:
                     f"The id {record_id!r} stands at position {first} and, with another text, at {again}. "
                     "Give them two ids, or leave one out."
                 )
+        firsts = zip(updated.values(), positions.first(list(updated)), strict=True)
+        changes["repeated"] = sum(first < again for again, first in firsts)
         changes["truncated"] = self._bring(known, stored)
         return changes
 

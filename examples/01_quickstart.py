@@ -126,8 +126,10 @@ plot.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Documents and queries move together, and where all move alike the ranking stays. What a context is worth is therefore
-# no question of how far things move: ask `cde-rag evaluate` on judged queries, or `collection.drift()` without any.
+# Both contexts move them about as far, and keep about as many of the hits: that a text moves does not say that it
+# moves to where it belongs. Documents and queries move together, and where all move alike the ranking stays. What a
+# context is worth is therefore no question of how far things move: ask `cde-rag evaluate` on judged queries, or
+# `collection.drift()` without any.
 #
 # Vectors of two contexts are never compared. A fingerprint tells them apart, and every store refuses the wrong one:
 

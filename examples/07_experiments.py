@@ -75,7 +75,8 @@ others = [gains[one, other] for one in rows for other in rows if one != other]
 print(f"own context {sum(own) / len(own):+.2f}, another corpus's {sum(others) / len(others):+.2f}")
 
 # %% [markdown]
-# It does not: rows are of one colour. Whether a context helps depends on the corpus, and hardly on the context.
+# It does not. Where a row is of one colour, any context helps that corpus or harms it; in the others the contexts of
+# other corpora lie on both sides of the own one. What a context does depends on the corpus, and hardly on the context.
 #
 # ## How many siblings?
 #
@@ -96,7 +97,8 @@ plot.legend()
 plt.show()
 
 # %% [markdown]
-# One does what sixteen do, and on one of the two sets wrong ones nearly as much.
+# One does what sixteen do. On redis siblings gain, and wrong ones nearly as much; on govuk neither moves much, and
+# sixteen cost half a point.
 #
 # ## How strong should the output map be?
 #

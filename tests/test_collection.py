@@ -24,7 +24,14 @@ from cde_rag.collection import Collection
 from cde_rag.context import Context, ModelIdentity
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.embedding import Embedded
-from cde_rag.errors import ContextMismatchError, CorpusError, FilterError, StoreError, TruncationWarning
+from cde_rag.errors import (
+    CDEWarning,
+    ContextMismatchError,
+    CorpusError,
+    FilterError,
+    StoreError,
+    TruncationWarning,
+)
 from cde_rag.intake import MAX_LEVELS
 from cde_rag.siblings import choose_siblings
 from cde_rag.stores.base import Record, Row, Store
@@ -163,7 +170,8 @@ def test_adding_twice_is_adding_once(papers: Collection):
 
 
 def test_default_ids_tell_texts_titles_and_parents_apart(papers: Collection):
-    papers.add(["same", "same", "same", "same"], titles=["", "T", "", ""], metadata=[{}, {}, {"parent": 1}, {"n": 1}])
+    with pytest.warns(CDEWarning, match="1 records of this call"):
+        papers.add([*["same"] * 4], titles=["", "T", "", ""], metadata=[{}, {}, {"parent": 1}, {"n": 1}])
     assert papers.count() == 3
     assert papers.add(["other"]).added == 1
 
@@ -206,7 +214,10 @@ def test_progress_is_told_after_each_chunk(papers: Collection):
 
 
 def test_truncation_is_counted_and_warned_of(papers: Collection):
-    with small_chunks(), pytest.warns(TruncationWarning, match="3 of 10 records are longer than the 50 tokens"):
+    with (
+        small_chunks(),
+        pytest.warns(TruncationWarning, match="3 of 10 records that were embedded are longer than the 50 tokens"),
+    ):
         report = papers.add([str(i) + "long " * (20 if i % 4 == 1 else 1) for i in range(10)])
     assert report.truncated == 3
 
@@ -214,6 +225,21 @@ def test_truncation_is_counted_and_warned_of(papers: Collection):
 def test_truncation_is_told_although_a_later_record_fails(papers: Collection):
     with small_chunks(), pytest.warns(TruncationWarning, match="1 of 4"), pytest.raises(CorpusError):
         papers.add(["long " * 20, "b", "c", "d", "e", " "])
+
+
+def test_what_was_there_before_does_not_count_as_embedded(papers: Collection):
+    papers.add(["a", "b"])
+    with pytest.warns(TruncationWarning, match="1 of 2 records"):
+        papers.add(["a", "b", "c", "long " * 20])
+
+
+def test_equal_texts_with_other_metadata_are_told(papers: Collection):
+    with small_chunks(), pytest.warns(CDEWarning, match="2 records of this call have the id of an earlier one"):
+        report = papers.add([*"abcdefab"], metadata=[{"page": page} for page in range(8)])
+    assert (report.added, report.updated) == (6, 2)
+    assert [record.metadata["page"] for record in papers.scroll()] == [6, 7, 2, 3, 4, 5]
+    assert papers.add([*"abab"], metadata=[{"page": page} for page in (6, 7, 6, 7)]).unchanged == 4
+    assert papers.add([*"ab"], metadata=[{"page": page} for page in (1, 1)]).updated == 2
 
 
 def test_large_texts_and_nul(papers: Collection):
@@ -496,9 +522,12 @@ def test_values_of_wrong_types():
     code = """
 from tokenizers import Tokenizer, models
 
-from cde_rag import Record
+from cde_rag import Collection, Context, Record
 from cde_rag.intake import checked, from_columns
 from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.sampling import sample_random
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant import QdrantStore
 
 def message(call):
     try:
@@ -512,6 +541,13 @@ for record in (a_dict, Record(5, "a"), Record("5", None), Record("5", "a", None)
 print(message(lambda: from_columns(["a"], ids=None, titles=None, metadata={"year": 1}, parent_key=None)))
 tokenizer = TextTokenizer(Tokenizer(models.WordLevel({"a": 0}, "a")).to_str())
 print(message(lambda: tokenizer(["a", None], 8, first=3)))
+print(message(lambda: from_columns(None, ids=None, titles=None, metadata=None, parent_key=None)))
+print(message(lambda: sample_random(["a", None], 5, seed=0)))
+print(message(lambda: sample_random(None, 5, seed=0)))
+print(message(lambda: Collection.open("papers.faiss")))
+print(message(lambda: Collection.create("papers.faiss", Context)))
+print(message(lambda: Collection.create(FaissStore("papers.faiss"), "cde-mini")))
+print(message(lambda: QdrantStore("http://localhost:6333", "papers")))
 """
     found = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert found[:4] == [
@@ -522,7 +558,19 @@ print(message(lambda: tokenizer(["a", None], 8, first=3)))
     ]
     assert found[4].startswith("CorpusError: Record 3 ('5'): its metadata has to be a JSON object")
     assert found[5] == "TypeError: add takes a list of metadata, one for each text, and was given one mapping."
-    assert found[6] == "TypeError: Text 4 has to be a str, found NoneType."
+    a_store = 'TypeError: Expected a store, such as FaissStore("papers.faiss"), found'
+    an_embedder = "TypeError: Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found"
+    a_client = "TypeError: Expected a qdrant_client.QdrantClient, such as QdrantClient(url), found"
+    assert found[6:] == [
+        "TypeError: Text 4 has to be a str, found NoneType.",
+        "TypeError: add takes a list of texts and was given NoneType.",
+        "TypeError: sample_random: text 1 has to be a str, found NoneType.",
+        "TypeError: sample_random takes a list of texts and was given NoneType.",
+        f"{a_store} 'papers.faiss'.",
+        f"{a_store} 'papers.faiss'.",
+        f"{an_embedder} 'cde-mini'.",
+        f"{a_client} 'http://localhost:6333'.",
+    ]
 
 
 def test_empty_id_is_not_made_up_for(papers: Collection):
@@ -532,7 +580,8 @@ def test_empty_id_is_not_made_up_for(papers: Collection):
 
 def test_id_that_comes_twice_with_the_same_text(papers: Collection):
     records = [Record("1", "text", "", {"n": 1}), Record("1", "text", "", {"n": 1}), Record("1", "text", "", {"n": 2})]
-    assert papers.add_records(records) == AddReport(added=1, unchanged=1, updated=1)
+    with pytest.warns(CDEWarning, match="1 records of this call"):
+        assert papers.add_records(records) == AddReport(added=1, unchanged=1, updated=1)
     assert papers.get(["1"])[0].metadata == {"n": 2}
 
 

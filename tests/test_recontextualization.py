@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tiny import WORDS, tiny_cde_model
+from tiny import WORDS, tiny_cde_model, tiny_tokenizer
 
 from cde_rag import generations
 from cde_rag.collection import Collection
@@ -16,7 +16,7 @@ from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.generations import Recontextualization
-from cde_rag.model import CDEModel
+from cde_rag.model import CDEModel, checkpoints
 from cde_rag.recontextualization import estimate, recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
@@ -246,6 +246,13 @@ def test_another_model_takes_over_and_the_old_one_is_told(papers: Collection, tm
     with pytest.raises(ContextMismatchError, match=r"made by 'tiny'"):
         reader.search("river")
     assert_as_if_built(opened(papers, other), tmp_path / "fresh")
+
+
+def test_the_other_model_may_be_a_folder(papers: Collection, tmp_path: Path):
+    checkpoints.write(tmp_path / "other", tiny_cde_model(seed=1).network, tiny_tokenizer())
+    report = recontextualize(papers, model=tmp_path / "other", context_size=SIZE)
+    assert (report.embedded, report.generation) == (30, 2)
+    assert papers.embedder.context.identity == CDEModel.from_pretrained(tmp_path / "other").identity
 
 
 def test_an_empty_collection(tmp_path: Path, tiny_model: CDEModel):

@@ -18,8 +18,9 @@ from cde_rag.cli.output import (
     print_hits,
     print_json,
     printable,
+    why_nothing,
 )
-from cde_rag.errors import ModelError, StoreError, StoreFormatError, TenantError
+from cde_rag.errors import ContextMismatchError, ModelError, StoreError, StoreFormatError, TenantError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,15 +117,14 @@ def search(
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = [] if group_by is None else searcher.search_groups(query, k, group_by=group_by, **asked)
         hits = searcher.search(query, k, **asked) if group_by is None else []
-        counts = None if hits or groups else (opened.count(where), opened.count())
+        nothing = "" if hits or groups else why_nothing(opened, where, group_by)
     if as_json:
         print_json(hits_json(hits) if group_by is None else groups_json(groups))
-    elif counts is None:
+    elif not nothing:
         print_hits(hits)
         print_groups(groups)
     else:
-        there = ", none beyond the offset with such a score" if counts[0] else ""
-        typer.echo(f"No hits: {counts[0]:,} of {counts[1]:,} documents match the filter{there}.", err=True)
+        typer.echo(f"No hits: {nothing}", err=True)
 
 
 def inspect(
@@ -193,12 +193,17 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
     """The collection in a store.
 
     Raises:
-        ModelError: Its model is not here.
+        ModelError: Its model is not here, or another one is named.
     """
     from cde_rag import Collection
 
     try:
         return Collection.open(store, model=model)
+    except ContextMismatchError as error:
+        raise ModelError(
+            f"The collection was made with {store.manifest().settings['model']!r}, found the model {model!r}. Leave "
+            f"--model out; or move the collection: cde-rag recontextualize COLLECTION --to-model {model}"
+        ) from error
     except ModelError as error:
         if model is not None:
             raise

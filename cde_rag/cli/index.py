@@ -112,7 +112,8 @@ def index(
         deleted = _delete_others(opened, reader) if sync else 0
         documents = opened.count()
     if report.truncated and reader.splits:
-        typer.echo("Passages of text files were cut; make them shorter with --max-characters.", err=True)
+        shorter = round(0.6 * max_characters, -2) or max_characters // 2
+        typer.echo(f"Of text files --max-characters {shorter:.0f} would make shorter passages.", err=True)
     counts = {**asdict(report), "skipped": reader.skipped, "deleted": deleted}
     if as_json:
         print_json({"documents": documents, **counts})
@@ -134,7 +135,8 @@ def _open(
     for folder in reader.folders:
         _check_folder(opened, path, folder.resolve())
     size = opened.embedder.context.size
-    typer.echo(f"{path} exists and keeps its context of {size} documents.", err=True)
+    kept = f"exists and keeps its context of {size} documents" if size else "has no context; recontextualize makes one"
+    typer.echo(f"{path} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     return opened, sum(1 for _ in reader)
 

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 import typer
 
 if TYPE_CHECKING:
+    from cde_rag.collection import Collection
     from cde_rag.grouping import Group
     from cde_rag.stores.base import Hit
 
@@ -103,3 +104,17 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
             bars[0].refresh()
 
         yield update
+
+
+def why_nothing(collection: "Collection", where: Mapping[str, Any] | None, group_by: str | None) -> str:
+    """What to say where a search found nothing; with the metadata of one document, which tells fields and types."""
+    all_, matching = collection.count(), collection.count(where)
+    one = next(iter(collection.scroll()), None)
+    if one is None:
+        return "the collection is empty."
+    example = f"The first document has {json.dumps(dict(one.metadata), ensure_ascii=False):.200}"
+    if not matching:
+        return f"0 of {all_:,} documents match the filter. {example}"
+    if group_by is not None and group_by not in one.metadata:
+        return f"{matching:,} of {all_:,} documents match, and what was found has no field {group_by!r}. {example}"
+    return f"{matching:,} of {all_:,} documents match, none beyond the offset with such a score."

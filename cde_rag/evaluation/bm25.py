@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, require
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_list
 
 
 class BM25:
@@ -31,7 +31,7 @@ class BM25:
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        reject_str(texts, call="BM25")
+        check_list(texts, call="BM25")
         if not texts:
             raise CorpusError("BM25 needs at least one text, found none.")
         self._bm25s: Any = require("bm25s", "evaluation")

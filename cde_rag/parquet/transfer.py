@@ -54,6 +54,7 @@ def export_collection(
     context = stored_context(store, manifest.generation).to_bytes()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer:
             for rows, vectors in _pages(store, manifest.fingerprint):
                 writer.write_table(table(rows, vectors), row_group_size=ROWS)

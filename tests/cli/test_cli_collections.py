@@ -33,7 +33,7 @@ def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
     first = run(*command)
     counts = {"added": 20, "replaced": 0, "updated": 0, "unchanged": 0, "truncated": 1, "skipped": 0, "deleted": 0}
     assert json.loads(first.stdout) == {"documents": 20, **counts}
-    assert "Warning: 1 of 20 records are longer than the 32 tokens" in first.stderr
+    assert "Warning: 1 of 20 records that were embedded are longer than the 32 tokens" in first.stderr
     assert "20 different documents" in first.stderr  # fewer than a context wants
     again = run(*command)
     assert json.loads(again.stdout) == {"documents": 20, **counts, "added": 0, "unchanged": 20, "truncated": 0}
@@ -128,7 +128,9 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
     shown = run(*asked).stdout.splitlines()
     assert [line for line in shown if not line.startswith(" ")] == [str(group.value) for group in groups]
     told = run("search", collection, "river", "--score-threshold", 2).stderr
-    assert told == "No hits: 20 of 20 documents match the filter, none beyond the offset with such a score.\n"
+    assert told == "No hits: 20 of 20 documents match, none beyond the offset with such a score.\n"
+    told = run("search", collection, "river", "--group-by", "yaer").stderr
+    assert "what was found has no field 'yaer'. The first document has {" in told
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,7 @@ def test_progress_goes_to_stderr_when_asked(run, records: Path, tmp_path: Path):
         (["search", "papers.faiss", "river", "--where", "[]"], 2, "expected a JSON object"),
         (["search", "papers.faiss", "river", "--where", '{"year": {"near": 1}}'], 1, "near"),
         (["search", "papers.faiss", "river", "--model", "none"], 1, "Error: Expected a bundled model"),
+        (["search", "papers.faiss", "river", "--model", "cde-mini-0"], 1, "--to-model cde-mini-0"),
         (["inspect", "missing.faiss"], 1, "Error: "),
         (["verify", "missing.faiss"], 1, "Error: "),
         (["find"], 2, "No such command"),
@@ -287,5 +290,6 @@ def test_errors_are_one_sentence_on_stderr(
 def test_a_search_without_hits_says_so(run, collection: Path):
     found = run("search", collection, "river", "--where", '{"yaer": 2007}')
     assert found.stdout == ""
-    assert found.stderr == "No hits: 0 of 20 documents match the filter.\n"
+    assert found.stderr.startswith("No hits: 0 of 20 documents match the filter. The first document has {")
+    assert '"year": ' in found.stderr
     assert json.loads(run("search", collection, "river", "--where", '{"yaer": 2007}', "--json").stdout) == {"hits": []}

@@ -13,7 +13,7 @@ def collection(run, records: Path, tmp_path: Path) -> Path:
 
 
 def test_a_collection_moves_to_another_store(run, records: Path, collection: Path, tmp_path: Path):
-    file, copy = tmp_path / "papers.parquet", tmp_path / "papers.qdrant"
+    file, copy = tmp_path / "new" / "papers.parquet", tmp_path / "papers.qdrant"
     assert run("export", collection, file).stdout == f"{file}: 20 documents\n"
     assert json.loads(run("import", file, copy, "--json").stdout)["documents"] == 20
     assert (copy / "cde.json").exists()
@@ -33,7 +33,7 @@ def test_what_is_there_is_not_written_over(run, collection: Path, tmp_path: Path
 
 
 def test_a_backup_is_restored(run, collection: Path, tmp_path: Path):
-    backup, copy = tmp_path / "backup", tmp_path / "copy.faiss"
+    backup, copy = tmp_path / "new" / "backup", tmp_path / "copy.faiss"
     assert run("backup", collection, backup).stdout == f"{backup}: 20 documents\n"
     made = json.loads(run("restore", backup, copy, "--json").stdout)
     assert made["fingerprint"] == json.loads(run("inspect", copy, "--json").stdout)["fingerprint"]

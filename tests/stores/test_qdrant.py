@@ -146,10 +146,11 @@ def test_a_foreign_collection_keeps_its_points_and_vectors(client: QdrantClient)
     client.create_collection(
         "papers", vectors_config=models.VectorParams(size=3, distance=models.Distance.COSINE), metadata={"team": "x"}
     )
-    theirs = [models.PointStruct(id=number, vector=[0.0, 1.0, number], payload={"text": "mine"}) for number in (1, 2)]
-    client.upsert("papers", theirs)
-    assert not QdrantStore(client, "papers").exists()
     store = created(lambda: QdrantStore(client, "papers"))
+    theirs = [
+        models.PointStruct(id=number, vector={"": [0.0, 1.0, number]}, payload={"text": "mine"}) for number in (1, 2)
+    ]
+    client.upsert("papers", theirs)
     rows = [row("a"), row("b")]
     store.add(rows, EXACT[:2], fingerprint=SPACE)
     assert_hits(store, rows, EXACT[:2], EXACT[0], 5, fingerprint=SPACE)
@@ -163,6 +164,20 @@ def test_a_foreign_collection_keeps_its_points_and_vectors(client: QdrantClient)
         "mine"
     }
     assert client.get_collection("papers").config.metadata["team"] == "x"
+
+
+def test_a_foreign_collection_with_points_is_left_alone(client: QdrantClient) -> None:
+    client.create_collection("papers", vectors_config=models.VectorParams(size=2, distance=models.Distance.COSINE))
+    client.upsert("papers", [models.PointStruct(id=1, vector=[0.0, 1.0], payload={"text": "mine"})])
+    before = client.get_collection("papers").config
+    store = QdrantStore(client, "papers")
+    assert not store.exists()
+    with pytest.raises(StoreError, match=r"found a collection of Qdrant that is none.*adopt"):
+        store.count()
+    with pytest.raises(StoreError, match=r"expected a new collection, or one without points, found 1 .*adopt"):
+        created(lambda: store)
+    assert client.get_collection("papers").config == before
+    client.upsert("papers", [models.PointStruct(id=2, vector=[0.0, 1.0])])  # as its application does
 
 
 def test_points_with_our_vectors_and_no_record_are_passed_over(client: QdrantClient, store: Store) -> None:

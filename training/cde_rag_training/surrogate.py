@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save
 
 from cde_rag.artifact import write_durably
 from cde_rag.errors import CorpusError, require
-from cde_rag.texts import digest, reject_str
+from cde_rag.texts import check_list, digest
 
 Surrogate = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]
 
@@ -65,7 +65,7 @@ def tfidf_svd(texts: Sequence[str], *, dims: int = 256, seed: int = 0) -> Surrog
 
     Source: Deerwester et al. 1990 (LSA); the paper tried sparse vectors too (§4.1).
     """
-    reject_str(texts, call="tfidf_svd")
+    check_list(texts, call="tfidf_svd")
     features: Any = require("sklearn.feature_extraction.text", "train")
     decomposition: Any = require("sklearn.decomposition", "train")
     vectorizer = features.TfidfVectorizer(sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b")
@@ -105,7 +105,7 @@ def cached(surrogate: Surrogate, name: str, folder: Path) -> Surrogate:
     blocks = folder / name
 
     def embed(texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        reject_str(texts, call="A surrogate")
+        check_list(texts, call="A surrogate")
         digests = [digest(text, where=f"text {number}") for number, text in enumerate(texts)]
         wanted = dict(zip(digests, texts, strict=True))
         found = _read(blocks, wanted.keys())

@@ -25,7 +25,7 @@ from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer, begun
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_list
 
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
 
@@ -102,7 +102,7 @@ class FaissStore(TextSearch, Indexed):
 
     def delete(self, ids: Sequence[str]) -> int:
         """See `Store.delete`."""
-        reject_str(ids, call="delete", what="ids")
+        check_list(ids, call="delete", what="ids")
         deleted = 0
         with self._writing() as writer:
             for id_ in ids:
@@ -117,7 +117,7 @@ class FaissStore(TextSearch, Indexed):
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """See `Store.get`."""
-        reject_str(ids, call="get", what="ids")
+        check_list(ids, call="get", what="ids")
         return self._read(lambda view: [stored.row for stored in view.stored(ids)])
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
@@ -155,7 +155,7 @@ class FaissStore(TextSearch, Indexed):
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """See `Store.vectors`."""
-        reject_str(ids, call="vectors", what="ids")
+        check_list(ids, call="vectors", what="ids")
 
         def vectors(view: View) -> Float32[np.ndarray, "ids dim"]:
             view.state.check_space(fingerprint)

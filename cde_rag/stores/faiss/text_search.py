@@ -12,7 +12,7 @@ from cde_rag.stores.faiss.reader import View
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.filters import parse
 from cde_rag.stores.words import words_in
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_list
 
 Result = TypeVar("Result")
 
@@ -28,7 +28,7 @@ class TextSearch(ABC):
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
         """See `Store.search_text`."""
-        reject_str(queries, call="search_text", what="queries")
+        check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
         check_k(k)
         return self._read(lambda view: [_best(view, query, k, condition) for query in queries])

@@ -25,7 +25,7 @@ from cde_rag.stores.points.selection import Having, No
 from cde_rag.stores.points.text_search import search_text
 from cde_rag.stores.points.translation import translate
 from cde_rag.stores.points.turns import Turns
-from cde_rag.texts import reject_str
+from cde_rag.texts import check_list
 
 
 class PointStore(ABC):
@@ -90,7 +90,7 @@ class PointStore(ABC):
 
     def delete(self, ids: Sequence[str]) -> int:
         """See `Store.delete`."""
-        reject_str(ids, call="delete", what="ids")
+        check_list(ids, call="delete", what="ids")
         with self._turns.writing():
             self._load()  # there has to be a store
             found = {str(point.id) for point in writing.records_of(self._points, ids) if point is not None}
@@ -99,7 +99,7 @@ class PointStore(ABC):
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """See `Store.get`."""
-        reject_str(ids, call="get", what="ids")
+        check_list(ids, call="get", what="ids")
         with self._turns.reading():
             name = self._load().serving.vector
             found = writing.records_of(self._points, ids)
@@ -159,7 +159,7 @@ class PointStore(ABC):
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
         """See `Store.search_text`; BM25 is that of points/words.py."""
-        reject_str(queries, call="search_text", what="queries")
+        check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
         check_k(k)
         with self._turns.reading():
@@ -175,7 +175,7 @@ class PointStore(ABC):
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """See `Store.vectors`."""
-        reject_str(ids, call="vectors", what="ids")
+        check_list(ids, call="vectors", what="ids")
         with self._turns.reading(), self._in(fingerprint) as manifest:
             name = manifest.serving.vector
             found = writing.found_points(self._points, ids, vectors=[name])

@@ -7,7 +7,7 @@ leftover; the next call that makes or drops a generation removes what there is o
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
@@ -18,6 +18,8 @@ from cde_rag.stores.qdrant.contexts import METADATA, delete_context, metadata_of
 from cde_rag.stores.qdrant.points import ClientPoints
 from cde_rag.stores.qdrant.space import Indexing
 from cde_rag.stores.quantization import check_prefix
+
+_NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.adoption.adopt(…)."
 
 
 def is_store(metadata: Mapping[str, Any] | None) -> bool:
@@ -33,9 +35,12 @@ def load(points: ClientPoints) -> Manifest:
         StoreFormatError: Damaged, or of a newer format.
     """
     metadata = metadata_of(points.client, points.collection)
+    if metadata is None:
+        raise StoreError(f"{points.collection}: expected a store, found none. Make one with Collection.create(…).")
     if not is_store(metadata):
-        hint = "Make one with Collection.create(…)."
-        raise StoreError(f"{points.collection}: expected a store, found none. {hint}")
+        raise StoreError(
+            f"{points.collection}: expected a store, found a collection of Qdrant that is none. {_NOT_OURS}"
+        )
     return Manifest.from_metadata(_ours(metadata), points.collection)
 
 
@@ -46,14 +51,20 @@ def save(points: ClientPoints, manifest: Manifest) -> None:
 
 
 def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str, indexing: Indexing) -> None:
-    """Make a store with generation 1 active, in a new collection or beside what is in one, or of what is in one.
+    """Make a store with generation 1 active, in a new collection, in one without points, or of what is in one.
 
     Raises:
-        StoreError: There is a store already, or other vectors of that name, or the server refused it.
+        StoreError: There is a store already, or points that are not to be adopted, or other vectors of that name; or
+            the server refused it.
     """
     found = metadata_of(points.client, points.collection)
     if is_store(found):
         raise StoreError(f"{points.collection}: expected no store, found one. Open it with Collection.open(…).")
+    if found is not None and not points.adopted:
+        count = call(lambda: points.client.count(points.collection)).count
+        if count:
+            wanted = "expected a new collection, or one without points"
+            raise StoreError(f"{points.collection}: {wanted}, found {count} of others'. {_NOT_OURS}")
     check_prefix(indexing.prefix, dim)
     states = (_state(1, fingerprint, context),)
     manifest = Manifest(dim, settings, 1, 1, states, adopted=points.adopted, words=True, prefix=indexing.prefix)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -40,6 +40,7 @@ class QdrantStore(PointStore):
         hnsw: Parameters of the index; the server's by default.
 
     Raises:
+        TypeError: That is no client.
         ValueError: `quantization` is none of these.
     """
 
@@ -52,6 +53,8 @@ class QdrantStore(PointStore):
         quantization: str | None = None,
         hnsw: Hnsw | None = None,
     ) -> None:
+        if not isinstance(cast(object, client), QdrantClient):
+            raise TypeError(f"Expected a qdrant_client.QdrantClient, such as QdrantClient(url), found {client!r:.80}.")
         super().__init__(turns_of(client, collection), exact=exact)
         self._indexing = Indexing.asked(quantization, hnsw)
         self._search_beam = None if hnsw is None else hnsw.ef
@@ -63,7 +66,7 @@ class QdrantStore(PointStore):
         self.local = self._folder or client.init_options.get("location") == ":memory:"
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
-        """See `Store.create`. A collection that is there keeps its points and vectors and gets ours beside them."""
+        """See `Store.create`. A collection without points that is there keeps its vectors and gets ours beside them."""
         encoded = encode(settings, "The store's settings")
         with self._turns.writing():
             generations.first(self._points, dim, fingerprint, context, encoded, self._indexing)

@@ -18,7 +18,7 @@ from langchain_core.vectorstores import VectorStore
 from cde_rag import Collection, StoreError
 from cde_rag.diversity import marginal_relevance
 from cde_rag.stores.base import Store
-from cde_rag.texts import check_positive, reject_str
+from cde_rag.texts import check_list, check_positive
 from langchain_cde.documents import document
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space
@@ -121,7 +121,7 @@ class CDEVectorStore(VectorStore):
             ContextMismatchError: The collection was given another context since it was opened.
             CorpusError: A text or its metadata cannot be used, or the lists are not equally long.
         """
-        reject_str(texts, call="add_texts")
+        check_list(texts, call="add_texts")
         listed = list(texts)
         given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
         self.collection.add(listed, ids=given, metadata=metadatas or None)

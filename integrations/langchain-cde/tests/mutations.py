@@ -255,7 +255,7 @@ MUTATIONS = (
     ),
     Mutation(
         "vector_store.py",
-        'reject_str(texts, call="add_texts")',
+        'check_list(texts, call="add_texts")',
         "pass",
         f"{STORE}::test_what_cannot_be_stored_is_refused_with_its_place",
     ),

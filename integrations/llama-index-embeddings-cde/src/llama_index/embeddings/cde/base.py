@@ -79,9 +79,7 @@ class CDEEmbedding(FittedEmbedding):
     ) -> "CDEEmbedding":
         """Make the context of nodes, as they will be embedded; arguments and errors as in `from_documents`."""
         texts = [content(node) for node in nodes_only(nodes, call="from_nodes")]
-        embedding = cls(model_name=model_name, context_size=context_size, seed=seed)
-        embedding.fit(texts)
-        return embedding
+        return cls(model_name=model_name, context_size=context_size, seed=seed).fit(texts)
 
     @override
     def get_query_embedding(self, query: str) -> Embedding:

@@ -38,8 +38,8 @@ class FittedEmbedding(BoundEmbedding):
         with self._lock:
             self._bind(embedder.context, embedder)
 
-    def fit(self, texts: Sequence[str]) -> None:
-        """Make the context of these texts, in the form in which they will be embedded.
+    def fit(self, texts: Sequence[str]) -> Self:
+        """Make the context of these texts, in the form in which they will be embedded; returns this embedding.
 
         Raises:
             ContextMismatchError: There is a context already, of other texts.
@@ -47,6 +47,7 @@ class FittedEmbedding(BoundEmbedding):
         """
         with self._lock:
             self._fit(texts, "explicit")
+        return self
 
     def _fit(self, texts: Sequence[str], source: str) -> None:
         embedder = ContextualEmbedder.from_corpus(
