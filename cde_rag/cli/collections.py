@@ -200,10 +200,9 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
     try:
         return Collection.open(store, model=model)
     except ContextMismatchError as error:
-        raise ModelError(
-            f"The collection was made with {store.manifest().settings['model']!r}, found the model {model!r}. Leave "
-            f"--model out; or move the collection: cde-rag recontextualize COLLECTION --to-model {model}"
-        ) from error
+        made = f"The collection was made with {store.manifest().settings['model']!r}, found the model {model!r}."
+        hint = f"Leave --model out; or move the collection: cde-rag recontextualize COLLECTION --to-model {model}"
+        raise ModelError(f"{made} {hint}") from error
     except ModelError as error:
         if model is not None:
             raise

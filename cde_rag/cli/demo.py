@@ -21,6 +21,7 @@ HEADINGS = {"own": "own context", "null": "null context", "bm25": "BM25"}
 SPACES = {"own": "its own context", "null": "the null context, to compare with"}
 SHOWN = 5  # of the committed questions
 ENOUGH = 0.8  # share of the committed questions that the own context has to answer
+WIDTH = (120, 24)  # columns and lines, where there is no terminal
 GAP = 2  # characters between columns
 
 
@@ -79,6 +80,7 @@ def _converse(opened: "Demo", k: int) -> None:
 
     version = ".".join(map(str, sys.version_info[:3]))
     typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version} and its packages.")
+    typer.echo("✓ is known to answer, · is not. Here a context changes little of what is found: --check counts.")
     for question in questions()[:SHOWN]:
         _print_answers(opened, question.text, k, right=question.answers)
     if not sys.stdin.isatty():
@@ -104,7 +106,7 @@ def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str]
     except MissingExtraError as error:
         hits = opened.ask(question, k, systems=COLLECTIONS)
         typer.echo(f"Without BM25: {error}", err=True)
-    width = (shutil.get_terminal_size().columns - GAP * (len(hits) - 1)) // len(hits)
+    width = (shutil.get_terminal_size(WIDTH).columns - GAP * (len(hits) - 1)) // len(hits)
     columns = [
         [HEADINGS[system], *(f"{'✓' if hit.id in right else '·'} {hit.score:.3f} {hit.title}" for hit in found)]
         for system, found in hits.items()
