@@ -33,7 +33,7 @@ def main(
       cde-rag search notes.faiss "how do I …"
 
     Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 done, 1 an error that one
-    sentence explains, 2 wrong usage; 3, of drift alone, that a new context pays.
+    sentence explains, 2 wrong usage, 130 stopped by Ctrl-C; 3, of drift alone, that a new context pays.
     """
 
 

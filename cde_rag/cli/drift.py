@@ -29,7 +29,7 @@ def drift(
     ] = None,
     strategy: Annotated[str, typer.Option(help="Of the new context: random, or clusters.")] = "random",
     probes: Annotated[
-        int, typer.Option(min=1, help="Documents to measure it on; seven texts each are embedded.")
+        int, typer.Option(min=1, help="Documents to measure it on; seven texts each are embedded, and a context's.")
     ] = 512,
     worth: Annotated[float, typer.Option(help="NDCG@10 that a new context has to win, as a fraction.")] = 0.01,
     plot: Annotated[
