@@ -154,7 +154,8 @@ plt.show()
 for row in table("context-choice"):
     if row["corpus"] == "mean":
         gain, low, high, spread = (100 * float(row[key]) for key in ("gain", "low", "high", "spread"))
-        print(f"{row['choice']:12} {gain:+.1f}  ({low:+.1f} … {high:+.1f}), {spread:.1f} between seeds")
+        seeds = f", {spread:.1f} between {row['seeds']} seeds" if int(row["seeds"]) > 1 else ""
+        print(f"{row['choice']:12} {gain:+.1f}  ({low:+.1f} … {high:+.1f}){seeds}")
 
 # %%
 cells = [row for row in table("table1") if row["corpus"] == "mean"]
