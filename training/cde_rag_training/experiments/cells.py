@@ -45,7 +45,7 @@ class CellRow(NamedTuple):
         cell: Its name.
         given: As in `ModelRow`.
         ndcg: NDCG@10, mean over queries and seeds; of all sets their mean.
-        spread: Standard deviation over seeds.
+        spread: Standard deviation over seeds (ddof 0).
         gain: Less that of the first cell, given what that one is for.
         low: Lower end of the gain's 95 % interval (queries drawn again, seeds averaged).
         high: Upper end.

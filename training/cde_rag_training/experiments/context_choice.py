@@ -25,7 +25,7 @@ class ChoiceRow(NamedTuple):
         choice: How the context's rows were chosen.
         seeds: How many contexts were chosen so.
         ndcg: NDCG@10, mean over queries and seeds; of all sets their mean.
-        spread: Standard deviation over seeds.
+        spread: Standard deviation over seeds (ddof 0).
         gain: Less that without a context.
         low: Lower end of the gain's 95 % interval (queries drawn again, seeds averaged).
         high: Upper end.
