@@ -38,7 +38,8 @@ OURS = ("index.md", "guide/filters.md", "decisions/index.md")  # pages with a te
 PAGES = {  # their text is that file
     page: origin for origin, page in ELSEWHERE.items() if page not in OURS and not origin.endswith(".py")
 }
-TABLE = re.compile(r"<!-- table: (\S+\.csv) -->")
+TABLE = re.compile(r"<!-- (table|gains): (\S+\.csv) -->")
+MADE = {"table": tables.markdown, "gains": tables.gains}
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 
 
@@ -79,7 +80,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = page.file.src_uri
     origin = PAGES.get(here, f"docs/{here}".replace("docs/notebooks/", "examples/"))
     text = linked(markdown, here, posixpath.dirname(origin))
-    return TABLE.sub(lambda found: tables.markdown(ROOT / posixpath.dirname(origin) / found.group(1)), text)
+    return TABLE.sub(lambda found: MADE[found[1]](ROOT / posixpath.dirname(origin) / found[2]), text)
 
 
 def linked(text: str, here: str, folder: str) -> str:

@@ -1,5 +1,6 @@
 """The site builds with warnings as errors, and holds what it says."""
 
+import csv
 import os
 import re
 import subprocess
@@ -32,6 +33,23 @@ def test_all_that_is_public_is_in_the_reference(site: Path) -> None:
     pages = "\n".join(path.read_text(encoding="utf-8") for path in (site / "reference").glob("*.html"))
     documented = {name.rsplit(".", 1)[-1] for name in re.findall(r'id="(cde_rag\.[\w.]+)"', pages)}
     assert set(cde_rag.__all__) - documented == set(), "name them on a page of docs/reference"
+
+
+def test_the_quality_of_models_is_that_of_the_tables(site: Path) -> None:
+    """Each mean beside MiniLM stands on the page, with its ends, rounded as by hand."""
+    page = (site / "benchmarks.html").read_text(encoding="utf-8")
+    cells = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)]
+    for name in ("larger-models", "test-models"):
+        with (ROOT / f"docs/experiments/{name}.csv").open(encoding="utf-8", newline="") as lines:
+            means = [row for row in csv.DictReader(lines) if (row["corpus"], row["against"]) == ("mean", "minilm")]
+        assert len(means) >= 7
+        for row in means:
+            model, given, ndcg = row["model"], row["given"] or "the text", f"{float(row['ndcg']) * 100:.1f}"
+            (found,) = [each for each in cells if each[:3] == [model, given, ndcg]]
+            ends = [float(end.replace("−", "-")) for end in re.findall(r"[+−]\d+\.\d", " ".join(found[3:]))]
+            keys = ("gain", "low", "high", "sets_low", "sets_high")
+            expected = [] if model == "minilm" else [pytest.approx(100 * float(row[key]), abs=0.051) for key in keys]
+            assert ends == expected
 
 
 def test_every_command_has_its_section(site: Path) -> None:
