@@ -3,6 +3,8 @@
 import re
 import shlex
 import shutil
+from importlib.metadata import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +86,8 @@ def subcommand(program: str, arguments: list[str]) -> tuple[click.Command, list[
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
-    lines = [line for block in blocks(page) if block.language == "console" for line in commands(block.text)]
-    for part in [part for line in lines for part in re.split(r"\s*(?:;|&&|\|)\s+", line)]:
+    console = [(block, line) for block in blocks(page) if block.language == "console" for line in commands(block.text)]
+    for block, part in [(block, part) for block, line in console for part in re.split(r"\s*(?:;|&&|\|)\s+", line)]:
         words = shlex.split(part)
         if words and words[0] in PROGRAMS:
             command, arguments = subcommand(words[0], words[1:])
@@ -94,3 +96,21 @@ def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
             command.make_parser(context).parse_args(list(arguments))  # NoSuchOption where there is none
             missing = [one for one in command.params if one.required and isinstance(one, click.Argument)]
             assert len(arguments) >= len(missing), part
+        elif words and not block.not_run:
+            assert_is_there(*words)
+
+
+def assert_is_there(program: str, *arguments: str) -> None:
+    """What `make`, `python` and `pip` are given: targets, scripts, modules, folders and extras of this repository."""
+    if program == "make":
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+        assert set(arguments) <= targets
+    elif program == "python" and arguments[0] == "-m":
+        assert find_spec(arguments[1]), f"no such module: {arguments[1]}"
+    elif program == "python" and arguments[0].endswith(".py"):
+        assert (ROOT / arguments[0]).is_file(), f"no such script: {arguments[0]}"
+    elif program == "pip":
+        extras = set(metadata("cde-rag").get_all("Provides-Extra") or [])
+        for folder, asked in re.findall(r"^(\.[\w./-]*)(?:\[(.+)\])?$", "\n".join(arguments), re.MULTILINE):
+            assert (ROOT / folder / "pyproject.toml").is_file(), f"no package: {folder}"
+            assert set(asked.split(",")) - {""} <= extras, f"no such extra: {asked}"
