@@ -117,7 +117,7 @@ def search(
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = [] if group_by is None else searcher.search_groups(query, k, group_by=group_by, **asked)
         hits = searcher.search(query, k, **asked) if group_by is None else []
-        nothing = "" if hits or groups else why_nothing(opened, where, group_by)
+        nothing = "" if as_json or hits or groups else why_nothing(opened, where, group_by)
     if as_json:
         print_json(hits_json(hits) if group_by is None else groups_json(groups))
     elif not nothing:
@@ -200,17 +200,16 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
     try:
         return Collection.open(store, model=model)
     except ContextMismatchError as error:
+        if model is None:
+            raise
         made = f"The collection was made with {store.manifest().settings['model']!r}, found the model {model!r}."
         hint = f"Leave --model out; or move the collection: cde-rag recontextualize COLLECTION --to-model {model}"
         raise ModelError(f"{made} {hint}") from error
     except ModelError as error:
         if model is not None:
             raise
-        name = store.manifest().settings["model"]
-        reason = error.__cause__
-        raise ModelError(
-            f"The collection was made with the model {name!r}. {reason} Name its folder: --model"
-        ) from error
+        made = f"The collection was made with the model {store.manifest().settings['model']!r}."
+        raise ModelError(f"{made} {error.__cause__} Name its folder: --model") from error
 
 
 def store_at(path: Path) -> "Store":

@@ -112,8 +112,8 @@ def index(
         deleted = _delete_others(opened, reader) if sync else 0
         documents = opened.count()
     if report.truncated and reader.splits:
-        shorter = round(0.6 * max_characters, -2) or max_characters // 2
-        typer.echo(f"Of text files --max-characters {shorter:.0f} would make shorter passages.", err=True)
+        shorter = max_characters * 3 // 5
+        typer.echo(f"Of text files --max-characters {shorter} would make shorter passages.", err=True)
     counts = {**asdict(report), "skipped": reader.skipped, "deleted": deleted}
     if as_json:
         print_json({"documents": documents, **counts})

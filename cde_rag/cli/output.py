@@ -109,7 +109,7 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
 def why_nothing(collection: "Collection", where: Mapping[str, Any] | None, group_by: str | None) -> str:
     """What to say where a search found nothing; with the metadata of one document, which tells fields and types."""
     all_, matching = collection.count(), collection.count(where)
-    one = next(iter(collection.scroll()), None)
+    one = next(collection.scroll(), None)
     if one is None:
         return "the collection is empty."
     example = f"The first document has {json.dumps(dict(one.metadata), ensure_ascii=False):.200}"

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from cde_rag import Collection, intake
 from cde_rag.cli import app
+from cde_rag.errors import ContextMismatchError
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -293,3 +294,14 @@ def test_a_search_without_hits_says_so(run, collection: Path):
     assert found.stderr.startswith("No hits: 0 of 20 documents match the filter. The first document has {")
     assert '"year": ' in found.stderr
     assert json.loads(run("search", collection, "river", "--where", '{"yaer": 2007}', "--json").stdout) == {"hits": []}
+
+
+def test_other_weights_under_the_collections_own_name_are_told_as_they_are(collection: Path, monkeypatch):
+    def mismatch(*args: object, **asked: object) -> Collection:
+        raise ContextMismatchError(expected="a" * 64, found="b" * 64)
+
+    monkeypatch.setattr(Collection, "open", mismatch)
+    result = CliRunner().invoke(app, ["search", str(collection), "river"])
+    assert result.exit_code == 1
+    assert "--model" not in result.stderr
+    assert "aaaa" in result.stderr
