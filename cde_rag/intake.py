@@ -216,6 +216,8 @@ class Positions:
 
     def first(self, ids: Sequence[str]) -> list[int]:
         """The first position of each of some ids, which all stood in the call."""
+        if not ids:
+            return []
         hashes, asked = np.array(self._hashes, dtype=np.int64), [hash(each) for each in ids]
         found = np.flatnonzero(np.isin(hashes, np.array(asked, dtype=np.int64)))
         firsts = {int(hashes[position]): int(position) for position in reversed(found)}

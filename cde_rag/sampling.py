@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from itertools import zip_longest
-from typing import cast
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError
-from cde_rag.texts import check_list, utf8
+from cde_rag.texts import check_list, check_str, utf8
 
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes
 ROUNDS = 10  # of k-means; the sample changes little after that
@@ -180,8 +179,7 @@ def _not_blank(texts: Iterable[str], *, call: str, first: int = 0) -> Iterator[t
     """The texts that are not blank, with their bytes."""
     check_list(texts, call=call)
     for position, text in enumerate(texts, first):
-        if not isinstance(cast(object, text), str):
-            raise TypeError(f"{call}: text {position} has to be a str, found {type(text).__name__}.")
+        check_str(text, where=f"{call}: text {position}")
         if text.strip():
             yield text, utf8(text, where=f"text {position}")
 

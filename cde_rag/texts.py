@@ -24,6 +24,16 @@ def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> No
         raise TypeError(f"{call} takes a list of {what} and was given {type(texts).__name__}.")
 
 
+def check_str(text: object, *, where: str) -> None:
+    """Refuse what is no text; `where` is what the message calls it.
+
+    Raises:
+        TypeError: It is no `str`.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{where} has to be a str, found {type(text).__name__}.")
+
+
 def utf8(text: str, *, where: str) -> bytes:
     """The bytes of a text.
 
@@ -55,8 +65,7 @@ def check_texts(texts: Sequence[str], *, first: int = 0) -> None:
         TypeError: A text is no str.
     """
     for position, text in enumerate(texts, start=first):
-        if not isinstance(cast(object, text), str):
-            raise TypeError(f"Text {position} has to be a str, found {type(text).__name__}.")
+        check_str(text, where=f"Text {position}")
         if not text.strip():
             raise CorpusError(f"Text {position} is empty or blank; leave it out or give it content.")
         utf8(text, where=f"Text {position}")

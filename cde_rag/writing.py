@@ -150,22 +150,21 @@ class Writer:
         stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
         known = {row_id: row.record for row_id, row in stored.items()}
         changes = Counter[str]()
-        replaced: dict[str, int] = {}  # position in the call of each id that has another text than before
-        updated: dict[str, int] = {}  # the same of each that has other metadata
+        again: dict[tuple[str, str], int] = {}  # position in the call of each id that was replaced, or updated
         for position, record in enumerate(chunk, start):
             change = _change(known.get(record.id), record)
             changes[change] += 1
             if change in ("replaced", "updated"):
-                (replaced if change == "replaced" else updated)[record.id] = position
+                again[change, record.id] = position
             known[record.id] = record
-        for (record_id, again), first in zip(replaced.items(), positions.first(list(replaced)), strict=True):
-            if first < again:
+        firsts = positions.first([record_id for _, record_id in again])
+        for ((change, record_id), position), first in zip(again.items(), firsts, strict=True):
+            if change == "replaced" and first < position:
                 raise CorpusError(
-                    f"The id {record_id!r} stands at position {first} and, with another text, at {again}. "
+                    f"The id {record_id!r} stands at position {first} and, with another text, at {position}. "
                     "Give them two ids, or leave one out."
                 )
-        firsts = zip(updated.values(), positions.first(list(updated)), strict=True)
-        changes["repeated"] = sum(first < again for again, first in firsts)
+            changes["repeated"] += first < position
         changes["truncated"] = self._bring(known, stored)
         return changes
 

@@ -18,7 +18,7 @@ def markdown(path: Path) -> str:
         head, *rows = csv.reader(lines)
     if not rows:
         raise ValueError(f"Expected a header and rows in {path}, found a header alone.")
-    return "\n".join(_line(row) for row in (head, ["---"] * len(head), *rows))
+    return _table(head, rows)
 
 
 def gains(path: Path) -> str:
@@ -41,7 +41,7 @@ def gains(path: Path) -> str:
         ]
         for row in means
     ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+    return _table(head, rows)
 
 
 def _gain(row: dict[str, str]) -> list[str]:
@@ -49,6 +49,10 @@ def _gain(row: dict[str, str]) -> list[str]:
         f"{100 * float(row[key]):+.1f}".replace("-", "−") for key in ("gain", "low", "high", "sets_low", "sets_high")
     )
     return [gain, f"{low} … {high}", f"{sets_low} … {sets_high}"]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(_line(row) for row in (head, ["---"] * len(head), *rows))
 
 
 def _line(cells: list[str]) -> str:

@@ -1,17 +1,16 @@
 """Recipes beside each other: what differs between them is what is measured (tables and figures of the paper, §5)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import numpy as np
 from tqdm import tqdm
 
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model import CDEModel
 from cde_rag_training.config import TrainingConfig
-from cde_rag_training.experiments.laboratory import MEAN, Laboratory, compared
+from cde_rag_training.experiments.laboratory import MEAN, Laboratory, average, compared_runs
 from cde_rag_training.experiments.models import Figures, readings
 from cde_rag_training.experiments.tables import new_figure, write_table
 from cde_rag_training.prepared import Prepared
@@ -107,21 +106,12 @@ def cell_rows(
         model = CDEModel.from_pretrained(train(prepared, recipe, folder / f"{cell.name}-{recipe.seed}"))
         for given, figures in readings(Laboratory(model, sets, folder / "vectors", seed)).items():
             found.setdefault((cell.name, given), []).append(figures)
-    reference = _average(found[cells[0].name, cells[0].given])
-    return [row for (name, given), runs in found.items() for row in _rows(sets, name, given, runs, reference)]
-
-
-def _average(runs: Sequence[Figures]) -> Figures:
-    return [np.mean(each, axis=0) for each in zip(*runs, strict=True)]
-
-
-def _rows(
-    sets: Sequence[RetrievalSet], name: str, given: str, runs: Sequence[Figures], reference: Figures
-) -> Iterator[CellRow]:
-    means = np.array([[each.mean() for each in figures] for figures in runs])  # runs × sets
-    spreads = [*means.std(axis=0), means.mean(axis=1).std()]  # of each set, and of their mean
-    for spread, (corpus, ndcg, gain) in zip(spreads, compared(sets, _average(runs), reference), strict=True):
-        yield CellRow(corpus, name, given, ndcg, float(spread), gain.mean, *gain.queries)
+    reference = average(found[cells[0].name, cells[0].given])
+    return [
+        CellRow(corpus, name, given, ndcg, spread, gain.mean, *gain.queries)
+        for (name, given), figures in found.items()
+        for corpus, ndcg, spread, gain in compared_runs(sets, figures, reference)
+    ]
 
 
 def run(

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag_training.experiments.laboratory import CONTEXT_SIZE, Laboratory, Space, compared
+from cde_rag_training.experiments.laboratory import CONTEXT_SIZE, Laboratory, Space, compared_runs
 from cde_rag_training.experiments.tables import new_figure, write_table
 
 SEEDS = range(5)
@@ -44,26 +44,17 @@ class ChoiceRow(NamedTuple):
 def context_choice(lab: Laboratory) -> list[ChoiceRow]:
     """All sets under all choices."""
     null = lab.null()
-    found: dict[str, list[Float64[np.ndarray, "seeds queries"]]] = {}  # set by set
+    found: dict[str, list[list[Float64[np.ndarray, " queries"]]]] = {}  # set by set, of each context
     without: list[Float64[np.ndarray, " queries"]] = []
     for data in tqdm(lab.sets, desc="context-choice", unit="set"):
         without.append(null.score(data))
         for choice, spaces in _spaces(lab, data):
-            found.setdefault(choice, []).append(np.array([space.score(data) for space in spaces]))
-    return [row for choice, figures in found.items() for row in _rows(lab, choice, figures, without)]
-
-
-def _rows(
-    lab: Laboratory,
-    choice: str,
-    figures: Sequence[Float64[np.ndarray, "seeds _"]],
-    without: Sequence[Float64[np.ndarray, " _"]],
-) -> Iterator[ChoiceRow]:
-    means = np.array([each.mean(axis=1) for each in figures])  # sets × seeds
-    spreads = [*means.std(axis=1), means.mean(axis=0).std()]
-    averages = [each.mean(axis=0) for each in figures]
-    for spread, (corpus, ndcg, gain) in zip(spreads, compared(lab.sets, averages, without), strict=True):
-        yield ChoiceRow(corpus, choice, means.shape[1], ndcg, float(spread), gain.mean, *gain.queries)
+            found.setdefault(choice, []).append([space.score(data) for space in spaces])
+    return [
+        ChoiceRow(corpus, choice, len(figures[0]), ndcg, spread, gain.mean, *gain.queries)
+        for choice, figures in found.items()
+        for corpus, ndcg, spread, gain in compared_runs(lab.sets, list(zip(*figures, strict=True)), without)
+    ]
 
 
 def _spaces(lab: Laboratory, data: RetrievalSet) -> Iterator[tuple[str, list[Space]]]:

@@ -120,6 +120,23 @@ def compared(
     yield MEAN, float(np.mean([one.mean() for one in ours])), difference(sets, ours, theirs)
 
 
+def average(runs: Sequence[Sequence[Float64[np.ndarray, " _"]]]) -> list[Float64[np.ndarray, " _"]]:
+    """Figures of each query of each set, over runs."""
+    return [np.mean(each, axis=0) for each in zip(*runs, strict=True)]
+
+
+def compared_runs(
+    sets: Sequence[RetrievalSet],
+    runs: Sequence[Sequence[Float64[np.ndarray, " _"]]],
+    theirs: Sequence[Float64[np.ndarray, " _"]],
+) -> Iterator[tuple[str, float, float, Difference]]:
+    """As `compared`, of the average of some runs, with their standard deviation (ddof 0) behind the mean."""
+    means = np.array([[each.mean() for each in figures] for figures in runs])  # runs × sets
+    spreads = [*means.std(axis=0), means.mean(axis=1).std()]  # of each set, and of their mean
+    for spread, (corpus, mean, gain) in zip(spreads, compared(sets, average(runs), theirs), strict=True):
+        yield corpus, mean, float(spread), gain
+
+
 def difference(
     sets: Sequence[RetrievalSet],
     ours: Sequence[Float64[np.ndarray, " _"]],

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float32, Float64
 from tqdm import tqdm
 
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
-from cde_rag_training.experiments.laboratory import Laboratory, compared, score
+from cde_rag_training.experiments.laboratory import Laboratory, Space, compared, score
 from cde_rag_training.experiments.tables import new_figure, write_table
 
 CANDIDATES = 100  # documents
@@ -49,7 +49,10 @@ def second_pass(lab: Laboratory) -> list[PassRow]:
     for data in tqdm(lab.sets, desc="second-pass", unit="set"):
         some = data.select(range(min(QUERIES, len(data.queries))))
         asked.append(some)
-        passes.append(np.array([_passes(lab, data, some.select([place])) for place in range(len(some.queries))]).T)
+        space = lab.space(data.corpus.texts)
+        documents = space.documents(data.corpus.texts)
+        ones = [some.select([place]) for place in range(len(some.queries))]
+        passes.append(np.array([_passes(lab, space, documents, one) for one in ones]).T)
     firsts, seconds = [first for first, _ in passes], [second for _, second in passes]
     counts = [len(some.queries) for some in asked]
     return [
@@ -58,9 +61,10 @@ def second_pass(lab: Laboratory) -> list[PassRow]:
     ]
 
 
-def _passes(lab: Laboratory, data: RetrievalSet, one: RetrievalSet) -> tuple[float, float]:
-    space = lab.space(data.corpus.texts)
-    documents, query = space.documents(data.corpus.texts), space.queries(one.queries)
+def _passes(
+    lab: Laboratory, space: Space, documents: Float32[np.ndarray, "documents dim"], one: RetrievalSet
+) -> tuple[float, float]:
+    query = space.queries(one.queries)
     best = np.argsort(-(documents @ query[0]), kind="stable")[:CANDIDATES]
     narrow = _of_documents(one, best.tolist())
     again = lab.space(narrow.corpus.texts, size=CANDIDATES)
