@@ -78,40 +78,55 @@ print(reference.search("which values can't be a key?", k=1)[0].metadata)
 assert reference.embedder.fingerprint == context.fingerprint
 
 # %% [markdown]
-# ## The same texts in two corpora
+# ## The same query in two corpora
 #
-# The same model reads the same texts in this context and in another one: `Context.generic`, of the 512 documents about
-# everything and nothing that come with cde-rag. Both contexts are compared to the *null context*, which knows no
-# corpus.
+# The same model reads the same texts and queries among a second corpus: docstrings of Python's modules for the network.
+# Both contexts are compared to the *null context*, which knows no corpus.
+
+# %%
+import email.message
+import ftplib
+import http.client
+import imaplib
+import inspect
+import smtplib
+import socket
+import ssl
+
+modules = (email.message, ftplib, http.client, imaplib, smtplib, socket, ssl)
+classes = [one for module in modules for _, one in inspect.getmembers(module, inspect.isclass)]
+described = {inspect.getdoc(method) for one in classes for _, method in inspect.getmembers(one, inspect.isfunction)}
+docstrings = sorted(text for text in described if text)
+print(f"{len(docstrings)} docstrings of {len(modules)} modules")
 
 # %%
 model = embedder.model
 null = ContextualEmbedder(model, Context.null(model))
-generic = ContextualEmbedder(model, Context.generic(model))
+network = ContextualEmbedder.from_corpus(docstrings, model=model, seed=0)
 queries = ["how do I sort it?", "what is a name bound to?", "stop at a line", "the separator between thousands"]
 
-spaces = {"null": null, "this corpus": embedder, "generic texts": generic}
+spaces = {"null": null, "this corpus": embedder, "network modules": network}
 documents = {name: one.embed_documents(texts) for name, one in spaces.items()}
 asked = {name: one.embed_queries(queries) for name, one in spaces.items()}
 
-for name in ("this corpus", "generic texts"):
+for name in ("this corpus", "network modules"):
     moved = 1 - (asked[name] * asked["null"]).sum(1)
     kept = [
         len(set(np.argsort(-before)[:10]) & set(np.argsort(-after)[:10])) / 10
         for before, after in zip(asked["null"] @ documents["null"].T, asked[name] @ documents[name].T, strict=True)
     ]
-    print(f"{name:14}  a query moves by {moved.mean():.3f} (1 − cosine); of its ten best hits {np.mean(kept):.0%} stay")
+    print(f"{name:15}  a query moves by {moved.mean():.3f} (1 − cosine); of its ten best hits {np.mean(kept):.0%} stay")
 
 # %%
 import matplotlib.pyplot as plt
 
-among = {name: asked[name] - asked["null"] for name in ("this corpus", "generic texts")}
+among = {name: asked[name] - asked["null"] for name in ("this corpus", "network modules")}
 axes = np.linalg.qr(np.stack([moves.mean(0) for moves in among.values()], axis=1))[0]  # (384, 2): where queries go
 axes *= np.sign((among["this corpus"] @ axes).mean(0))
 figure, plot = plt.subplots(figsize=(8, 5), layout="constrained")
 plot.scatter(*(documents["null"] @ axes).T, s=8, color="0.8", label="documents, null context")
 plot.scatter(*(asked["null"] @ axes).T, s=14, color="black", label="queries, null context")
-for name, colour in (("this corpus", "#1f4e5f"), ("generic texts", "#b4531f")):
+for name, colour in (("this corpus", "#1f4e5f"), ("network modules", "#b4531f")):
     plot.scatter(*(asked[name] @ axes).T, s=14, color=colour)
     for number, (start, end) in enumerate(zip(asked["null"] @ axes, asked[name] @ axes, strict=True), start=1):
         plot.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": colour, "lw": 1.6})
@@ -121,7 +136,7 @@ for name, colour in (("this corpus", "#1f4e5f"), ("generic texts", "#b4531f")):
 listed = "\n".join(f"{number}  {query}" for number, query in enumerate(queries, start=1))
 plot.text(1.02, 0.5, listed, transform=plot.transAxes, fontsize=8, va="center")
 plot.set_title("One query, two corpora")
-plot.set(xlabel="where queries go among this corpus", ylabel="and among generic texts, as far as that differs")
+plot.set(xlabel="where queries go among this corpus", ylabel="and among network modules, as far as that differs")
 plot.legend(fontsize=8)
 plt.show()
 
@@ -137,6 +152,6 @@ plt.show()
 from cde_rag import ContextMismatchError
 
 try:
-    reference.search_vectors(asked["generic texts"], k=1, fingerprint=generic.fingerprint)
+    reference.search_vectors(asked["network modules"], k=1, fingerprint=network.fingerprint)
 except ContextMismatchError as error:
     print(error)

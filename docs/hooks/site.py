@@ -31,10 +31,11 @@ ELSEWHERE = {
     "integrations/langchain-cde/README.md": "integrations/langchain.md",
     "integrations/llama-index-embeddings-cde/README.md": "integrations/llama-index-embedding.md",
     "integrations/llama-index-vector-stores-cde/README.md": "integrations/llama-index-vector-store.md",
+    "cde_rag/cli": "cli.md",
     "cde_rag/stores/filters.py": "guide/filters.md",
     "docs/decisions": "decisions/index.md",
 }
-OURS = ("index.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
+OURS = ("index.md", "cli.md", "guide/filters.md", "decisions/index.md")  # pages with a text of their own
 PAGES = {  # their text is that file
     page: origin for origin, page in ELSEWHERE.items() if page not in OURS and not origin.endswith(".py")
 }

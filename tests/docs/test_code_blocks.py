@@ -1,4 +1,4 @@
-"""Code on the pages runs, in its order, in a folder with Markdown files; commands on all of them exist."""
+"""Every block of code on a page runs, in its order, in a folder with Markdown files, or says why not."""
 
 import re
 import shlex
@@ -14,24 +14,35 @@ from plain_model import write_transformer
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
+from cde_rag.stores.faiss import FaissStore
 from cde_rag_training.cli import app as training
 
 from pages import ROOT, Block, blocks, commands, pages  # isort: skip
 
 DOCS = ROOT / "docs"
-ELSEWHERE = {  # pages whose code is run elsewhere
-    DOCS / "interop.md": "tests/interop/test_documentation.py",
+PYTHON_ELSEWHERE = {  # pages whose Python is run by other tests
+    "README.md": "tests/house/test_readme.py",
+    "docs/interop.md": "tests/interop/test_documentation.py",
+    **{
+        f"integrations/{name}/README.md": f"integrations/{name}/tests/**/test_*readme.py"
+        for name in ("langchain-cde", "llama-index-embeddings-cde", "llama-index-vector-stores-cde")
+    },
 }
-RUN = [path for path in sorted(DOCS.rglob("*.md")) if "decisions" not in path.parts and path not in ELSEWHERE]
+BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")
 PROGRAMS = {"cde-rag": app, "cde-rag-train": training}
 ANSWERS = (0, 3)  # exit codes: done; a measurement says what to do
 
 
+def relative(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
 def run_blocks(page: Path) -> list[Block]:
-    """Python everywhere, and in the guide, which tells a story, commands too."""
-    languages = ("python", "console") if page.parent.name == "guide" else ("python",)
-    return [block for block in blocks(page) if block.language in languages and not block.not_run]
+    """All but those that say why they are not run, and Python that other tests run."""
+    elsewhere = ("python",) if relative(page) in PYTHON_ELSEWHERE else ()
+    return [block for block in blocks(page) if not block.not_run and block.language not in elsewhere]
 
 
 @pytest.fixture
@@ -45,30 +56,49 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def make_papers() -> None:
+    """The collection of pages that begin with one."""
+    ids = [f"ops-{number}" for number in range(len(texts()))]
+    embedder = ContextualEmbedder.from_corpus(texts(), seed=0)
+    Collection.create(FaissStore("papers.faiss"), embedder).add(texts(), ids=ids)
+
+
 def texts() -> list[str]:
-    kinds = ("how to parse a date", "how to sort a list", "how to read a file", "why a dictionary has an order")
+    kinds = ("how to parse a date", "how to sort a list", "how to read a file", "how to rotate the logs")
     return [f"Note {number}: {kinds[number % len(kinds)]}, case {number // len(kinds)}." for number in range(80)]
 
 
 def run_console(text: str) -> None:
-    for line in commands(text):
-        program, *arguments = shlex.split(line)
-        done = CliRunner().invoke(PROGRAMS[program], arguments)
-        assert done.exit_code in ANSWERS, f"{line}\n{done.output}"
+    """Each line behind a prompt; a file that one shows is written."""
+    for line, shown in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
+        program, *arguments = shlex.split(line, comments=True)
+        if program == "cat":
+            Path(arguments[0]).write_text(shown, encoding="utf-8")
+        else:
+            done = CliRunner().invoke(PROGRAMS[program], arguments)
+            assert done.exit_code in ANSWERS, f"{line}\n{done.output}"
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize(
-    "page", [page for page in RUN if run_blocks(page)], ids=lambda page: page.relative_to(DOCS).as_posix()
-)
-def test_the_code_of_a_page_runs(page: Path, place: Path) -> None:
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("page", [page for page in pages() if run_blocks(page)], ids=relative)
+def test_the_code_of_a_page_runs(page: Path) -> None:
     names: dict[str, Any] = {"texts": texts()}
+    if relative(page) in BEGIN_WITH_A_COLLECTION:
+        make_papers()
     for block in run_blocks(page):
         if block.language == "console":
             run_console(block.text)
         else:
+            assert block.language == "python"
             code = block.text.replace("sentence-transformers/all-MiniLM-L6-v2", "plain")
             exec(compile(code, str(page), "exec"), names)
+
+
+def test_python_that_runs_elsewhere_is_run_there() -> None:
+    for page, pattern in PYTHON_ELSEWHERE.items():
+        (test,) = ROOT.glob(pattern)
+        assert Path(page).name in test.read_text(encoding="utf-8")
 
 
 def test_what_is_not_run_says_why() -> None:
@@ -96,7 +126,7 @@ def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
             command.make_parser(context).parse_args(list(arguments))  # NoSuchOption where there is none
             missing = [one for one in command.params if one.required and isinstance(one, click.Argument)]
             assert len(arguments) >= len(missing), part
-        elif words and not block.not_run:
+        elif words and "in commit" not in (block.not_run or ""):
             assert_is_there(*words)
 
 

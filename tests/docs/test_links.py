@@ -1,5 +1,6 @@
-"""The program that asks whether links to other sites are there, against a site of this test."""
+"""Links between pages hold in a clone; those to other sites are asked by a program, here for a site of its own."""
 
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pages import ROOT  # isort: skip
+from pages import ROOT, pages  # isort: skip
 
 
 class Site(BaseHTTPRequestHandler):
@@ -36,6 +37,18 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
     import links  # type: ignore[import-not-found]
 
     return links
+
+
+def test_links_between_pages_hold_in_a_clone() -> None:
+    more = [*(ROOT / "docs/decisions").glob("*.md"), *(ROOT / "examples").glob("*.py"), ROOT / "CHANGELOG.md"]
+    links = [
+        (page, link)
+        for page in [*pages(), *more]
+        for link in re.findall(r"\]\(([^)#\s]+)[^)\s]*\)", page.read_text(encoding="utf-8"))
+        if "://" not in link
+    ]
+    assert len(links) > 100
+    assert [(page, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_links_that_are_there_and_that_are_not(hook: Any, site: str) -> None:

@@ -23,9 +23,3 @@ def test_the_examples_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"(game \d+ Rule \d\n){3}", done.stdout)
-
-
-def test_links_lead_somewhere() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README.read_text(encoding="utf-8")) if "://" not in link]
-    assert links
-    assert [link for link in links if not (README.parent / link).exists()] == []

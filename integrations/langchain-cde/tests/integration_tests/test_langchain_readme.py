@@ -27,9 +27,3 @@ def test_the_examples_run(tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", blocks[1]], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert later.returncode == 0, later.stderr
-
-
-def test_links_lead_somewhere() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README.read_text(encoding="utf-8")) if "://" not in link]
-    assert links
-    assert [link for link in links if not (README.parent / link).exists()] == []
