@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 from cde_rag.model import CDEModel
 from cde_rag_training.cli import app
 from cde_rag_training.config import TrainingConfig
-from cde_rag_training.experiments.cells import cell_rows, read_cells
+from cde_rag_training.experiments.cells import LOOKED_AT, Cell, batch_difficulty, cell_rows, read_cells
 from cde_rag_training.experiments.laboratory import Laboratory
 from cde_rag_training.experiments.models import readings
 from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
 from cde_rag_training.presets import preset
 from cde_rag_training.recipe import RecipeError, changed, read_recipe
+from cde_rag_training.trainer import batches_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = """
@@ -97,6 +98,29 @@ def test_files_that_cannot_be_so(folder: Path, tmp_path: Path, old: str, new: st
         read_cells(tmp_path / "pair.toml")
 
 
+def test_difficulty_is_that_of_the_batches_a_run_sees(folder: Path, tmp_path: Path):
+    """One by one: the cosines of each query with the documents of the other pairs of its batch."""
+    prepared, (both, _) = prepared_stub(tmp_path / "prepared"), read_cells(folder / "pair.toml")
+    means = []
+    for recipe in both.recipes:
+        batches = batches_of(prepared, recipe.phases[0], seed=recipe.seed)
+        for update in range(LOOKED_AT):
+            pairs = batches.batch(update).pairs.tolist()
+            found = [
+                prepared.query_vectors_of(np.array([query])) @ prepared.document_vectors_of(np.array([other])).T
+                for query in pairs
+                for other in pairs
+                if other != query
+            ]
+            means.append(np.mean(found))
+    assert batch_difficulty(prepared, both) == pytest.approx(np.mean(means), abs=1e-5)
+    (phase,) = both.recipes[0].phases
+    alone = replace(phase, corpora=replace(phase.corpora, clustered_share=0.0))
+    assert batch_difficulty(prepared, both) != batch_difficulty(
+        prepared, Cell("alone", (replace(both.recipes[0], phases=(alone,)),))
+    )
+
+
 def test_figures_are_those_of_the_models_themselves(folder: Path, tmp_path: Path):
     cells, prepared = read_cells(folder / "pair.toml"), prepared_stub(tmp_path / "prepared")
     sets = read_sets(SetsConfig(sets=(SetConfig(path="river"), SetConfig(path="bank"))), folder)
@@ -115,6 +139,7 @@ def test_figures_are_those_of_the_models_themselves(folder: Path, tmp_path: Path
         assert row.spread == pytest.approx(np.std(means))
         assert row.gain == pytest.approx(np.mean(means) - np.mean(first))
         assert row.low <= row.gain <= row.high
+        assert row.difficulty == batch_difficulty(prepared, next(cell for cell in cells if cell.name == name))
     assert rows["mean", "both", "context"].gain == 0
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import numpy as np
 from tqdm import tqdm
 
 from cde_rag.evaluation.beir import RetrievalSet
@@ -13,9 +14,13 @@ from cde_rag_training.config import TrainingConfig
 from cde_rag_training.experiments.laboratory import MEAN, Laboratory, average, compared_runs
 from cde_rag_training.experiments.models import Figures, readings
 from cde_rag_training.experiments.tables import new_figure, write_table
+from cde_rag_training.packing import difficulty
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.recipe import RecipeError, changed, read_tables, recipe_of
+from cde_rag_training.trainer import batches_of
 from cde_rag_training.training import train
+
+LOOKED_AT = 64  # batches of a run
 
 
 class Cell(NamedTuple):
@@ -48,6 +53,7 @@ class CellRow(NamedTuple):
         gain: Less that of the first cell, given what that one is for.
         low: Lower end of the gain's 95 % interval (queries drawn again, seeds averaged).
         high: Upper end.
+        difficulty: Mean surrogate cosine of a query with the other documents of its batch, masked ones too.
     """
 
     corpus: str
@@ -58,6 +64,7 @@ class CellRow(NamedTuple):
     gain: float
     low: float
     high: float
+    difficulty: float
 
 
 def read_cells(path: Path) -> list[Cell]:
@@ -88,6 +95,24 @@ def _cell(path: Path, seeds: Sequence[object], base: Mapping[str, object], table
     return Cell(name, tuple(replace(each, start=replace(each.start, name=name)) for each in recipes))
 
 
+def batch_difficulty(prepared: Prepared, cell: Cell) -> float:
+    """How hard the batches of a cell's first phase are: the mean of `LOOKED_AT` of each seed.
+
+    Raises:
+        CorpusError: A source has too few pairs for them.
+
+    Source: paper figures 2 and 6.
+    """
+    each = [
+        batches_of(prepared, recipe.phases[0], seed=recipe.seed).batch(update).pairs
+        for recipe in cell.recipes
+        for update in range(LOOKED_AT)
+    ]
+    rows, places = np.unique(np.stack(each), return_inverse=True)
+    batches = places.reshape(len(each), -1)
+    return float(difficulty(batches, prepared.query_vectors_of(rows), prepared.document_vectors_of(rows)).mean())
+
+
 def cell_rows(
     cells: Sequence[Cell], prepared: Prepared, sets: Sequence[RetrievalSet], folder: Path, *, seed: int
 ) -> list[CellRow]:
@@ -107,8 +132,9 @@ def cell_rows(
         for given, figures in readings(Laboratory(model, sets, folder / "vectors", seed)).items():
             found.setdefault((cell.name, given), []).append(figures)
     reference = average(found[cells[0].name, cells[0].given])
+    hard = {cell.name: batch_difficulty(prepared, cell) for cell in cells}
     return [
-        CellRow(corpus, name, given, ndcg, spread, gain.mean, *gain.queries)
+        CellRow(corpus, name, given, ndcg, spread, gain.mean, *gain.queries, hard[name])
         for (name, given), figures in found.items()
         for corpus, ndcg, spread, gain in compared_runs(sets, figures, reference)
     ]
