@@ -130,8 +130,8 @@ print(store.similarity_search("cut a string at the last dot", k=1)[0].metadata)
 # %% [markdown]
 # ## How good is the retrieval?
 #
-# 44 questions in users' words, each with a phrase that only a passage with the answer has. The same passages, searched
-# by this store, by all-MiniLM-L6-v2, from which the bundled model started, and by BM25.
+# 44 questions, written for these notebooks in users' words, each with a phrase that only a passage with the answer has.
+# The same passages, searched by this store, by all-MiniLM-L6-v2, from which the bundled model started, and by BM25.
 
 # %%
 texts = [passage.page_content for passage in passages]

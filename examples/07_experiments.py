@@ -149,8 +149,10 @@ plt.show()
 # %% [markdown]
 # ## Which documents, and what do clusters and a context bring in training?
 #
-# First, ways to choose a context's documents: the gain over none in the mean of the sets. Then, table 1 of the paper in
-# small: four recipes with three seeds each, and what they find more than the plain one.
+# First, ways to choose a context's documents: the gain over none in the mean of the sets. Then, table 1 of the paper
+# in small: four recipes with three seeds each, and what they find more than the plain one. Last, batches of two
+# sizes, drawn from whole sources and from clusters of two sizes: whether harder ones teach more (figures 2 to 4; one
+# seed).
 
 # %%
 for row in table("context-choice"):
@@ -173,6 +175,25 @@ plot.axvline(0, color="grey", linewidth=0.5)
 plot.set_yticks(range(len(rows)), [row["cell"] for row in rows])
 plot.invert_yaxis()
 plot.set(xlabel="NDCG@10 × 100 less that of plain, without a context", title="What parts of the recipe bring")
+plot.legend(fontsize=7)
+figure.tight_layout()
+plt.show()
+
+# %%
+cells = [row for row in table("batch-and-cluster") if (row["corpus"], row["given"]) == ("mean", "null")]
+kinds = {(row["cell"].split(",")[0], "masked" in row["cell"]): [] for row in cells}
+for row in cells:
+    kinds[row["cell"].split(",")[0], "masked" in row["cell"]].append(row)
+figure, plot = plt.subplots(figsize=(7, 3.6))
+for place, ((size, masked), rows) in enumerate(kinds.items()):
+    hard = [float(row["difficulty"]) + 0.0015 * (place - 1.5) for row in rows]
+    gained = [100 * float(row["gain"]) for row in rows]
+    ends = [[100 * abs(float(row[key]) - float(row["gain"])) for row in rows] for key in ("low", "high")]
+    label = f"batches of {size}, false negatives {'masked' if masked else 'kept'}"
+    plot.errorbar(hard, gained, yerr=ends, fmt="o--", markersize=4, linewidth=0.9, label=label)
+plot.axhline(0, color="grey", linewidth=0.5)
+plot.set(xlabel="mean cosine of a query with the other documents of its batch", ylabel="NDCG@10 × 100, gain")
+plot.set_title("Hard batches and what they teach")
 plot.legend(fontsize=7)
 figure.tight_layout()
 plt.show()

@@ -1,7 +1,7 @@
 """Run systems over retrieval sets."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.contextual import Binder, contextual_rankings, without_relevant
 from cde_rag.evaluation.generic import standard_library
 from cde_rag.evaluation.metrics import METRICS, score
-from cde_rag.evaluation.ranking import Ranking
+from cde_rag.evaluation.ranking import Ranking, fuse
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
 from cde_rag.model import CDEModel
+
+PARTS = ("bm25", "own")  # of own_hybrid
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,30 @@ def _rankings(
     seeds: Sequence[int],
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
     """What each wanted system answers with each of its contexts; baselines first: a missing extra shows at once."""
-    if BASELINES.intersection(wanted):
-        yield from ((system, [one]) for system, one in baseline_rankings(data, wanted, embed) if system in wanted)
-    yield from contextual_rankings(data, wanted, bind, foreign=other.texts if other else (), seeds=seeds)
+    needed = {*wanted, *(PARTS if "own_hybrid" in wanted else ())}
+    parts: dict[str, list[list[Ranking]]] = {}
+    for system, runs in _parts(data, needed, embed, bind, other, seeds):
+        if system in PARTS:
+            parts[system] = runs
+        if system in wanted:
+            yield system, runs
+    if "own_hybrid" in wanted:
+        (words,), own = (parts[part] for part in PARTS)
+        yield "own_hybrid", [[fuse(pair) for pair in zip(words, run, strict=True)] for run in own]
+
+
+def _parts(
+    data: RetrievalSet,
+    needed: Collection[str],
+    embed: PlainEmbedder | None,
+    bind: Binder,
+    other: Corpus | None,
+    seeds: Sequence[int],
+) -> Iterator[tuple[str, list[list[Ranking]]]]:
+    """The systems that rank by themselves."""
+    if BASELINES.intersection(needed):
+        yield from ((system, [one]) for system, one in baseline_rankings(data, needed, embed))
+    yield from contextual_rankings(data, needed, bind, foreign=other.texts if other else (), seeds=seeds)
 
 
 def _mean_over_contexts(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BESIDE = ("README.md", "CONTRIBUTING.md", "examples/README.md")
+BESIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
 FENCE = re.compile(r"(?:<!-- (not run: .+?) -->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ def blocks(path: Path) -> list[Block]:
 
 def pages() -> list[Path]:
     """All that people read."""
-    inside = [path for path in (ROOT / "docs").rglob("*.md") if "decisions" not in path.parts]
+    inside = (ROOT / "docs").rglob("*.md")
     return sorted([*inside, *(ROOT / "integrations").glob("*/README.md"), *(ROOT / name for name in BESIDE)])
 
 

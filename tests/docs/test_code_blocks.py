@@ -101,6 +101,15 @@ def test_python_that_runs_elsewhere_is_run_there() -> None:
         assert Path(page).name in test.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", pages(), ids=relative)
+def test_every_block_of_a_page_is_looked_at(page: Path) -> None:
+    """Each fence is one of a block that is found: at the line's begin, of three backticks, with a language alone."""
+    fences = re.findall(r"^[ \t>*-]*(?:`{3,}|~{3,}).*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(blocks(page)), fences
+    consoles = [block for block in blocks(page) if block.language == "console"]
+    assert [block.text for block in consoles if not block.text.startswith("$ ")] == []
+
+
 def test_what_is_not_run_says_why() -> None:
     reasons = [block.not_run for page in pages() for block in blocks(page) if block.not_run]
     assert reasons
@@ -118,7 +127,7 @@ def subcommand(program: str, arguments: list[str]) -> tuple[click.Command, list[
 def test_every_command_on_a_page_exists_with_its_options(page: Path) -> None:
     console = [(block, line) for block in blocks(page) if block.language == "console" for line in commands(block.text)]
     for block, part in [(block, part) for block, line in console for part in re.split(r"\s*(?:;|&&|\|)\s+", line)]:
-        words = shlex.split(part)
+        words = shlex.split(re.sub(r"^(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?", "", part))
         if words and words[0] in PROGRAMS:
             command, arguments = subcommand(words[0], words[1:])
             assert not hasattr(command, "commands"), f"no such command: {part}"

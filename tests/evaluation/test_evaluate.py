@@ -12,16 +12,19 @@ from beir_folders import write_set
 from tiny import WORDS
 
 import cde_rag
+from cde_rag import ContextualEmbedder
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
+from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.intervals import PairedQueries, compare
-from cde_rag.evaluation.metrics import METRICS
+from cde_rag.evaluation.metrics import METRICS, ndcg
 from cde_rag.evaluation.parents import unit
+from cde_rag.evaluation.ranking import fuse, rank, rank_vectors
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
 
 WITH_PARENTS = {"parents", "siblings_mean", "neighbours", "late_chunking"}
-PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid"}
+PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid", "own_hybrid"}
 
 
 class Hashed:
@@ -100,6 +103,25 @@ def test_every_set_has_the_systems_that_it_gives_ground_for(evaluation: Evaluati
     assert two == PLAIN | WITH_PARENTS
     assert small == PLAIN | {"own_without_relevant"}  # 12 documents are less than two contexts of 8
     assert evaluation.systems == tuple(system for system in SYSTEMS if system in one | two | small)
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+def test_own_hybrid_fuses_the_own_context_with_bm25_and_shows_no_part(
+    folders: list[Path], tiny_model: CDEModel
+) -> None:
+    data = read_beir(folders[0])
+    texts, ids = data.corpus.texts, (data.corpus.ids, data.query_ids)
+    scores = (BM25(texts).scores(query) for query in data.queries)
+    words = rank((np.where(found > 0, found, -np.inf) for found in scores), *ids)
+    by_hand = []
+    for seed in (0, 1):
+        embedder = ContextualEmbedder.from_corpus(texts, model=tiny_model, context_size=8, seed=seed)
+        own = rank_vectors(embedder.embed_queries(data.queries), embedder.embed_documents(texts), *ids)
+        by_hand.append([ndcg(fuse(pair), judged, 10) for *pair, judged in zip(words, own, data.judgments, strict=True)])
+    ran = evaluate(folders[:1], model=tiny_model, context_size=8, seeds=(0, 1), systems=["own_hybrid"])
+    (found,) = ran.sets
+    assert list(found.scores) == ["own_hybrid"]
+    assert found.scores["own_hybrid"]["ndcg@10"] == pytest.approx(np.mean(by_hand, axis=0))
 
 
 def test_means_are_over_queries_then_over_counted_sets(evaluation: Evaluation) -> None:

@@ -100,7 +100,7 @@ def _plot(rows: Sequence[ChoiceRow], path: Path) -> Path:
     axes.axvline(0, color="grey", linewidth=0.5)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel("NDCG@10 × 100 less that without a context; bars: one deviation over seeds")
-    axes.legend(fontsize=7)
+    axes.set_xlabel("NDCG@10 × 100 less that of none; bars: deviation over seeds")
+    figure.legend(loc="outside upper center", ncols=3, fontsize=7)
     figure.savefig(path)
     return path

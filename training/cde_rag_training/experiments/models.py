@@ -108,7 +108,14 @@ def _plot(rows: Sequence[ModelRow], path: Path) -> Path:
         heights = [corpora.index(row.corpus) + 0.6 * ((place + 0.5) / len(names) - 0.5) for row in chosen]
         ends = [[100 * (row.gain - row.low) for row in chosen], [100 * (row.high - row.gain) for row in chosen]]
         gains = [100 * row.gain for row in chosen]
-        axes.errorbar(gains, heights, xerr=ends, fmt="o", markersize=3, linewidth=0.8, label=name)
+        drawn = axes.errorbar(gains, heights, xerr=ends, fmt="o", markersize=3, linewidth=0.8, label=name)
+        without = [row for row in rows if (row.model, row.given, row.against) == (name, "null", PLAIN)]
+        axes.plot(
+            [100 * row.gain for row in without],
+            [corpora.index(row.corpus) + 0.6 * ((place + 0.5) / len(names) - 0.5) for row in without],
+            linestyle="none", marker="o", markersize=3, markerfacecolor="none", color=drawn.lines[0].get_color(),
+            label=f"{name}, no context",
+        )  # fmt: skip
     axes.axvline(0, color="grey", linewidth=0.5)
     axes.set_yticks(range(len(corpora)), corpora, fontsize=7)
     axes.set_xlabel("NDCG@10 × 100 less that of all-MiniLM-L6-v2 (95 %)")

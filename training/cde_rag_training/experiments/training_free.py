@@ -145,6 +145,6 @@ def _plot(rows: Sequence[TrainingFreeRow], path: Path) -> Path:
     axes.axvline(0, color="grey", linewidth=0.5)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_xlabel("NDCG@10 × 100 less that of plain MiniLM (95 %)")
-    axes.legend(fontsize=7)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=7)
     figure.savefig(path)
     return path
