@@ -41,7 +41,7 @@ PUBLIC = (  # modules whose __all__ the reference holds
     "cde_rag", "cde_rag.evaluation", "cde_rag.stores.faiss", "cde_rag.stores.qdrant", "cde_rag.stores.qdrant_edge",
     "cde_rag_training", "langchain_cde", "llama_index.embeddings.cde", "llama_index.vector_stores.cde",
 )  # fmt: skip
-NOT_EXPLAINED = {"FLAT_ROWS"}  # numbers
+NOT_EXPLAINED = {"FLAT_ROWS", "SYSTEMS"}  # a number; the guide has these in a table
 
 
 def said(page: str) -> str:
@@ -167,10 +167,9 @@ def test_every_command_is_explained_with_all_its_options(site: Path, name: str, 
 )
 def test_pages_from_outside_the_docs_hold_their_text(site: Path, page: str, source: str) -> None:
     text = said((site / page).read_text(encoding="utf-8"))
-    lines = [line for line in (ROOT / source).read_text(encoding="utf-8").splitlines() if len(line.split()) > 5]
-    plain = [line for line in lines if not set("[](){}<>*_`$|\\\"'") & set(line)]
-    assert len(plain) >= 3
-    assert [line for line in plain if said(html.escape(line)) not in text] == []
+    plain = re.findall(r"[A-Za-z][A-Za-z ,;:.]{24,}", (ROOT / source).read_text(encoding="utf-8"))
+    assert len(plain) >= 10
+    assert [part for part in plain if said(part) not in text] == []
 
 
 def test_pages_that_are_made_hold_what_they_are_made_of(site: Path) -> None:
@@ -190,17 +189,21 @@ def test_pages_that_are_made_hold_what_they_are_made_of(site: Path) -> None:
         )
 
 
+def shape(cell: str) -> str:
+    """A cell without code marks, and without decimals: a page rounds them."""
+    return re.sub(r"-?\d+\.\d+(e-?\d+)?", "#", cell.replace("`", ""))
+
+
 def test_tables_of_figures_stand_on_the_page(site: Path) -> None:
     page = (site / "benchmarks.html").read_text(encoding="utf-8")
     rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)]
+    shown = [[shape(html.unescape(re.sub(r"<[^>]+>", "", cell))) for cell in row] for row in rows]
     sources = re.findall(r"<!-- table: (\S+) -->", (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8"))
     assert sources
     for source in sources:
         with (ROOT / "docs" / source).open(encoding="utf-8", newline="") as lines:
             _, *written = csv.reader(lines)
-        shapes = [[re.sub(r"-?\d+\.\d+(e-?\d+)?", "#", cell) for cell in row] for row in rows]
-        for row in written:
-            assert [re.sub(r"-?\d+\.\d+(e-?\d+)?", "#", cell) for cell in row] in shapes
+        assert [row for row in written if [shape(cell) for cell in row] not in shown] == []
 
 
 def test_pictures_of_the_pages_are_there(site: Path) -> None:

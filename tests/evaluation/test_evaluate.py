@@ -151,6 +151,8 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("own", "null"),
         ("own", "foreign"),
         ("own", "minilm"),
+        ("own_hybrid", "own"),
+        ("own_hybrid", "bm25"),
         ("parents", "own"),
         ("parents", "siblings_mean"),
         ("parents", "neighbours"),
