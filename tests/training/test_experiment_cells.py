@@ -185,7 +185,7 @@ def test_the_files_in_the_docs_say_what_they_are_for():
     assert {len(cell.recipes) for cell in cells} == {3}
     seen = [cell.recipes[0].phases[0] for cell in read_cells(docs / "batch-and-cluster.toml")]
     assert {phase.corpora.batch_size * phase.schedule.updates for phase in seen} == {7680}
-    assert len({repr(phase) for phase in seen}) == 12
+    assert len({repr(phase) for phase in seen}) == len(seen) == 8
     sizes = {cell.name: cell.recipes[0].start.first_stage_layers for cell in read_cells(docs / "first-stage-size.toml")}
     assert sizes == {"none": 0, "1 layer": 1, "2 layers": 2, "6 layers": 6}
     twin, ours = TrainingConfig.from_toml(docs / "twin.toml"), preset("cde-mini")
