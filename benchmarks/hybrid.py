@@ -1,11 +1,12 @@
 """NDCG@10 through a Collection: by vectors, by words, and by both, in FaissStore and in QdrantEdgeStore.
 
 Beside them BM25 as `cde-rag evaluate` has it (bm25s, Snowball's stems), and milliseconds a query. Run with:
-python benchmarks/hybrid.py FOLDER… [--queries 300] [--candidates 100] [--json], folders being in the layout of BEIR.
+python benchmarks/hybrid.py FOLDER… [--queries 300] [--candidates 100] [--output docs/hybrid.csv], folders being in the
+layout of BEIR. It writes the table of the guide, and prints the times.
 """
 
 import argparse
-import json
+import csv
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,10 @@ from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
 K = 10
+HEAD = (
+    "set", "documents", "queries", "vectors", "words (FAISS)", "hybrid (FAISS)", "words (Qdrant Edge)",
+    "hybrid (Qdrant Edge)", "bm25s",
+)  # fmt: skip
 
 
 def mean_ndcg(judged: RetrievalSet, found: Sequence[Sequence[str]]) -> float:
@@ -69,30 +74,29 @@ def measure(folder: Path, queries: int, candidates: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print a table, or JSON."""
+    """Write the table, print the times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--candidates", type=int, default=100)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--output", type=Path, default=Path(__file__).resolve().parents[1] / "docs" / "hybrid.csv")
     options = parser.parse_args()
     results = [measure(folder, options.queries, options.candidates) for folder in options.folders]
-    if options.json:
-        print(json.dumps(results, indent=2))
-        return
-    print("| set | documents | queries | vectors | words (FAISS) | hybrid | words (points) | hybrid | bm25s |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for one in results:
-        cells = [one["faiss"][way] for way in ("vectors", "words", "hybrid")]
-        cells += [one["edge"][way] for way in ("words", "hybrid")]
-        scores = " | ".join(f"{cell['ndcg@10']:.1f}" for cell in [*cells, one["bm25s"]])
-        print(f"| {one['set']} | {one['documents']:,} | {one['queries']} | {scores} |")
+    with options.output.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(HEAD)
+        for one in results:
+            cells = [one["faiss"][way] for way in ("vectors", "words", "hybrid")]
+            cells += [*(one["edge"][way] for way in ("words", "hybrid")), one["bm25s"]]
+            writer.writerow(
+                [one["set"], one["documents"], one["queries"], *(f"{cell['ndcg@10']:.1f}" for cell in cells)]
+            )
     for one in results:
         spent = "; ".join(
             f"{store} " + ", ".join(f"{way} {one[store][way]['ms']:.1f}" for way in one[store])
             for store in ("faiss", "edge")
         )
-        print(f"\nms a query in {one['set']}: {spent}")
+        print(f"ms a query in {one['set']}: {spent}")
 
 
 if __name__ == "__main__":
