@@ -187,7 +187,7 @@ class Collection(Searchable):
 
         Args:
             ids: Unknown ones are passed over.
-            where: A filter over the metadata.
+            where: A filter over the metadata; `{}` matches, and so deletes, every record.
 
         Raises:
             FilterError: A filter outside the grammar.
