@@ -105,14 +105,15 @@ def _plot(rows: Sequence[ModelRow], path: Path) -> Path:
     figure, axes = new_figure(height=1.2 + 0.3 * len(corpora))
     for place, name in enumerate(names):
         chosen = [row for row in rows if (row.model, row.given, row.against) == (name, "context", PLAIN)]
-        heights = [corpora.index(row.corpus) + 0.6 * ((place + 0.5) / len(names) - 0.5) for row in chosen]
+        shift = 0.6 * ((place + 0.5) / len(names) - 0.5)
+        heights = [corpora.index(row.corpus) + shift for row in chosen]
         ends = [[100 * (row.gain - row.low) for row in chosen], [100 * (row.high - row.gain) for row in chosen]]
         gains = [100 * row.gain for row in chosen]
         drawn = axes.errorbar(gains, heights, xerr=ends, fmt="o", markersize=3, linewidth=0.8, label=name)
         without = [row for row in rows if (row.model, row.given, row.against) == (name, "null", PLAIN)]
         axes.plot(
             [100 * row.gain for row in without],
-            [corpora.index(row.corpus) + 0.6 * ((place + 0.5) / len(names) - 0.5) for row in without],
+            [corpora.index(row.corpus) + shift for row in without],
             linestyle="none", marker="o", markersize=3, markerfacecolor="none", color=drawn.lines[0].get_color(),
             label=f"{name}, no context",
         )  # fmt: skip
