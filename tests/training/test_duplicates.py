@@ -147,6 +147,12 @@ def test_evaluation_sets_are_read(tmp_path):
         read_evaluation(tmp_path)
 
 
+def test_an_evaluation_set_may_be_a_file_of_pairs(tmp_path):
+    path = tmp_path / "held-out.jsonl"
+    path.write_text('{"query": "b", "document": "a"}\n{"query": "d", "document": "c"}\n')
+    assert read_evaluation(path) == EvaluationTexts("held-out.jsonl", ["a", "c"], ["b", "d"])
+
+
 @pytest.mark.parametrize("files", [{}, {"corpus.jsonl": ""}, {"notes.jsonl": '{"text": "a"}'}])
 def test_an_evaluation_set_without_texts_is_an_error(tmp_path, files):
     for name, text in files.items():

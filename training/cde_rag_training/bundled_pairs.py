@@ -9,9 +9,8 @@ import argparse
 import ast
 import importlib.metadata
 import inspect
-import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +30,7 @@ SOURCES: Final[Mapping[str, int]] = {  # about so many pairs of each, parents ke
     "gsm8k": 1_000,
     FUNCTIONS: 5_000,
 }
+HELD_OUT_SOURCES: Final = ("misc", "manpages", "pystdlib")
 HELD_OUT_DOMAINS: Final = frozenset(
     "doc_redis doc_helm doc_govuk doc_prometheus lfrqa_recreation lfrqa_science debian_admin debian_editors "
     "debian_graphics debian_kde debian_mail debian_math debian_php debian_ruby debian_sound debian_web".split()
@@ -47,15 +47,29 @@ def bundled_pairs(data: Path) -> list[Pair]:
     Args:
         data: Folder with `train/SOURCE/pairs.jsonl.gz`.
     """
+    return per_source(found_pairs(data), SOURCES)
+
+
+def found_pairs(data: Path) -> Iterator[Pair]:
+    """All pairs of the sources as they stand there, without what is held out or copyleft."""
     left_out = HELD_OUT_DOMAINS | COPYLEFT_DOMAINS
-    found = (
-        pair
-        for source in SOURCES
-        if source != FUNCTIONS
-        for pair in PairReader(data / "train" / source / "pairs.jsonl.gz", source=source)
-        if pair.domain not in left_out
-    )
-    return per_source(itertools.chain(found, function_pairs()), SOURCES)
+    for source in SOURCES:
+        if source != FUNCTIONS:
+            yield from (pair for pair in _of_file(data, source) if pair.domain not in left_out)
+    yield from function_pairs()
+
+
+def held_out_pairs(data: Path) -> Iterator[Pair]:
+    """Those of the held-out sources and domains, for `cde-rag-train prepare --against`."""
+    for source in HELD_OUT_SOURCES:
+        yield from _of_file(data, source)
+    for source in SOURCES:
+        if source != FUNCTIONS:
+            yield from (pair for pair in _of_file(data, source) if pair.domain in HELD_OUT_DOMAINS)
+
+
+def _of_file(data: Path, source: str) -> PairReader:
+    return PairReader(data / "train" / source / "pairs.jsonl.gz", source=source)
 
 
 def function_pairs() -> Iterator[Pair]:
@@ -95,8 +109,13 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="a JSONL file")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/")
     arguments = parser.parse_args()
-    with arguments.output.open("w", encoding="utf-8") as file:
-        for pair in bundled_pairs(arguments.data):
+    write_pairs(bundled_pairs(arguments.data), arguments.output)
+
+
+def write_pairs(pairs: Iterable[Pair], path: Path) -> None:
+    """As rows of JSONL."""
+    with path.open("w", encoding="utf-8") as file:
+        for pair in pairs:
             row = {"query": pair.query, "document": pair.document, "source": pair.source, "domain": pair.domain}
             file.write(json.dumps(row | ({"parent": pair.parent} if pair.parent else {}), ensure_ascii=False) + "\n")
 

@@ -74,8 +74,11 @@ class Corpora:
         """What one update sees."""
         random = np.random.default_rng([self._seed, update])
         config = self._config
-        of_parents, without_siblings = random.random(2) < (config.parents.share, config.parents.no_siblings_share)
-        of_parents &= self._families.sizes.any()
+        drawn, siblings_drawn = random.random(2)
+        of_parents = drawn < config.parents.share and self._families.sizes.any()
+        with_siblings = siblings_drawn >= (
+            config.parents.no_siblings_share if of_parents else 1 - config.parents.apart_share
+        )
         corpus = self._generator.around(self._anchor(self._families if of_parents else self._sources, random), random)
         pairs = self._passages(corpus, random) if of_parents else self._clustered(corpus, random)
         queries, documents = self._views.draw(pairs, random)
@@ -85,7 +88,7 @@ class Corpora:
         )
         context = self._contexts.draw(pairs, documents, corpus.rings, random)
         siblings: list[list[int]] = [[] for _ in pairs]
-        if of_parents and not without_siblings:
+        if with_siblings:
             siblings = self._parents.siblings(pairs, documents, random)
         given = any(siblings) or transformation.titled
         return Batch(

@@ -24,6 +24,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.reading.tables import jsonl_rows, opened
 from cde_rag_training.near_duplicates import DuplicateConfig, Matches, Texts, matches
 from cde_rag_training.pairs import Pair
+from cde_rag_training.reading import PairReader
 from cde_rag_training.surrogate import Surrogate
 
 Side = Literal["document", "query"]
@@ -102,22 +103,29 @@ class Deduplicated(NamedTuple):
         ]
 
 
-def read_evaluation(folder: Path) -> EvaluationTexts:
-    """The texts of a folder in BEIR's layout: `corpus.jsonl` and all `queries*.jsonl`, each plain or `.gz`.
+def read_evaluation(path: Path) -> EvaluationTexts:
+    """The texts of an evaluation set.
+
+    Args:
+        path: A folder in BEIR's layout (`corpus.jsonl` and all `queries*.jsonl`, each plain or `.gz`), or a file of
+            pairs as `PairReader` reads it.
 
     Raises:
-        CorpusError: There is no such folder, no text in it, or a line is no object with a string in `text`.
+        CorpusError: There is no such folder or file, no text in it, or a line is not as it should be.
     """
+    if path.is_file():
+        pairs = list(PairReader(path))
+        return EvaluationTexts(path.name, [pair.document for pair in pairs], [pair.query for pair in pairs])
     documents, queries = (
-        [text for path in sorted(folder.glob(f"{name}*.jsonl*")) for text in _texts_of(path)]
+        [text for part in sorted(path.glob(f"{name}*.jsonl*")) for text in _texts_of(part)]
         for name in ("corpus", "queries")
     )
     if not documents and not queries:
         raise CorpusError(
-            f"{folder}: expected a folder with corpus.jsonl or queries.jsonl (or .jsonl.gz), found no text in such "
-            "files. Check its name: pairs would be compared with nothing."
+            f"{path}: expected a folder with corpus.jsonl or queries.jsonl (or .jsonl.gz), or a file of pairs, found "
+            "no text in such files. Check its name: pairs would be compared with nothing."
         )
-    return EvaluationTexts(folder.name, documents, queries)
+    return EvaluationTexts(path.name, documents, queries)
 
 
 def without_near_duplicates(

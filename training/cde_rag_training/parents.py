@@ -20,6 +20,7 @@ class ParentConfig:
     no_siblings_share: float = 0.2  # of these batches, without siblings
     lone_share: float = 0.1  # of documents of a batch with siblings, that are given none
     wrong_share: float = 0.05  # of documents of a batch with siblings, that are given those of another parent
+    apart_share: float = 0.0  # of the other batches, whose documents have siblings too, few of them in the batch
     siblings: int = SIBLINGS  # of a document, at most
 
     def __post_init__(self) -> None:
@@ -29,7 +30,7 @@ class ParentConfig:
                 f"Expected passages from 2 on, least and most, found {self.passages}. Without passages that are "
                 "negatives of each other the model learns which parent and forgets which passage."
             )
-        shares = (self.share, self.no_siblings_share, self.lone_share, self.wrong_share)
+        shares = (self.share, self.no_siblings_share, self.lone_share, self.wrong_share, self.apart_share)
         if not (min(shares) >= 0 and max(shares) <= 1) or self.siblings < 0:
             raise ValueError(f"Expected shares in 0 … 1 and siblings of at least 0, found {self}.")
 

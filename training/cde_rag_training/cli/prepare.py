@@ -35,7 +35,7 @@ def prepare(
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FOLDER", help="Evaluation set in BEIR's layout, whose texts are taken out; repeatable."),
+        typer.Option(metavar="PATH", help="Evaluation set in BEIR's layout, or pairs: their texts go; repeatable."),
     ] = None,
     keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Look for none among the pairs.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over rows that cannot be used.")] = False,
@@ -120,7 +120,7 @@ def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrog
     from cde_rag_training.duplicates import read_evaluation, without_near_duplicates
     from cde_rag_training.near_duplicates import DuplicateConfig
 
-    sets = [read_evaluation(folder) for folder in against]
+    sets = [read_evaluation(path) for path in against]
     found = without_near_duplicates(pairs, DuplicateConfig(), surrogate=embed, against=sets)
     for one in found.report(examples=1):
         _tell(one)
