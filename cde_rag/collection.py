@@ -260,8 +260,11 @@ class Collection(Searchable):
         """Read everything and compare it with its checksums; an empty list means all is well."""
         return verify(self.store)
 
+    def __repr__(self) -> str:
+        return f"Collection({self.store!r}, {self._active.last!r})"
+
     def close(self) -> None:
-        """Release the store; the object is not used after that."""
+        """Release the store's files, locks and connections; whatever is asked of it afterwards takes them again."""
         self.store.close()
 
     def __enter__(self) -> "Collection":

@@ -121,7 +121,12 @@ class Context:
 
     @classmethod
     def null(cls, model: HasIdentity) -> "Context":
-        """The explicit absence of a corpus: the model's learned null latents take its place."""
+        """The explicit absence of a corpus: the model's learned null latents take its place.
+
+        Raises:
+            TypeError: That is no model.
+        """
+        _check_model(model, HasIdentity)
         identity, counts, digests = model.identity, np.empty(0, dtype=np.int64), np.empty((0, 32), dtype=np.uint8)
         manifest = ContextManifest(
             identity=identity,
@@ -141,8 +146,12 @@ class Context:
         As many as the model expects. A context of the corpus itself is better; this one is for a start, and for models
         that have no null context.
 
+        Raises:
+            TypeError: That is no model that reads contexts.
+
         Source: the random strings that jxm/cde-small-v1 and -v2 come with.
         """
+        _check_model(model, ReadsContexts)
         documents = generic_documents(model.context_size)
         return cls.create(
             model.identity,
@@ -246,6 +255,11 @@ def _fingerprint(
     del space["name"]
     documents = [[row.tobytes().hex(), int(count)] for row, count in zip(digests, counts, strict=True)]
     return hashlib.sha256(canonical_json({**space, "documents": documents or "null"}).encode()).hexdigest()
+
+
+def _check_model(model: object, kind: type[object]) -> None:
+    if not isinstance(model, kind):
+        raise TypeError(f'Expected a model, such as CDEModel.from_pretrained("cde-mini"), found {model!r:.80}.')
 
 
 def _typed(kind: type[_T], values: dict[str, Any]) -> _T:

@@ -113,12 +113,15 @@ class ContextualEmbedder:
         context = fit(loaded, sample, strategy=strategy, seed=seed, source=source)
         if context.size < min(SMALL_CONTEXT, context_size):
             warnings.warn(
-                f"The context is all {context.size} different documents of the corpus; so few say little of what they "
-                f"have in common. That works, and so does Context.null; from {SMALL_CONTEXT} on make a new one.",
+                f"The corpus has only {context.size} different documents; so few say little of what they have in "
+                f"common. That works, and so does Context.null; from {SMALL_CONTEXT} on make a new one.",
                 SmallContextWarning,
                 stacklevel=2,
             )
         return cls(loaded, context, mini_batch_size=mini_batch_size)
+
+    def __repr__(self) -> str:
+        return f"ContextualEmbedder({self.model.identity.name}, {self.context!r})"
 
     @property
     def dim(self) -> int:

@@ -59,6 +59,9 @@ class PlainEmbedder:
         self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
         self.context = Context.null(self)
 
+    def __repr__(self) -> str:
+        return f"PlainEmbedder({self.identity.name})"
+
     @property
     def fingerprint(self) -> str:
         """Names the vector space, 64 hex digits."""

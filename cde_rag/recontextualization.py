@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from cde_rag.canary import Canary
 from cde_rag.collection import Collection
@@ -58,7 +59,8 @@ def recontextualize(
     """Sample a new Context from the collection's own documents, embed all of them in it, and switch.
 
     Readers and writers, of this process or others, keep the old generation until the switch and follow it by
-    themselves. Killed at any instant the old one serves, and the same call continues the run, with its Context. The
+    themselves. Where the sample is the one that is active, such as of a collection of no more documents than a context
+    has, nothing is to be done: the report has 0 embedded and the generation of before. Killed at any instant the old one serves, and the same call continues the run, with its Context. The
     generation that was active stays, for `rollback`; those before it are dropped, and one that was kept in the
     same context is made anew.
 
@@ -84,9 +86,11 @@ def recontextualize(
         ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own model
             is plain, and none is given that reads a context.
         StoreError: Another run is at work, the store cannot be written, or the new vectors would have another length.
-        TypeError: An embedder beside a model or a size of its context.
+        TypeError: That is no collection; or an embedder beside a model or a size of its context.
         ValueError: `grace_s` is below 0 or not finite.
     """
+    if not isinstance(cast(object, collection), Collection):
+        raise TypeError(f"Expected a collection, such as Collection.open(store), found {collection!r:.80}.")
     _check_end(collection.store, canary, grace_s)
     started, store = time.monotonic(), collection.store
     if embedder is None:

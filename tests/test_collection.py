@@ -522,7 +522,7 @@ def test_values_of_wrong_types():
     code = """
 from tokenizers import Tokenizer, models
 
-from cde_rag import Collection, Context, Record
+from cde_rag import Collection, Context, Record, recontextualize
 from cde_rag.intake import checked, from_columns
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.sampling import sample_random
@@ -548,6 +548,9 @@ print(message(lambda: Collection.open("papers.faiss")))
 print(message(lambda: Collection.create("papers.faiss", Context)))
 print(message(lambda: Collection.create(FaissStore("papers.faiss"), "cde-mini")))
 print(message(lambda: QdrantStore("http://localhost:6333", "papers")))
+print(message(lambda: Context.null("cde-mini")))
+print(message(lambda: Context.generic("cde-mini")))
+print(message(lambda: recontextualize("papers.faiss")))
 """
     found = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     assert found[:4] == [
@@ -560,6 +563,7 @@ print(message(lambda: QdrantStore("http://localhost:6333", "papers")))
     assert found[5] == "TypeError: add takes a list of metadata, one for each text, and was given one mapping."
     a_store = 'TypeError: Expected a store, such as FaissStore("papers.faiss"), found'
     an_embedder = "TypeError: Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found"
+    a_model = 'TypeError: Expected a model, such as CDEModel.from_pretrained("cde-mini"), found'
     a_client = "TypeError: Expected a qdrant_client.QdrantClient, such as QdrantClient(url), found"
     assert found[6:] == [
         "TypeError: Text 4 has to be a str, found NoneType.",
@@ -570,6 +574,9 @@ print(message(lambda: QdrantStore("http://localhost:6333", "papers")))
         f"{a_store} 'papers.faiss'.",
         f"{an_embedder} 'cde-mini'.",
         f"{a_client} 'http://localhost:6333'.",
+        f"{a_model} 'cde-mini'.",
+        f"{a_model} 'cde-mini'.",
+        "TypeError: Expected a collection, such as Collection.open(store), found 'papers.faiss'.",
     ]
 
 

@@ -296,6 +296,24 @@ def test_passages_lie_where_their_offset_says(
     assert not text[end:].strip()
 
 
+@given(blocks=prose.filter(bool), limit=st.integers(80, 400))
+def test_no_passage_is_a_heading_alone_where_text_follows(
+    tmp_path_factory: pytest.TempPathFactory, blocks: list[str], limit: int
+) -> None:
+    path = written(tmp_path_factory.mktemp("texts"), "guide.md", "\n\n".join([*blocks, "The end."]).encode())
+    for record in RecordReader(path, max_characters=limit):
+        lines = [line for line in record.text.splitlines() if line.strip()]
+        assert "# no heading" in lines or any(not line.startswith(("#", "```")) for line in lines)
+
+
+def test_a_heading_is_kept_with_the_beginning_of_a_section_that_is_cut(tmp_path: Path) -> None:
+    sentences = " ".join(f"Sentence {number} of the section." for number in range(10))
+    path = written(tmp_path, "guide.md", f"# Swifts\n\n## Sleep\n\n{sentences}\n\n## Food\n".encode())
+    texts = [record.text for record in RecordReader(path, max_characters=200)]
+    assert texts[0].startswith("# Swifts\n\n## Sleep\n\nSentence 0 of")
+    assert "".join(texts).count("Sentence") == 10
+
+
 def test_a_folder_is_read_in_order_of_paths(tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     written(docs, "b.txt", b"Plain.")

@@ -66,6 +66,7 @@ def recontextualize(
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     known = None if canary is None else _canary(canary, may_lose)
     with open_collection(existing(collection, tenant), model) as opened:
+        before = opened.store.manifest().generation
         if dry_run:
             cost = asdict(estimate(opened))
             print_json(cost) if as_json else print_fields(cost | {"seconds": f"{cost['seconds']:.1f}"})
@@ -84,6 +85,8 @@ def recontextualize(
                 canary=known,
                 on_progress=on_progress,
             )
+    if report.generation == before:
+        typer.echo("Nothing to do: the documents that were sampled are the context that it has.", err=True)
     _tell(report, as_json)
 
 

@@ -43,7 +43,7 @@ def index(
     ] = None,
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
-    max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 1000,
+    max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 600,
     context_size: Annotated[
         int | None,
         typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512, or the model's]"),

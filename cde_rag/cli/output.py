@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
 # embeddings, overrides and isolates of Unicode's bidirectional algorithm.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+WHOLE = (1_000_000_000, 24)  # columns and lines, where there is no terminal: nothing is cut
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
 
@@ -54,13 +55,13 @@ def groups_json(groups: "Sequence[Group]") -> dict[str, Any]:
 def print_groups(groups: "Sequence[Group]") -> None:
     """The value of each group, and its hits."""
     for group in groups:
-        typer.echo(one_line(str(group.value), shutil.get_terminal_size().columns))
+        typer.echo(one_line(str(group.value), shutil.get_terminal_size(WHOLE).columns))
         print_hits(group.hits)
 
 
 def print_hits(hits: "Sequence[Hit]") -> None:
-    """Score, title, id, and the beginning of the text."""
-    width = shutil.get_terminal_size().columns
+    """Score, title, id and text on two lines, cut to the terminal's width where there is one."""
+    width = shutil.get_terminal_size(WHOLE).columns
     for hit in hits:
         typer.echo(f"{hit.score:6.3f}  {one_line(f'{hit.title}  [{hit.id}]' if hit.title else hit.id, width - 8)}")
         typer.echo(f"{'':8}{one_line(hit.text, width - 8)}")

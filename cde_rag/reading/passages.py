@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})
 PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
+Span = tuple[int, int]  # of characters in a file
+
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
+_HEADING = re.compile(r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t]*|<!--.*-->[ \t]*)$", re.MULTILINE)  # or a comment
 
 
 def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
@@ -57,11 +61,11 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
 
     Returns:
         Passages in order, titled with the file's first heading, else its name. `metadata["offset"]` is where the
-        passage begins in the file, in characters: `text[offset : offset + len(passage)] == passage`.
+        passage begins in the file, in characters: `text[offset : offset + len(passage)] == passage`. A heading is
+        kept with the beginning of its text.
     """
     splitters = require("semantic_text_splitter", "files")
     markdown = path.suffix.lower() in MARKDOWN
-    splitter: Any = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(max_characters)
     try:
         "".join(metadata.values()).encode("utf-8")
         text = _text(path)
@@ -72,9 +76,51 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         yield str(path), reason
         return
     title = (_heading(text) if markdown else None) or path.stem
-    for number, (offset, passage) in enumerate(splitter.chunk_indices(text)):
-        record = Record(f"{metadata[PARENT_KEY]}#{number}", passage, title, {**metadata, "offset": offset})
+    splitter: Any = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(max_characters)
+    spans = [(offset, offset + len(passage)) for offset, passage in splitter.chunk_indices(text)]
+    whole = _with_headings(text, spans, max_characters, splitters.TextSplitter) if markdown else spans
+    for number, (offset, end) in enumerate(whole):
+        record = Record(f"{metadata[PARENT_KEY]}#{number}", text[offset:end], title, {**metadata, "offset": offset})
         yield f"{path}, character {offset}", record
+
+
+def _with_headings(text: str, spans: Iterable[Span], most: int, splitter: Callable[[int], Any]) -> Iterator[Span]:
+    """The passages of a Markdown file, headings without text joined to what follows.
+
+    Args:
+        text: Of the file.
+        spans: Of its passages.
+        most: Characters of a passage. What follows is cut again where the two together have more; a heading of more
+            than half as many stays alone.
+        splitter: Makes what cuts text.
+    """
+    bare: Span | None = None
+    for span in spans:
+        start, end = span
+        room = most if bare is None else most - (start - bare[0])
+        if bare is not None and room < most // 2:
+            yield bare
+            bare = None
+        if _says_nothing(text[start:end]):
+            bare = (start if bare is None else bare[0]), end
+            continue
+        if bare is None:
+            yield span
+            continue
+        pieces = [(start, end)]
+        if end - start > room:
+            pieces = [(start + at, start + at + len(piece)) for at, piece in splitter(room).chunk_indices(text[start:end])]
+        yield bare[0], pieces[0][1]
+        yield from pieces[1:]
+        bare = None
+    if bare is not None:
+        yield bare
+
+
+def _says_nothing(passage: str) -> bool:
+    """Whether there are only headings, or one end of a block of code."""
+    without, fences = _FENCE.subn("", passage)
+    return fences < 2 and not _HEADING.sub("", without).strip()
 
 
 def _text(path: Path) -> str:

@@ -282,5 +282,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Release files and locks; the object is not used after that."""
+        """Release files, locks and connections; whatever is asked of the store afterwards takes them again."""
         ...

@@ -36,6 +36,14 @@ def test_there_and_back(run, collection: Path):
     run("verify", collection)
 
 
+def test_the_context_that_it_has_is_said_to_be_so(run, collection: Path):
+    before = fingerprint(run, collection)
+    again = run("recontextualize", collection, "--context-size", 8)
+    assert "Nothing to do: the documents that were sampled are the context that it has." in again.stderr
+    assert fingerprint(run, collection) == before
+    assert "Nothing to do" not in run("recontextualize", collection, "--context-size", 8, "--seed", 1).stderr
+
+
 def test_to_another_bundled_model_and_back(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Both are found by their names, so that no later command has to name one."""
     monkeypatch.setattr(checkpoints, "BUNDLED", tmp_path)

@@ -146,7 +146,7 @@ def test_order_of_the_corpus_changes_nothing(tiny_model, texts):
 
 
 def test_a_small_corpus_is_its_own_context(tiny_model):
-    with pytest.warns(SmallContextWarning, match="all 5 different documents"):
+    with pytest.warns(SmallContextWarning, match="only 5 different documents"):
         embedder = ContextualEmbedder.from_corpus(corpus(5, seed=1), model=tiny_model)
     assert embedder.context.size == 5
 

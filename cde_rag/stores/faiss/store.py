@@ -240,6 +240,9 @@ class FaissStore(TextSearch, Indexed):
         copy_store(self._database, folder)
         return FaissStore(folder)
 
+    def __repr__(self) -> str:
+        return f"FaissStore({str(self._folder)!r})"
+
     def close(self) -> None:
         """See `Store.close`."""
         self._reader = None

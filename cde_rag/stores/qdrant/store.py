@@ -113,6 +113,9 @@ class QdrantStore(PointStore):
         with self._turns.reading():
             return find_damage(self._points, self._load())
 
+    def __repr__(self) -> str:
+        return f"QdrantStore({self.collection!r})"
+
     def close(self) -> None:
         """See `Store.close`. The client stays open: it is the caller's."""
 

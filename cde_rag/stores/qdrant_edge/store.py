@@ -172,6 +172,9 @@ class QdrantEdgeStore(PointStore):
             hnsw=made.hnsw,
         )
 
+    def __repr__(self) -> str:
+        return f"QdrantEdgeStore({str(self._folder)!r})"
+
     def close(self) -> None:
         """See `Store.close`."""
         self._leave()
