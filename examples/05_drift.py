@@ -64,7 +64,7 @@ print(f"generation {moved.generation}, context {moved.fingerprint[:16]}")
 tell(reference)
 
 # %% [markdown]
-# The same sample again would change nothing, and drift says so without embedding anything.
+# The same sample again would change nothing. Drift sees that after the first stage of the sample, and probes nothing.
 #
 # ## The corpus changes its subject
 #

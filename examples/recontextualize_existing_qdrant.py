@@ -5,7 +5,7 @@ of `cde-rag demo`. NDCG@10 is printed before and after, beside BM25, with the in
 At the end everything is taken back: the collection is what it was. Look at the figures before you adopt: with the
 bundled model cde-mini-0 this corpus is a loss (0.825 to 0.771 on 1,001 entries); measure it on yours.
 
-    pip install 'cde-rag[qdrant,evaluation]'
+    pip install '.[qdrant,evaluation]'                                              # in a clone
     python examples/recontextualize_existing_qdrant.py                              # Qdrant in memory
     python examples/recontextualize_existing_qdrant.py --url http://localhost:6333  # a server, from 1.18 on
 """

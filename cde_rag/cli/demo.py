@@ -44,8 +44,8 @@ def demo(
     \b
     Examples:
       cde-rag demo                                            # some questions, then yours
-      cde-rag demo --query "delete a folder with everything in it"
-      cde-rag demo --query "how long did that take?" --json | jq -r '.hits[].id'
+      cde-rag demo --query "put a zip file together"
+      cde-rag demo --query "measure how long my code takes" --json | jq -r '.hits[].id'
       cde-rag demo --check
     """
     with closing(_opened(path, model, shown=progress)) as opened:
@@ -108,7 +108,7 @@ def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str]
         typer.echo(f"Without BM25: {error}", err=True)
     width = (shutil.get_terminal_size(WIDTH).columns - GAP * (len(hits) - 1)) // len(hits)
     columns = [
-        [HEADINGS[system], *(f"{'✓' if hit.id in right else '·'} {hit.score:.3f} {hit.title}" for hit in found)]
+        [HEADINGS[system], *(f"{_mark(hit.id, right)}{hit.score:.3f} {hit.title}" for hit in found)]
         for system, found in hits.items()
     ]
     typer.echo(f"\n{question}")
@@ -116,10 +116,18 @@ def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str]
         typer.echo((" " * GAP).join(f"{one_line(cell, width):<{width}}" for cell in row).rstrip())
 
 
+def _mark(entry: str, right: Several[str]) -> str:
+    """What says whether an entry answers, where that is known."""
+    if not right:
+        return ""
+    return "✓ " if entry in right else "· "
+
+
 def _print_check(shares: dict[str, float], *, as_json: bool) -> None:
     if as_json:
         print_json({"hit@5": shares})
     else:
+        typer.echo("Share of twenty questions that one of the first 5 hits answers:")
         print_fields({HEADINGS[system]: f"{share:.2f}" for system, share in shares.items()})
     if shares["own"] < ENOUGH:
         raise typer.Exit(1)

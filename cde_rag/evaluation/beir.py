@@ -91,7 +91,8 @@ def read_beir(
 ) -> RetrievalSet:
     """Read a retrieval set.
 
-    Documents that the judgments name and the corpus lacks count as never found, as in BEIR.
+    Documents that the judgments name and the corpus lacks count as never found, as in BEIR, and so does a document that
+    has its query's id.
 
     Args:
         folder: In the layout above.
@@ -111,8 +112,13 @@ def read_beir(
             f"{folder}: expected the queries of qrels/{split}.tsv, found no query {lost!r}. Is it another split's?"
         )
     known = set(corpus.ids)
-    if not any(document in known for judged in judgments.values() for document in judged):
-        raise CorpusError(f"{folder}: expected documents of qrels/{split}.tsv in the corpus, found none of them there.")
+    found = {(query, document) for query, judged in judgments.items() for document in judged if document in known}
+    if all(query == document for query, document in found):
+        only = "only such as have their query's id, which count as the query; name one of them otherwise"
+        raise CorpusError(
+            f"{folder}: expected documents of qrels/{split}.tsv in the corpus, found "
+            f"{only if found else 'none of them there'}."
+        )
     asked = tuple(query for query in queries if query in judgments)
     return RetrievalSet(
         corpus, asked, tuple(queries[query] for query in asked), tuple(judgments[query] for query in asked)

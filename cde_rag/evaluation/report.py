@@ -160,7 +160,9 @@ class Evaluation:
 
     def __str__(self) -> str:
         seeds = ", ".join(map(str, self.seeds))
-        lines = [f"NDCG@10 × 100 · {self.model} · {self.context_size} context documents · seeds {seeds}"]
+        smaller = any(one.context_documents < self.context_size for one in self.sets)
+        size = f"{'up to ' if smaller else ''}{self.context_size} context documents"
+        lines = [f"NDCG@10 × 100 · {self.model} · {size} · seeds {seeds}"]
         lines += table([["", *(_HEADINGS.get(system, system) for system in self.systems)], *self._rows()])
         if self.differences:
             headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]

@@ -63,6 +63,7 @@ def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytes
     assert lines[2].split("  ")[0] == "own context"
     assert lines[2].split()[2:] == ["null", "context", "BM25"]
     assert lines[3].count("m.") == 3
+    assert not any(mark in line for mark in "✓·" for line in lines)  # nobody knows what answers this
 
 
 def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -87,6 +88,9 @@ def test_check_measures_every_system(run, tmp_path: Path):
     assert found["hit@5"]["bm25"] == 0.5
     assert set(found["hit@5"]) == {"own", "null", "bm25"}
     assert found["hit@5"]["own"] < 0.8  # of which the exit code tells
+    shown = run("demo", "--path", tmp_path / "demo", "--check", code=1).stdout.splitlines()
+    assert shown[0] == "Share of twenty questions that one of the first 5 hits answers:"
+    assert shown[-1].split() == ["BM25", "0.50"]
 
 
 def test_an_interrupted_run_is_continued(run, tmp_path: Path, embedded: list[str], monkeypatch: pytest.MonkeyPatch):

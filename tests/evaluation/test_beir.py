@@ -143,7 +143,8 @@ def latin_1(folder: Path) -> None:
         (qrels("h\th\th\nq1 0 d1 1\n"), r"test\.tsv, line 2"),
         (qrels("h\th\th\nq1\td1\t0\n"), r"test\.tsv: expected a query with a relevant document"),
         (qrels("h\th\th\nq7\td1\t1\n"), r"found no query 'q7'"),
-        (qrels("h\th\th\nq1\td7\t1\n"), r"expected documents of qrels/test\.tsv in the corpus"),
+        (qrels("h\th\th\nq1\td7\t1\n"), r"expected documents of qrels/test\.tsv in the corpus, found none"),
+        (qrels("h\th\th\nd2\td2\t1\n"), r"found only such as have their query's id"),
     ],
 )
 def test_bad_folders(tmp_path: Path, spoil, message: str) -> None:

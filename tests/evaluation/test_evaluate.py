@@ -233,6 +233,7 @@ def test_what_is_cut_is_counted(tmp_path: Path, tiny_model: CDEModel) -> None:
     result = found.sets[0]
     assert (result.documents, result.blank_documents) == (2, 1)
     assert (result.truncated_passages, result.truncated_queries) == (1, 1)
+    assert "· up to 512 context documents ·" in str(found).splitlines()[0]  # the corpus has two
     assert "cut: 1 of 2 texts were cut" in str(found)
 
 

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from plain_model import write_transformer
 
@@ -18,8 +17,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     write_transformer(tmp_path / "plain", dim=384)
     texts = [f"Recipe {number}: how to parse the date of day {number} of a year." for number in range(70)]
-    frame = pd.DataFrame({"text": ["A new text."], "year": [2021]})
-    names: dict[str, Any] = {"texts": texts, "frame": frame}
+    names: dict[str, Any] = {"texts": texts}
     for code in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
         exec(code.replace("sentence-transformers/all-MiniLM-L6-v2", "plain"), names)
     assert names["notes"].embedder.fingerprint == names["plain"].fingerprint

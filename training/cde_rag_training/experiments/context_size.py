@@ -80,12 +80,15 @@ def run_size(lab: Laboratory, output: Path) -> list[Path]:
     rows = context_size(lab)
     means = [_mean([row.ndcg for row in rows[place :: len(SIZES)]]) for place in range(len(SIZES))]
     cost = [_mean([row.query_ms for row in rows[place :: len(SIZES)]]) for place in range(len(SIZES))]
+    places = [max(size, 1) for size in SIZES]
     figure, axes = new_figure()
-    axes.plot([max(size, 1) for size in SIZES], [100 * mean for mean in means], marker="o")
-    axes.set(xscale="log", xlabel="documents of the context (leftmost: none)", ylabel="NDCG@10 × 100")
+    axes.plot(places, [100 * mean for mean in means], marker="o")
+    axes.set(xscale="log", xlabel="documents of the context", ylabel="NDCG@10 × 100")
+    axes.set_xticks(places, [str(size or "none") for size in SIZES])
+    axes.minorticks_off()
     other = axes.twinx()
-    other.plot([max(size, 1) for size in SIZES], [one / cost[0] for one in cost], color="grey", linestyle=":")
-    other.set_ylabel("time of a query / without a context (dotted)")
+    other.plot(places, cost, color="grey", linestyle=":")
+    other.set(ylim=(0, 1.5 * max(cost)), ylabel="milliseconds of a query (dotted)")
     figure.savefig(output / "context-size.svg")
     return [write_table(output / "context-size.csv", rows), output / "context-size.svg"]
 

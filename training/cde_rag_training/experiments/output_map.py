@@ -83,16 +83,16 @@ def run(lab: Laboratory, output: Path) -> list[Path]:
 
 
 def _plot(rows: Sequence[OutputMapRow], path: Path) -> Path:
-    figure, axes = new_figure()
+    figure, axes = new_figure(width=7.5)
     for name in dict.fromkeys(row.corpus for row in rows):
         line = [row for row in rows if (row.corpus, row.map) == (name, "own")]
-        style = {"color": "black", "linewidth": 2, "label": MEAN} if name == MEAN else {"linewidth": 0.6}
-        axes.plot([row.exponent for row in line], [100 * row.gain for row in line], **style)
+        style = {"color": "black", "linewidth": 2} if name == MEAN else {"linewidth": 0.8}
+        axes.plot([row.exponent for row in line], [100 * row.gain for row in line], label=name, **style)
     foreign = [row for row in rows if (row.corpus, row.map) == (MEAN, "foreign")]
     style = {"color": "black", "linestyle": "--", "label": "mean, another corpus's map"}
     axes.plot([row.exponent for row in foreign], [100 * row.gain for row in foreign], **style)
     axes.axhline(0, color="grey", linewidth=0.5)
     axes.set(xlabel="exponent of the output map", ylabel="NDCG@10 × 100 less that without")
-    axes.legend(fontsize=7)
+    figure.legend(fontsize=7, loc="outside right")
     figure.savefig(path)
     return path

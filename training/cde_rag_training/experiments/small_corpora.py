@@ -85,6 +85,8 @@ def _plot(rows: Sequence[SmallRow], path: Path) -> Path:
             axes.scatter([size] * len(some), some, s=4, alpha=0.5, color=drawn.get_color())
     axes.axhline(0, color="grey", linewidth=0.5)
     axes.set(xscale="log", xlabel="documents of the corpus", ylabel="NDCG@10 × 100 less that without a context")
+    axes.set_xticks(sizes, map(str, sizes))
+    axes.minorticks_off()
     axes.legend(fontsize=7)
     figure.savefig(path)
     return path
