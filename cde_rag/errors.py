@@ -129,6 +129,6 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{module!r} is needed here and is not installed. Install it with: pip install 'cde-rag[{extra}]' (in a clone: "
-            f"pip install '.[{extra}]')"
+            f"{module!r} is needed here and is not installed. Install it with: pip install 'cde-rag[{extra}]' "
+            f"(in a clone: pip install '.[{extra}]')"
         ) from error

@@ -59,10 +59,10 @@ def recontextualize(
     """Sample a new Context from the collection's own documents, embed all of them in it, and switch.
 
     Readers and writers, of this process or others, keep the old generation until the switch and follow it by
-    themselves. Where the sample is the one that is active, such as of a collection of no more documents than a context
-    has, nothing is to be done: the report has 0 embedded and the generation of before. Killed at any instant the old one serves, and the same call continues the run, with its Context. The
+    themselves. Killed at any instant the old one serves, and the same call continues the run, with its Context. The
     generation that was active stays, for `rollback`; those before it are dropped, and one that was kept in the
-    same context is made anew.
+    same context is made anew. Where the sample is the one that is active, such as of a collection of no more documents
+    than a context has, nothing is to be done: the report has 0 embedded and the generation of before.
 
     Args:
         collection: Open.

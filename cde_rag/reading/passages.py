@@ -109,7 +109,8 @@ def _with_headings(text: str, spans: Iterable[Span], most: int, splitter: Callab
             continue
         pieces = [(start, end)]
         if end - start > room:
-            pieces = [(start + at, start + at + len(piece)) for at, piece in splitter(room).chunk_indices(text[start:end])]
+            cut = splitter(room).chunk_indices(text[start:end])
+            pieces = [(start + at, start + at + len(piece)) for at, piece in cut]
         yield bare[0], pieces[0][1]
         yield from pieces[1:]
         bare = None
