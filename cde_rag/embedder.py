@@ -114,7 +114,7 @@ class ContextualEmbedder:
         if context.size < min(SMALL_CONTEXT, context_size):
             warnings.warn(
                 f"The corpus has only {context.size} different documents; so few say little of what they have in "
-                f"common. That works, and so does Context.null; from {SMALL_CONTEXT} on make a new one.",
+                f"common. Once there are {SMALL_CONTEXT}, move to a context of these: cde_rag.recontextualize.",
                 SmallContextWarning,
                 stacklevel=2,
             )

@@ -3,8 +3,8 @@
 An operation has a name, counts, and the first 16 hex digits of a fingerprint. Texts, ids, metadata and filters are
 never told, nor the messages of errors, which may quote them: of an error there is the type.
 
-Spans go to the tracer provider of a program that imported OpenTelemetry (`pip install 'cde-rag[observability]'` brings
-its API); no other has to have it. Log records are of the level DEBUG; one of a failure is too, since it is raised.
+Spans go to the tracer provider of a program that imported OpenTelemetry (the extra `observability` brings its
+API); no other has to have it. Log records are of the level DEBUG; one of a failure is too, since it is raised.
 """
 
 import logging

@@ -296,14 +296,55 @@ def test_passages_lie_where_their_offset_says(
     assert not text[end:].strip()
 
 
-@given(blocks=prose.filter(bool), limit=st.integers(80, 400))
-def test_no_passage_is_a_heading_alone_where_text_follows(
+def words(characters: int) -> str:
+    return ("word " * characters)[: characters - 1] + "s"
+
+
+sections = st.lists(
+    st.one_of(
+        st.sampled_from(
+            ["# Swifts", "## Sleep\n\n### On the wing", "Größe\n=====", "<!-- a comment -->", "```", "- é\n- ü"]
+        ),
+        st.integers(30, 130).map(lambda size: f"## {words(size // 3)}\n\n{words(size)}"),
+        st.integers(30, 130).map(words),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(blocks=sections, limit=st.integers(60, 130))
+def test_headings_stand_with_text_and_passages_are_no_longer_than_asked(
     tmp_path_factory: pytest.TempPathFactory, blocks: list[str], limit: int
 ) -> None:
-    path = written(tmp_path_factory.mktemp("texts"), "guide.md", "\n\n".join([*blocks, "The end."]).encode())
-    for record in RecordReader(path, max_characters=limit):
+    text = "\n\n".join([*blocks, "The end."])
+    path = written(tmp_path_factory.mktemp("texts"), "guide.md", text.encode())
+    records = list(RecordReader(path, max_characters=limit))
+    assert max(len(record.text) for record in records) <= limit
+    assert "".join("".join(record.text.split()) for record in records) == "".join(text.split())
+    for record in records[:-1]:
         lines = [line for line in record.text.splitlines() if line.strip()]
-        assert "# no heading" in lines or any(not line.startswith(("#", "```")) for line in lines)
+        heads = [line for line in lines if line.startswith("#")]
+        assert heads != lines or len(record.text) > limit // 3  # much of what a passage holds
+
+
+@pytest.mark.parametrize(
+    "head", ["# Swifts\n\n## Sleep", "Swifts\n======", "Swifts\r\n---", "<!-- of birds -->", "```python"]
+)
+def test_what_says_nothing_is_kept_with_the_text_that_follows(tmp_path: Path, head: str) -> None:
+    path = written(tmp_path, "guide.md", f"{head}\n\n{words(585)}\n\nThe end.".encode())
+    first, *others = [record.text for record in RecordReader(path)]
+    assert first.startswith(head)
+    assert "word word" in first
+    assert others[-1].endswith("The end.")
+
+
+def test_a_block_of_code_is_text_and_a_heading_of_more_than_half_a_passage_stays_alone(tmp_path: Path) -> None:
+    block = written(tmp_path, "block.md", f"```\n# all of it\n```\n\n{words(590)}".encode())
+    assert next(iter(RecordReader(block))).text == "```\n# all of it\n```"
+    long = f"# {words(400)}"
+    path = written(tmp_path, "long.md", f"{long}\n\n{words(500)}".encode())
+    assert [record.text for record in RecordReader(path)] == [long, words(500)]
 
 
 def test_a_heading_is_kept_with_the_beginning_of_a_section_that_is_cut(tmp_path: Path) -> None:

@@ -45,12 +45,11 @@ _EDGE_MANIFEST: Final = "cde.json"  # in the folder of one that is there, whatev
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"not JSON: {error}") from error
+    value: object = None
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(text)
     if not isinstance(value, dict):
-        raise typer.BadParameter('expected a JSON object such as {"year": {"gte": 2020}}')
+        raise typer.BadParameter(f'expected a JSON object such as {{"year": {{"gte": 2020}}}}, found {text!r:.80}')
     return cast(dict[str, Any], value)
 
 
@@ -110,6 +109,8 @@ def search(
     """
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
+    if not collection.exists() and store_at(Path(query)).exists():
+        raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
     from cde_rag.searchable import CANDIDATES
 
     with open_collection(existing(collection, tenant), model) as opened:

@@ -66,8 +66,8 @@ def index(
     """Put documents into a collection, which is made if there is none.
 
     Reads JSONL (fields id, text and, if you like, title), CSV and TSV with a header (these also as .gz), Parquet, and
-    text and Markdown files, which are cut into passages. Other fields become metadata, which searches can filter; the
-    cells of a CSV are strings.
+    text and Markdown files, which are cut into passages and not by line. Other fields become metadata, which searches
+    can filter; the cells of a CSV are strings, also where they look like numbers.
 
     A new collection first samples its context from the documents and keeps it; documents that come later are embedded
     in the same context. Documents that are there already cost no work, so that an interrupted command is continued by
@@ -138,7 +138,10 @@ def _open(
     kept = f"exists and keeps its context of {size} documents" if size else "has no context; recontextualize makes one"
     typer.echo(f"{path} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
-    return opened, sum(1 for _ in reader)
+    total = sum(1 for _ in reader)
+    if opened.parent_key is not None and opened.parent_key not in reader.keys:
+        typer.echo(f"No record has {opened.parent_key!r}, the collection's parent key: all stand alone.", err=True)
+    return opened, total
 
 
 def _tenant(path: Path, reader: "RecordReader", name: str, *, parent_key: str | None, model: str | None) -> "Store":

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from cde_rag.collection import Collection
     from cde_rag.grouping import Group
-    from cde_rag.stores.base import Hit
+    from cde_rag.stores.base import Hit, Record
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
 # embeddings, overrides and isolates of Unicode's bidirectional algorithm.
@@ -108,14 +108,24 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
 
 
 def why_nothing(collection: "Collection", where: Mapping[str, Any] | None, group_by: str | None) -> str:
-    """What to say where a search found nothing; with the metadata of one document, which tells fields and types."""
+    """What to say where a search found nothing; with the metadata of a document, which tells fields and types."""
     all_, matching = collection.count(), collection.count(where)
     one = next(collection.scroll(), None)
     if one is None:
         return "the collection is empty."
-    example = f"The first document has {json.dumps(dict(one.metadata), ensure_ascii=False):.200}"
+    for field, wanted in (where or {}).items():
+        if field not in ("and", "or", "not") and not collection.count({field: wanted}):
+            having = next(collection.scroll({field: {"exists": True}}), None)
+            if having is not None:
+                return f"0 of {all_:,} documents match {field!r}. The first that has it: {_metadata(having)}"
+            return f"no document has the field {field!r}. The first document has {_metadata(one)}"
+    example = f"The first document has {_metadata(one)}"
     if not matching:
         return f"0 of {all_:,} documents match the filter. {example}"
     if group_by is not None and group_by not in one.metadata:
         return f"{matching:,} of {all_:,} documents match, and what was found has no field {group_by!r}. {example}"
     return f"{matching:,} of {all_:,} documents match, none beyond the offset with such a score."
+
+
+def _metadata(record: "Record") -> str:
+    return f"{json.dumps(dict(record.metadata), ensure_ascii=False):.200}"

@@ -75,6 +75,9 @@ class CDEModel:
         self.identity = self.config.identity(digest, tokenizer.sha256)
         self._prefixes = {QUERY: self.identity.prefixes["query"], DOCUMENT: self.identity.prefixes["document"]}
 
+    def __repr__(self) -> str:
+        return f"CDEModel({self.identity.name}, {self.device}, {self.dtype})"
+
     @classmethod
     def from_pretrained(
         cls,

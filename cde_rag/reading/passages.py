@@ -17,7 +17,7 @@ FOLDER_KEY = "folder"  # metadata key that says where the folder of that file wa
 Span = tuple[int, int]  # of characters in a file
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
-_HEADING = re.compile(r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t]*|<!--.*-->[ \t]*)$", re.MULTILINE)  # or a comment
+_HEADING = re.compile(r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t\r]*|<!--.*-->[ \t\r]*)$", re.MULTILINE)  # or a comment
 
 
 def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
@@ -95,25 +95,21 @@ def _with_headings(text: str, spans: Iterable[Span], most: int, splitter: Callab
         splitter: Makes what cuts text.
     """
     bare: Span | None = None
-    for span in spans:
-        start, end = span
+    left = list(spans)[::-1]
+    while left:
+        start, end = left.pop()
         room = most if bare is None else most - (start - bare[0])
         if bare is not None and room < most // 2:
             yield bare
-            bare = None
-        if _says_nothing(text[start:end]):
-            bare = (start if bare is None else bare[0]), end
-            continue
-        if bare is None:
-            yield span
-            continue
-        pieces = [(start, end)]
+            bare, room = None, most
         if end - start > room:
             cut = splitter(room).chunk_indices(text[start:end])
-            pieces = [(start + at, start + at + len(piece)) for at, piece in cut]
-        yield bare[0], pieces[0][1]
-        yield from pieces[1:]
-        bare = None
+            left += [(start + at, start + at + len(piece)) for at, piece in cut][::-1]
+        elif _says_nothing(text[start:end]):
+            bare = (start if bare is None else bare[0]), end
+        else:
+            yield (start if bare is None else bare[0]), end
+            bare = None
     if bare is not None:
         yield bare
 

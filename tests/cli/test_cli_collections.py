@@ -151,6 +151,10 @@ def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     assert lines[0].split() == [lines[0].split()[0], "flood", "[r7]"]
     assert -1 <= float(lines[0].split()[0]) <= 1
     assert lines[1] == " " * 8 + ("river " * 100)[:31] + "…"
+    monkeypatch.delenv("COLUMNS")  # no terminal either: what is piped is whole
+    assert run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()[1].split() == (
+        ["river"] * 100
+    )
 
 
 def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: Path, model_folder: Path):
@@ -259,7 +263,8 @@ def test_progress_goes_to_stderr_when_asked(run, records: Path, tmp_path: Path):
         (["search", ".", "river"], 1, "found a folder with other files"),
         (["search", "papers.faiss", " "], 2, "QUERY"),
         (["search", "papers.faiss", "river", "-k", "0"], 2, "-k"),
-        (["search", "papers.faiss", "river", "--where", "{"], 2, "not JSON"),
+        (["search", "papers.faiss", "river", "--where", "{"], 2, "expected a JSON object such as"),
+        (["search", "river", "papers.faiss"], 2, "papers.faiss is the collection, and comes first"),
         (["search", "papers.faiss", "river", "--offset", "-1"], 2, "--offset"),
         (["search", "papers.faiss", "river", "--where", "[]"], 2, "expected a JSON object"),
         (["search", "papers.faiss", "river", "--where", '{"year": {"near": 1}}'], 1, "near"),
@@ -291,8 +296,12 @@ def test_errors_are_one_sentence_on_stderr(
 def test_a_search_without_hits_says_so(run, collection: Path):
     found = run("search", collection, "river", "--where", '{"yaer": 2007}')
     assert found.stdout == ""
-    assert found.stderr.startswith("No hits: 0 of 20 documents match the filter. The first document has {")
+    assert found.stderr.startswith("No hits: no document has the field 'yaer'. The first document has {")
     assert '"year": ' in found.stderr
+    found = run("search", collection, "river", "--where", '{"year": "2007"}')
+    assert found.stderr.startswith("No hits: 0 of 20 documents match 'year'. The first that has it: {")
+    found = run("search", collection, "river", "--where", '{"or": [{"year": 1}, {"year": 2}]}')
+    assert found.stderr.startswith("No hits: 0 of 20 documents match the filter. The first document has {")
     assert json.loads(run("search", collection, "river", "--where", '{"yaer": 2007}', "--json").stdout) == {"hits": []}
 
 

@@ -101,6 +101,14 @@ def test_a_parent_key_that_no_record_has_is_refused(run, records: Path, tmp_path
     assert not (tmp_path / "p").exists()
 
 
+def test_records_of_a_later_run_without_the_parent_key_are_told_of(run, records: Path, tmp_path: Path):
+    run("index", records, tmp_path / "p", "--parent-key", "book")
+    others = tmp_path / "others.jsonl"
+    others.write_text('{"text": "river of money", "bok": "1"}\n')
+    assert "No record has 'book', the collection's parent key" in run("index", others, tmp_path / "p").stderr
+    assert "No record has" not in run("index", records, tmp_path / "p").stderr
+
+
 def test_the_second_of_two_that_make_one_collection_is_told(run, records: Path, tmp_path: Path, monkeypatch):
     create = Collection.create
 

@@ -82,6 +82,7 @@ def test_what_is_left_out_keeps_its_default(recipe):
         ("[[phases]]\n[phases.corpora.context]\nnull_share = 1.5", "a null_share in 0"),
         ("[[phases]]\n[phases.corpora.parents]\nsiblings = -1", "siblings of at least 0"),
         ("[[phases]]\n[phases.corpora.parents]\nwrong_share = -0.1", "Expected shares in 0"),
+        ("[[phases]]\n[phases.corpora.parents]\napart_share = 1.5", "Expected shares in 0"),
         (
             "[[phases]]\n[phases.corpora.views]\nsentence_share = -0.5",
             "keywords_share and sentence_share of at least 0",

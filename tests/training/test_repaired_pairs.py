@@ -1,7 +1,18 @@
 """What a reading of the training pairs found is mended, and the rest stays as it was."""
 
+import gzip
+import json
+
+from cde_rag_training.bundled_pairs import FUNCTIONS, HELD_OUT_SOURCES, SOURCES, held_out_pairs
 from cde_rag_training.pairs import Pair
-from cde_rag_training.repaired_pairs import NO_TITLE, RFCS, answers, one_per_query, with_rfcs_apart
+from cde_rag_training.repaired_pairs import (
+    NO_TITLE,
+    RFCS,
+    answers,
+    one_per_query,
+    repaired_pairs,
+    with_rfcs_apart,
+)
 
 
 def rfc(heading, document="text", parent=NO_TITLE):
@@ -45,11 +56,13 @@ def test_what_answers_nothing_is_left_out():
         Pair("How is it treated?", "These resources address the diagnosis: - a - b", "medquad", "m"),
         Pair("hidden_states (`torch.FloatTensor`): input to the layer", "return x", "functions", "f"),
         Pair("This command is an alias of a.", "- See a", "tldr", "t"),
+        Pair("This command has been renamed.", "- See b", "tldr", "t"),
     ]
     good = [
         Pair("What are the symptoms?", "Fever. " * 50 + "The Human Phenotype Ontology provides", "medquad", "m"),
         Pair("Return the sum (as an integer)", "return x", "functions", "f"),
         Pair("Show a file.", "- cat x", "tldr", "t"),
+        Pair("Say whether This command is an alias.", "- type x", "tldr", "t"),
         Pair("This command is an alias of a.", "as it stands in another source", "docs", "d"),
     ]
     assert list(filter(answers, bad + good)) == good
@@ -58,3 +71,28 @@ def test_what_answers_nothing_is_left_out():
 def test_the_first_pair_of_a_query_stays_in_each_source():
     pairs = [Pair("Rest", "a", "x", "x"), Pair("rest", "b", "x", "y"), Pair("Rest", "c", "z", "z")]
     assert [pair.document for pair in one_per_query(pairs)] == ["a", "c"]
+
+
+def test_what_is_held_out_is_in_no_training_and_what_was_read_is_mended(tmp_path):
+    rows = {source: [("query", "document", "some", None)] for source in (*SOURCES, *HELD_OUT_SOURCES)}
+    rows["docs"] += [
+        ("Summary: Private fields", "of structs", RFCS, NO_TITLE),
+        ("Redis: Keys", "and values", "doc_redis", "Redis"),
+        ("Git: Trees", "and blobs", "doc_git", "Git"),
+    ]
+    rows["tldr"] += [("This command is an alias of a.", "- See a", "tldr", None), ("query", "another", "tldr", None)]
+    for source, found in rows.items():
+        (tmp_path / "train" / source).mkdir(parents=True)
+        with gzip.open(tmp_path / "train" / source / "pairs.jsonl.gz", "wt", encoding="utf-8") as file:
+            for query, document, domain, title in found:
+                row = {"query": query, "document": document, "domain": domain, "title": title}
+                file.write(json.dumps(row) + "\n")
+    trained = [pair for pair in repaired_pairs(tmp_path) if pair.source != FUNCTIONS]
+    assert sorted((pair.source, pair.query) for pair in trained) == sorted(
+        [*((source, "query") for source in SOURCES if source != FUNCTIONS), ("docs", "Private fields")]
+    )
+    held_out = list(held_out_pairs(tmp_path))
+    assert {(pair.source, pair.query) for pair in held_out} == {
+        *((source, "query") for source in HELD_OUT_SOURCES),
+        ("docs", "Redis: Keys"),
+    }

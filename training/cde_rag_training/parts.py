@@ -64,7 +64,7 @@ def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> P
             counts = ", ".join(f"{len(found)} for {part}" for part, found in parts.items())
             raise CorpusError(
                 f"Expected at least {fewest} queries for {name}, found {counts}, from {len(groups)} parents, which are "
-                "never divided. Give more documents, or leave the parents out where there are few of them."
+                "never divided. Give more documents, or, where there are few parents, texts that name none."
             )
     return Parts(parts["training"], parts["development"], parts["test"])
 

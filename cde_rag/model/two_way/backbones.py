@@ -204,7 +204,7 @@ def _transformers() -> Any:
     if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
         raise MissingExtraError(
             f"transformers {'.'.join(map(str, OLDEST))} or newer is needed here, found {found}. Install it with: "
-            f"pip install 'cde-rag[{EXTRA}]'"
+            f"pip install 'cde-rag[{EXTRA}]' (in a clone: pip install '.[{EXTRA}]')"
         )
     return library
 

@@ -104,7 +104,7 @@ def test_the_context_has_the_form_in_which_nodes_are_embedded(fresh: Fresh, tiny
 
 def test_a_tutorial_sized_corpus_works_and_warns(fresh: Fresh) -> None:
     embedding = fresh()
-    with pytest.warns(SmallContextWarning, match="all 20"):
+    with pytest.warns(SmallContextWarning, match="only 20"):
         index = VectorStoreIndex.from_documents(corpus(20), embed_model=embedding)
     assert len(index.as_retriever(similarity_top_k=3).retrieve("money in the bank")) == 3
 

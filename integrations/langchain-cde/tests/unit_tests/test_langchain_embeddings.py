@@ -82,7 +82,7 @@ def test_the_context_has_as_many_documents_as_the_model_expects(
 
 
 def test_few_documents_work_with_a_warning(tiny_model: CDEModel) -> None:
-    with pytest.warns(SmallContextWarning, match="all 2 different documents"):
+    with pytest.warns(SmallContextWarning, match="only 2 different documents"):
         assert len(CDEEmbeddings.from_texts(["a", "b"], model=tiny_model).embed_query("a")) == 16
 
 
