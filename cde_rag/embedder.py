@@ -121,7 +121,7 @@ class ContextualEmbedder:
         return cls(loaded, context, mini_batch_size=mini_batch_size)
 
     def __repr__(self) -> str:
-        return f"ContextualEmbedder({self.model.identity.name}, {self.context!r})"
+        return f"ContextualEmbedder({self.context!r})"
 
     @property
     def dim(self) -> int:

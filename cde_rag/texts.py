@@ -19,7 +19,7 @@ def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> No
         TypeError: `texts` is a `str`, or cannot be iterated over.
     """
     if isinstance(texts, str):
-        raise TypeError(f'{call} takes a list of {what} and was given one str; pass a list, ["…", …].')
+        raise TypeError(f'{call} takes a list of {what} and was given one str; pass ["…", …].')
     if not isinstance(cast(object, texts), Iterable):
         raise TypeError(f"{call} takes a list of {what} and was given {type(texts).__name__}.")
 

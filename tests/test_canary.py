@@ -111,9 +111,14 @@ def test_the_command_asks_a_canary(papers: Collection, tmp_path: Path):
     lost = lost_queries(papers)
     file.write_text("\n".join(json.dumps({"query": query, "ids": ids}) for query, ids in lost.items()))
     asked: list[Canary] = []
+
+    def run(*_: object, canary: Canary, **__: object) -> mock.Mock:
+        asked.append(canary)
+        return mock.Mock(generation=2)
+
     with (
         mock.patch("cde_rag.cli.contexts.open_collection", return_value=papers),
-        mock.patch.object(recontextualization, "recontextualize", lambda *_, canary, **__: asked.append(canary)),
+        mock.patch.object(recontextualization, "recontextualize", run),
         mock.patch("cde_rag.cli.contexts._tell"),
     ):
         assert (
