@@ -128,7 +128,9 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{module!r} is needed here and is not installed. Install it with: pip install 'cde-rag[{extra}]' "
-            f"(in a clone: pip install '.[{extra}]')"
-        ) from error
+        raise MissingExtraError(f"{module!r} is needed here and is not installed. {how_to_install(extra)}") from error
+
+
+def how_to_install(extra: str) -> str:
+    """The command that brings an extra, as a sentence without its full stop."""
+    return f"Install it with: pip install 'cde-rag[{extra}]' (in a clone: pip install '.[{extra}]')"

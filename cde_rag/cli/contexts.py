@@ -66,11 +66,11 @@ def recontextualize(
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     known = None if canary is None else _canary(canary, may_lose)
     with open_collection(existing(collection, tenant), model) as opened:
-        before = opened.store.manifest().generation
         if dry_run:
             cost = asdict(estimate(opened))
             print_json(cost) if as_json else print_fields(cost | {"seconds": f"{cost['seconds']:.1f}"})
             return
+        before = opened.store.manifest().generation
         with progress_bar("recontextualize", "documents", shown=progress) as update:
 
             def on_progress(now: "Progress") -> None:

@@ -55,16 +55,20 @@ def groups_json(groups: "Sequence[Group]") -> dict[str, Any]:
 def print_groups(groups: "Sequence[Group]") -> None:
     """The value of each group, and its hits."""
     for group in groups:
-        typer.echo(one_line(str(group.value), shutil.get_terminal_size(WHOLE).columns))
+        typer.echo(one_line(str(group.value), _width()))
         print_hits(group.hits)
 
 
 def print_hits(hits: "Sequence[Hit]") -> None:
     """Score, title, id and text on two lines, cut to the terminal's width where there is one."""
-    width = shutil.get_terminal_size(WHOLE).columns
+    width = _width()
     for hit in hits:
         typer.echo(f"{hit.score:6.3f}  {one_line(f'{hit.title}  [{hit.id}]' if hit.title else hit.id, width - 8)}")
         typer.echo(f"{'':8}{one_line(hit.text, width - 8)}")
+
+
+def _width() -> int:
+    return shutil.get_terminal_size(WHOLE).columns
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         yield f"{path}, character {offset}", record
 
 
-def _with_headings(text: str, spans: Iterable[Span], most: int, splitter: Callable[[int], Any]) -> Iterator[Span]:
+def _with_headings(text: str, spans: list[Span], most: int, splitter: Callable[[int], Any]) -> Iterator[Span]:
     """The passages of a Markdown file, headings without text joined to what follows.
 
     Args:
@@ -95,20 +95,21 @@ def _with_headings(text: str, spans: Iterable[Span], most: int, splitter: Callab
         splitter: Makes what cuts text.
     """
     bare: Span | None = None
-    left = list(spans)[::-1]
+    left = spans[::-1]
     while left:
         start, end = left.pop()
-        room = most if bare is None else most - (start - bare[0])
+        begin = start if bare is None else bare[0]
+        room = most - (start - begin)
         if bare is not None and room < most // 2:
             yield bare
-            bare, room = None, most
+            bare, begin, room = None, start, most
         if end - start > room:
             cut = splitter(room).chunk_indices(text[start:end])
             left += [(start + at, start + at + len(piece)) for at, piece in cut][::-1]
         elif _says_nothing(text[start:end]):
-            bare = (start if bare is None else bare[0]), end
+            bare = begin, end
         else:
-            yield (start if bare is None else bare[0]), end
+            yield begin, end
             bare = None
     if bare is not None:
         yield bare

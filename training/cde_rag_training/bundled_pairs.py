@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag_training.pairs import Pair, per_source
-from cde_rag_training.reading import PairReader
+from cde_rag_training.reading import read_sources
 
 FUNCTIONS: Final = "functions"
 SOURCES: Final[Mapping[str, int]] = {  # about so many pairs of each, parents kept whole
@@ -30,6 +30,7 @@ SOURCES: Final[Mapping[str, int]] = {  # about so many pairs of each, parents ke
     "gsm8k": 1_000,
     FUNCTIONS: 5_000,
 }
+FILES: Final = tuple(source for source in SOURCES if source != FUNCTIONS)
 HELD_OUT_SOURCES: Final = ("misc", "manpages", "pystdlib")
 HELD_OUT_DOMAINS: Final = frozenset(
     "doc_redis doc_helm doc_govuk doc_prometheus lfrqa_recreation lfrqa_science debian_admin debian_editors "
@@ -53,23 +54,15 @@ def bundled_pairs(data: Path) -> list[Pair]:
 def found_pairs(data: Path) -> Iterator[Pair]:
     """All pairs of the sources as they stand there, without what is held out or copyleft."""
     left_out = HELD_OUT_DOMAINS | COPYLEFT_DOMAINS
-    for source in SOURCES:
-        if source != FUNCTIONS:
-            yield from (pair for pair in _of_file(data, source) if pair.domain not in left_out)
+    for pairs in read_sources(data / "train", FILES, without_domains=left_out).values():
+        yield from pairs
     yield from function_pairs()
 
 
 def held_out_pairs(data: Path) -> Iterator[Pair]:
     """Those of the held-out sources and domains, for `cde-rag-train prepare --against`."""
-    for source in HELD_OUT_SOURCES:
-        yield from _of_file(data, source)
-    for source in SOURCES:
-        if source != FUNCTIONS:
-            yield from (pair for pair in _of_file(data, source) if pair.domain in HELD_OUT_DOMAINS)
-
-
-def _of_file(data: Path, source: str) -> PairReader:
-    return PairReader(data / "train" / source / "pairs.jsonl.gz", source=source)
+    for source, pairs in read_sources(data / "train", (*HELD_OUT_SOURCES, *FILES)).items():
+        yield from (pair for pair in pairs if source in HELD_OUT_SOURCES or pair.domain in HELD_OUT_DOMAINS)
 
 
 def function_pairs() -> Iterator[Pair]:

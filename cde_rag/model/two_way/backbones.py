@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cde_rag.errors import MissingExtraError, require
+from cde_rag.errors import MissingExtraError, how_to_install, require
 from cde_rag.model.two_way.config import MODERN_BERT, TRAIN, TwoWayConfig
 from cde_rag.model.two_way.layers import Layers, ModernLayers, NomicLayers, NomicLayersByHead, PreparedKeys
 
@@ -203,8 +203,7 @@ def _transformers() -> Any:
     found = str(library.__version__)
     if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
         raise MissingExtraError(
-            f"transformers {'.'.join(map(str, OLDEST))} or newer is needed here, found {found}. Install it with: "
-            f"pip install 'cde-rag[{EXTRA}]' (in a clone: pip install '.[{EXTRA}]')"
+            f"transformers {'.'.join(map(str, OLDEST))} or newer is needed here, found {found}. {how_to_install(EXTRA)}"
         )
     return library
 
