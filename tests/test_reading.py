@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from cde_rag.errors import CorpusError, MissingExtraError
 from cde_rag.intake import default_id
 from cde_rag.reading import Fields, RecordReader
+from cde_rag.reading.headings import Headings
 from cde_rag.stores.base import Record
 
 GOOD = b'{"id": "a", "text": "First."}'
@@ -288,7 +289,7 @@ def test_passages_lie_where_their_offset_says(
     for number, record in enumerate(records):
         offset = record.metadata["offset"]
         assert record.id == f"{path}#{number}"
-        assert record.metadata == {"source": str(path), "offset": offset}
+        assert {**record.metadata, "section": ""} == {"source": str(path), "offset": offset, "section": ""}
         assert len(record.text) <= limit
         assert text[offset : offset + len(record.text)] == record.text
         assert not text[end:offset].strip()  # nothing between two passages is lost
@@ -353,6 +354,72 @@ def test_a_heading_is_kept_with_the_beginning_of_a_section_that_is_cut(tmp_path:
     texts = [record.text for record in RecordReader(path, max_characters=200)]
     assert texts[0].startswith("# Swifts\n\n## Sleep\n\nSentence 0 of")
     assert "".join(texts).count("Sentence") == 10
+
+
+OUTLINE = """---
+title: no heading
+---
+
+# The *swift* of `Europe`
+
+Of birds.
+
+## Sleep
+
+### On the wing
+
+They sleep in flight.
+
+> # quoted
+
+```
+# code
+```
+
+Food
+----
+
+Insects carried up by the wind.
+
+#
+
+Nothing above.
+"""
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_passage_tells_its_section(tmp_path: Path, line_end: str) -> None:
+    path = written(tmp_path, "swifts.md", OUTLINE.replace("\n", line_end).encode())
+    records = list(RecordReader(path, max_characters=50))
+    assert {record.title for record in records} == {"The swift of Europe"}
+    sections = {line: record.metadata.get("section") for record in records for line in record.text.splitlines()}
+    assert sections["Of birds."] is None
+    assert sections["They sleep in flight."] == sections["## Sleep"] == sections["# code"] == "Sleep > On the wing"
+    assert sections["Insects carried up by the wind."] == sections["Nothing above."] == "Food"
+
+
+def test_text_and_a_file_without_headings_have_no_section(tmp_path: Path) -> None:
+    for name in ("plain.txt", "plain.md"):
+        record = next(iter(RecordReader(written(tmp_path, name, b"Swifts\n\nThey fly."))))
+        assert (record.title, "section" in record.metadata) == ("plain", False)
+
+
+@given(blocks=st.lists(st.sampled_from(["# A", "## B", "### C", "text", "<!-- note -->", "```\n# x\n```"]), min_size=1))
+def test_the_section_is_the_headings_above(blocks: list[str]) -> None:
+    text = ""
+    path: dict[int, str] = {}
+    expected: dict[int, list[str]] = {}
+    at: int | None = None  # where the headings begin that came last
+    for block in blocks:
+        if block.startswith("#"):
+            level = block.index(" ")
+            path = {above: name for above, name in path.items() if above < level} | {level: block[level + 1 :]}
+        begin = len(text) if at is None else at
+        at = begin if block.startswith("#") else None
+        expected[begin] = list(path.values())
+        text += f"{block}\n\n"
+    found = Headings(text)
+    assert {begin: [heading.text for heading in found.above(begin)] for begin in expected} == expected
 
 
 def test_a_folder_is_read_in_order_of_paths(tmp_path: Path) -> None:

@@ -60,10 +60,12 @@ def print_groups(groups: "Sequence[Group]") -> None:
 
 
 def print_hits(hits: "Sequence[Hit]") -> None:
-    """Score, title, id and text on two lines, cut to the terminal's width where there is one."""
+    """Score, title with the section, id and text on two lines, cut to the terminal's width where there is one."""
     width = _width()
     for hit in hits:
-        typer.echo(f"{hit.score:6.3f}  {one_line(f'{hit.title}  [{hit.id}]' if hit.title else hit.id, width - 8)}")
+        section = hit.metadata.get("section")
+        title = f"{hit.title} > {section}" if hit.title and isinstance(section, str) else hit.title
+        typer.echo(f"{hit.score:6.3f}  {one_line(f'{title}  [{hit.id}]' if title else hit.id, width - 8)}")
         typer.echo(f"{'':8}{one_line(hit.text, width - 8)}")
 
 

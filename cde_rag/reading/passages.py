@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cde_rag.errors import CorpusError, require
+from cde_rag.reading.headings import Headings
 from cde_rag.reading.records import Found, UnusableError
 from cde_rag.stores.base import Record
 
@@ -14,6 +15,7 @@ MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})
 PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
+SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
 Span = tuple[int, int]  # of characters in a file
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
@@ -62,7 +64,8 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
     Returns:
         Passages in order, titled with the file's first heading, else its name. `metadata["offset"]` is where the
         passage begins in the file, in characters: `text[offset : offset + len(passage)] == passage`. A heading is
-        kept with the beginning of its text.
+        kept with the beginning of its text. `metadata["section"]` has the headings under which that text stands, such
+        as "Roll back > By hand", where there are any beside the title.
     """
     splitters = require("semantic_text_splitter", "files")
     markdown = path.suffix.lower() in MARKDOWN
@@ -75,12 +78,16 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
     except UnusableError as reason:
         yield str(path), reason
         return
-    title = (_heading(text) if markdown else None) or path.stem
+    headings = Headings(text) if markdown else None
+    title = headings.all[0].text if headings and headings.all else path.stem
     splitter: Any = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(max_characters)
     spans = [(offset, offset + len(passage)) for offset, passage in splitter.chunk_indices(text)]
     whole = _with_headings(text, spans, max_characters, splitters.TextSplitter) if markdown else spans
     for number, (offset, end) in enumerate(whole):
-        record = Record(f"{metadata[PARENT_KEY]}#{number}", text[offset:end], title, {**metadata, "offset": offset})
+        place: dict[str, Any] = {**metadata, "offset": offset}
+        if headings and (below := [heading.text for heading in headings.above(offset) if heading != headings.all[0]]):
+            place[SECTION_KEY] = " > ".join(below)
+        record = Record(f"{metadata[PARENT_KEY]}#{number}", text[offset:end], title, place)
         yield f"{path}, character {offset}", record
 
 
@@ -131,10 +138,3 @@ def _text(path: Path) -> str:
     if not text.strip():
         raise UnusableError("the file holds no text")
     return text
-
-
-def _heading(markdown: str) -> str | None:
-    """The first heading in front of any code block, where `#` means something else."""
-    before_code = re.split(r"^(?:```|~~~)", markdown, maxsplit=1, flags=re.MULTILINE)[0]
-    found = re.search(r"^#{1,6}[ \t]+(\S.*?)[ \t#]*$", before_code, flags=re.MULTILINE)
-    return found[1] if found else None
