@@ -7,7 +7,7 @@ from torch import nn
 
 from cde_rag_training.averaging import WeightAverage
 from cde_rag_training.config import AdaptersConfig, RatesConfig, ScheduleConfig
-from cde_rag_training.interpolation import interpolate
+from cde_rag_training.interpolation import average, interpolate
 from cde_rag_training.optimiser import Group, Optimiser, groups_of
 from cde_rag_training.schedule import Schedule
 
@@ -136,3 +136,12 @@ def test_interpolation_touches_the_encoder_only():
         interpolate(start, trained, 1.5)
     with pytest.raises(ValueError, match="two states of one network"):
         interpolate({**start, "other": torch.zeros(1)}, trained, 0.5)
+
+
+def test_the_average_of_trainings_is_that_of_every_tensor():
+    states = [tiny_network(seed=seed).state_dict() for seed in range(3)]
+    for name, value in average(states).items():
+        torch.testing.assert_close(value, sum(state[name] for state in states) / 3)
+    assert all(torch.equal(value, states[0][name]) for name, value in average(states[:1]).items())
+    with pytest.raises(ValueError, match="of one network"):
+        average([states[0], {**states[1], "gates": torch.zeros(1)}])

@@ -121,3 +121,24 @@ def test_a_first_stage_larger_than_its_encoder(tmp_path):
     start = StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32, first_stage_layers=3)
     with pytest.raises(ModelError, match=r"first_stage_layers must be in 0 … layers \(2\), found 3"):
         load_start(start, seed=0)
+
+
+def test_trainings_that_are_averaged_have_one_shape(tmp_path):
+    """Their mean is taken before it is taken back to the start; what has other sizes or another tokenizer is refused."""
+    start = StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32, first_stage_layers=1)
+    loaded = load_start(start, seed=0)
+    for number, name in enumerate(("one", "two")):
+        for weight in loaded.network.parameters():
+            torch.nn.init.constant_(weight, float(number))
+        checkpoints.write(tmp_path / name, loaded.network, loaded.tokenizer.serialised)
+    mean = interpolate_models(
+        start.model, tmp_path / "one", tmp_path / "mean", share=1.0, others=[tmp_path / "two", tmp_path / "two"]
+    )
+    for name, value in checkpoints.read(mean)[0].state_dict().items():
+        assert value.float().numpy() == pytest.approx(2 / 3, abs=0.01), name
+    other = load_start(replace(start, first_stage_layers=2), seed=0)
+    checkpoints.write(tmp_path / "other", other.network, other.tokenizer.serialised)
+    for wrong, said in ((tmp_path / "other", "sizes and the tokenizer"), (tmp_path / "gone", "found no config.json")):
+        with pytest.raises(ModelError, match=said):
+            interpolate_models(start.model, tmp_path / "one", tmp_path / "new", share=1.0, others=[wrong])
+        assert not (tmp_path / "new").exists()

@@ -128,6 +128,10 @@ def test_from_pairs_to_a_model(run: Run, pairs: Path, model: Path, recipe: Path,
     start, middle, end = (state[key].float().numpy() for state in states)
     assert np.abs(end - start).max() > 1e-3
     np.testing.assert_allclose(middle, (start + end) / 2, atol=2e-3)
+    mean = json.loads(run("interpolate", model, between, tmp_path / "mean", "--with", made["model"], "--json").stdout)
+    assert mean["averaged"] == 2
+    of_both = CDEModel.from_pretrained(mean["folder"]).network.state_dict()["second_stage.layers.0.up.bias"]
+    np.testing.assert_allclose(of_both.float(), start + 0.5 * (0.75 * (end - start)), atol=2e-3)
     less = tmp_path / "less"
     run("interpolate", model, made["model"], less, "--share", 1, "--siblings", 0.5, "--exponent", 0.15)
     whole, half = states[2], CDEModel.from_pretrained(less).network.state_dict()

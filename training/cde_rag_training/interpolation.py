@@ -1,6 +1,6 @@
-"""Between the start and what was trained: how much of a training is kept."""
+"""Between the start and what was trained: how much of a training is kept, or of the mean of several."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +10,10 @@ from torch import Tensor
 from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints, loading
 from cde_rag.model.names import ModelName
+from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way import checkpoint
+from cde_rag.model.two_way.network import TwoWay
 from cde_rag_training.config import StartConfig
 from cde_rag_training.start import load_start
 
@@ -47,15 +49,45 @@ def interpolate(start: Mapping[str, Tensor], trained: Mapping[str, Tensor], shar
     }
 
 
+def average(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of a network's states after several trainings from one start, which errs less than each of them.
+
+    Args:
+        states: At least one; all have the same tensors.
+
+    Raises:
+        ValueError: States of different networks.
+
+    Source: Wortsman et al. 2022 (a uniform model soup).
+    """
+    first, *others = states
+    for other in others:
+        if {name: value.shape for name, value in first.items()} != {name: value.shape for name, value in other.items()}:
+            raise ValueError("Expected states of one network, found tensors of other names or shapes.")
+    return {
+        name: torch.stack([state[name].float() for state in states]).mean(0).to(value.dtype)
+        for name, value in first.items()
+    }
+
+
 def interpolate_models(
-    start: str, trained: Path, folder: Path, *, share: float, siblings: float = 1.0, exponent: float | None = None
+    start: str,
+    trained: Path,
+    folder: Path,
+    *,
+    share: float,
+    others: Sequence[Path] = (),
+    siblings: float = 1.0,
+    exponent: float | None = None,
 ) -> Path:
-    """Write the model that lies between two.
+    """Write the model that lies between two, or between a start and the mean of several trainings.
 
     Args:
         start: What training started from, as in `StartConfig.model`.
         trained: Folder of the trained model.
         folder: Of the new one, which has its name; must not exist.
+        others: Folders of other models that were trained from the same start; the mean of all is taken. First stage
+            and context path, too, should have begun alike: what starts at random differs between seeds.
         share: Of the way from start (0) to trained (1), encoder only.
         siblings: Factor of the siblings' trained weight in the output; one-way models only.
         exponent: Of the output map, in place of the trained one; one-way models only.
@@ -64,14 +96,12 @@ def interpolate_models(
         The folder.
 
     Raises:
-        ModelError: No such models, two of different kinds or sizes, a folder that exists, or a two-way model, which has
-            neither siblings nor an output map.
+        ModelError: No such models, some of different kinds, sizes or tokenizers, a folder that exists, or a two-way
+            model, which has neither siblings nor an output map.
     """
     if folder.exists():
         raise ModelError(f"{folder}: expected a name for a new folder, found one that exists. Choose another.")
-    if not (trained / checkpoints.CONFIG).is_file():
-        raise ModelError(f"{trained}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
-    network, tokenizer, *_ = loading.load(ModelName(base=str(trained)), token=None)
+    network, tokenizer = _trained(trained)
     if not isinstance(network, TwoStage) and (siblings, exponent) != (1.0, None):
         raise ModelError(
             f"{trained}: expected a one-way model, which has siblings and an output map, found a two-way one."
@@ -85,9 +115,18 @@ def interpolate_models(
             context_layers=sizes.context_layers,
             first_stage_layers=sizes.first_stage_layers,
         )
+    states: list[Mapping[str, Tensor]] = [network.state_dict()]
+    for other in others:
+        another, its_tokenizer = _trained(other)
+        if (
+            replace(another.config, name=network.config.name) != network.config
+            or its_tokenizer.sha256 != tokenizer.sha256
+        ):
+            raise ModelError(f"{other}: expected the sizes and the tokenizer of {trained}, found others.")
+        states.append(another.state_dict())
     before = load_start(begun, seed=0).network
     try:
-        network.load_state_dict(interpolate(before.state_dict(), network.state_dict(), share))
+        network.load_state_dict(interpolate(before.state_dict(), average(states), share))
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"{trained} was not trained from {start}: {error}") from error
     if isinstance(network, TwoStage):
@@ -99,3 +138,10 @@ def interpolate_models(
     else:
         checkpoint.write(folder, network, tokenizer.serialised)
     return folder
+
+
+def _trained(folder: Path) -> tuple[TwoStage | TwoWay, TextTokenizer]:
+    if not (folder / checkpoints.CONFIG).is_file():
+        raise ModelError(f"{folder}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
+    network, tokenizer, *_ = loading.load(ModelName(base=str(folder)), token=None)
+    return network, tokenizer
