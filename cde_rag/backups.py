@@ -129,7 +129,7 @@ def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> B
         if isinstance(store, Folder):
             store.folder.parent.mkdir(exist_ok=True)  # there were no tenants yet
     if store.exists():
-        raise StoreError("Expected a store without a collection, found one with. Restore into a new one.")
+        raise StoreError(f"Expected a store without a collection, found one in {store!r}. Restore into a new one.")
     if (folder / _EXPORT).exists() and not (folder / FOLDER).exists():
         import_collection(folder / _EXPORT, store)
     elif isinstance(store, Folder):

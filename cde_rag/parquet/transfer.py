@@ -108,7 +108,7 @@ def import_collection(
     with store.lease():
         generations = {generation.fingerprint: generation for generation in store.generations()}
         if space not in generations:
-            raise StoreError("Expected a store without a collection, found one with. Import into a new one.")
+            raise StoreError(f"Expected a store without a collection, found one in {store!r}. Import into a new one.")
         if generations[space].active:
             number = _fill(store, file, space, on_progress)
             store.activate(number)

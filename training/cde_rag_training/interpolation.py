@@ -117,11 +117,9 @@ def interpolate_models(
         )
     states: list[Mapping[str, Tensor]] = [network.state_dict()]
     for other in others:
-        another, its_tokenizer = _trained(other)
-        if (
-            replace(another.config, name=network.config.name) != network.config
-            or its_tokenizer.sha256 != tokenizer.sha256
-        ):
+        another, read_by = _trained(other)
+        alike = replace(another.config, name=network.config.name) == network.config
+        if not alike or read_by.sha256 != tokenizer.sha256:
             raise ModelError(f"{other}: expected the sizes and the tokenizer of {trained}, found others.")
         states.append(another.state_dict())
     before = load_start(begun, seed=0).network
