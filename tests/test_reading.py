@@ -360,7 +360,7 @@ OUTLINE = """---
 title: no heading
 ---
 
-# The *swift* of `Europe`
+# The *swift* of `Europe` <a name="swift"></a>
 
 Of birds.
 
@@ -381,21 +381,29 @@ Food
 
 Insects carried up by the wind.
 
-#
+A paragraph of
+two lines
+---
+
+##
 
 Nothing above.
 """
 
 
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_a_passage_tells_its_section(tmp_path: Path, line_end: str) -> None:
-    path = written(tmp_path, "swifts.md", OUTLINE.replace("\n", line_end).encode())
-    records = list(RecordReader(path, max_characters=50))
+    text = OUTLINE.replace("\n", line_end)
+    records = list(RecordReader(written(tmp_path, "swifts.markdown", text.encode()), max_characters=50))
     assert {record.title for record in records} == {"The swift of Europe"}
     sections = {line: record.metadata.get("section") for record in records for line in record.text.splitlines()}
     assert sections["Of birds."] is None
-    assert sections["They sleep in flight."] == sections["## Sleep"] == sections["# code"] == "Sleep > On the wing"
+    assert sections["They sleep in flight."] == sections["# code"] == "Sleep > On the wing"
     assert sections["Insects carried up by the wind."] == sections["Nothing above."] == "Food"
+    found = [(heading.level, heading.text, text[heading.start :][:4]) for heading in Headings(text).all]
+    assert found == [
+        (1, "The swift of Europe", "# Th"), (2, "Sleep", "## S"), (3, "On the wing", "### "), (2, "Food", "Food")
+    ]  # fmt: skip
 
 
 def test_text_and_a_file_without_headings_have_no_section(tmp_path: Path) -> None:
@@ -404,22 +412,54 @@ def test_text_and_a_file_without_headings_have_no_section(tmp_path: Path) -> Non
         assert (record.title, "section" in record.metadata) == ("plain", False)
 
 
-@given(blocks=st.lists(st.sampled_from(["# A", "## B", "### C", "text", "<!-- note -->", "```\n# x\n```"]), min_size=1))
-def test_the_section_is_the_headings_above(blocks: list[str]) -> None:
-    text = ""
+def test_only_the_first_heading_is_the_title(tmp_path: Path) -> None:
+    path = written(tmp_path, "twins.md", b"## One\n\nText of one.\n\n# Two\n\nText of two.\n\n## One\n\nMore of one.")
+    found = [(record.title, record.metadata.get("section")) for record in RecordReader(path, max_characters=22)]
+    assert found == [("One", None), ("One", "Two"), ("One", "Two > One")]
+
+
+@pytest.mark.parametrize(
+    ("markdown", "texts"),
+    [
+        ("---\n\n# A rule above\n\n---\n\n## B", ["A rule above", "B"]),
+        ("---\n---\n# Empty front matter", ["Empty front matter"]),
+        ("\n---\na: b\n...\n# Dots\n\n---\n\nc: d\n\n---\n", ["Dots"]),
+        ("# [link][1] ![image](x) &amp; <b>bold</b>\n\n[1]: y", ["link image & bold"]),
+        (f"# {'a' * 300}", ["a" * 199 + "…"]),
+        ("- # in a list\n\n<!--\n# in a comment\n-->", []),
+    ],
+)
+def test_what_a_heading_is(markdown: str, texts: list[str]) -> None:
+    assert [heading.text for heading in Headings(markdown).all] == texts
+
+
+HEADINGS = ("# A", "## B", "### C", "D\n=", "E\n---")
+WORDS = ("text", "- # list", "```\n# x\n```")
+NEITHER = ("<!-- note -->", "---", '<a id="b"></a>', "##", "[a]: b")
+
+
+@given(
+    blocks=st.lists(st.sampled_from([*HEADINGS, *WORDS, *NEITHER]), min_size=1),
+    front=st.sampled_from(["", "---\ntitle: x\n---\n\n"]),
+)
+def test_the_section_is_the_headings_above_the_first_words(blocks: list[str], front: str) -> None:
+    text = front
     path: dict[int, str] = {}
     expected: dict[int, list[str]] = {}
-    at: int | None = None  # where the headings begin that came last
+    waiting: list[int] = [0, len(front)]  # places whose words have not come
     for block in blocks:
-        if block.startswith("#"):
-            level = block.index(" ")
-            path = {above: name for above, name in path.items() if above < level} | {level: block[level + 1 :]}
-        begin = len(text) if at is None else at
-        at = begin if block.startswith("#") else None
-        expected[begin] = list(path.values())
+        if block in HEADINGS:
+            level = {"D": 1, "E": 2}.get(block[0], block.count("#"))
+            path = {above: name for above, name in path.items() if above < level} | {level: block.strip("# =-\n")}
+        waiting.append(len(text))
+        if block in WORDS:
+            waiting.append(len(text) + len(block) - 1)
+            expected |= {place: list(path.values()) for place in waiting}
+            waiting = []
         text += f"{block}\n\n"
+    expected |= {place: list(path.values()) for place in waiting}
     found = Headings(text)
-    assert {begin: [heading.text for heading in found.above(begin)] for begin in expected} == expected
+    assert {place: [heading.text for heading in found.above(place)] for place in expected} == expected
 
 
 def test_a_folder_is_read_in_order_of_paths(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # embeddings, overrides and isolates of Unicode's bidirectional algorithm.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 WHOLE = (1_000_000_000, 24)  # columns and lines, where there is no terminal: nothing is cut
+SHORTEST = 20  # characters of a title that are shown before its id is cut
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
 
@@ -61,12 +62,17 @@ def print_groups(groups: "Sequence[Group]") -> None:
 
 def print_hits(hits: "Sequence[Hit]") -> None:
     """Score, title with the section, id and text on two lines, cut to the terminal's width where there is one."""
-    width = _width()
+    width = _width() - 8
     for hit in hits:
         section = hit.metadata.get("section")
-        title = f"{hit.title} > {section}" if hit.title and isinstance(section, str) else hit.title
-        typer.echo(f"{hit.score:6.3f}  {one_line(f'{title}  [{hit.id}]' if title else hit.id, width - 8)}")
-        typer.echo(f"{'':8}{one_line(hit.text, width - 8)}")
+        stands = (hit.title, section if isinstance(section, str) else "")
+        title = " · ".join(part for part in stands if part.strip())
+        line = name = one_line(hit.id, width)
+        if title:
+            room = width - len(f"  [{name}]")
+            line = one_line(title, room) + f"  [{name}]" if room >= SHORTEST else one_line(f"{title}  [{name}]", width)
+        typer.echo(f"{hit.score:6.3f}  {line}")
+        typer.echo(f"{'':8}{one_line(hit.text, width)}")
 
 
 def _width() -> int:

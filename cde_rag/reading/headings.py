@@ -2,26 +2,33 @@
 
 import re
 from bisect import bisect_right
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from cde_rag.errors import require
 
-_LINE_END = re.compile(r"\r\n?|\n")
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^(?:---|\.\.\.)[ \t\r]*$", re.DOTALL | re.MULTILINE)
+LONGEST = 200  # characters of a heading's text; it is kept with every passage below it
+
+_LINE_END = r"(?:\r\n?|\n)"
+_FRONT_MATTER = re.compile(
+    rf"\A\s*---[ \t]*{_LINE_END}(?![ \t]*{_LINE_END})(?:.*?{_LINE_END})??(?:---|\.\.\.)[ \t]*(?:{_LINE_END}|\Z)",
+    re.DOTALL,
+)
+_MARKUP = re.compile(r"<!--.*?(?:-->|\Z)|</?[A-Za-z][\w-]*(?:\s[^<>]*)?/?>", re.DOTALL)  # of HTML; the rest is words
 
 
 class Heading(NamedTuple):
-    """A heading: `level` 1 to 6, `text` without markup's marks, and the characters that it takes in the whole text."""
+    """A heading: `level` 1 to 6, `text` without markup's marks, at most `LONGEST` characters, and where it starts."""
 
     level: int
     text: str
     start: int
-    end: int
 
 
 class Headings:
-    """The headings of a Markdown text, but for those inside lists and quotations; front matter has none.
+    """The headings of a Markdown text.
+
+    Those inside lists and quotations do not count, nor what is underlined and has several lines, which is mostly a
+    paragraph in front of a rule. Front matter has none.
 
     Attributes:
         all: In order.
@@ -31,39 +38,52 @@ class Headings:
     """
 
     def __init__(self, markdown: str) -> None:
-        self._text = markdown
-        self.all = _read(markdown)
+        self.all: list[Heading] = []
+        self._words: list[int] = []  # where blocks start that say something
+        self._ends: list[int] = []  # of these
+        self._read(markdown)
         self._starts = [heading.start for heading in self.all]
-        self._paths: list[tuple[Heading, ...]] = []
-        path: tuple[Heading, ...] = ()
+        self._paths: list[tuple[Heading, ...]] = [()]  # above what follows so many headings
         for heading in self.all:
-            path = (*(above for above in path if above.level < heading.level), heading)
-            self._paths.append(path)
+            above = (higher for higher in self._paths[-1] if higher.level < heading.level)
+            self._paths.append((*above, heading))
 
     def above(self, start: int) -> tuple[Heading, ...]:
         """Under which headings the first words from a place on stand, from the highest to the lowest.
 
         Args:
-            start: The place, in characters; headings that begin there are passed.
+            start: The place, in characters; headings, rules, comments and anchors that begin there are passed.
         """
-        number = bisect_right(self._starts, start)
-        place = max(start, self.all[number - 1].end) if number else start
-        while number < len(self.all) and not self._text[place : self._starts[number]].strip():
-            place = self.all[number].end
-            number += 1
-        return self._paths[number - 1] if number else ()
+        block = bisect_right(self._ends, start)
+        if block == len(self._ends):
+            return self._paths[-1]
+        return self._paths[bisect_right(self._starts, max(start, self._words[block]))]
+
+    def _read(self, markdown: str) -> None:
+        parser: Any = require("markdown_it", "files").MarkdownIt("commonmark")
+        parser.disable("inline")  # that of headings is read below, and no other is needed
+        front = _FRONT_MATTER.match(markdown)
+        begin = front.end() if front else 0
+        ends = (begin + found.end() for found in re.finditer(_LINE_END, markdown[begin:]))
+        lines = [begin, *ends, len(markdown)]
+        references: dict[str, Any] = {}
+        tokens: list[Any] = parser.parse(markdown[begin:], references)
+        for number, token in enumerate(tokens):
+            if token.level or not token.map:
+                continue
+            first, last = cast("list[int]", token.map)
+            content = tokens[number + 1].content if token.type in ("heading_open", "paragraph_open") else token.content
+            if token.type == "heading_open" and "\n" not in content:
+                if text := _plain(parser, content, references):
+                    self.all.append(Heading(int(token.tag[1:]), text, lines[first]))
+            elif token.type not in ("hr", "paragraph_open", "html_block") or _MARKUP.sub("", content).strip():
+                self._words.append(lines[first])
+                self._ends.append(lines[last])
 
 
-def _read(markdown: str) -> list[Heading]:
-    parser = require("markdown_it", "files").MarkdownIt("commonmark")
-    front = _FRONT_MATTER.match(markdown)
-    begin = front.end() if front else 0
-    starts = [begin, *(begin + found.end() for found in _LINE_END.finditer(markdown[begin:])), len(markdown)]
-    tokens = parser.parse(markdown[begin:])
-    found: list[Heading] = []
-    for token, inline in pairwise(tokens):
-        if token.type == "heading_open" and token.level == 0:
-            text = "".join(part.content or " " * (part.type == "softbreak") for part in inline.children).strip()
-            first, last = token.map
-            found += [Heading(int(token.tag[1:]), text, starts[first], starts[last])] if text else []
-    return found
+def _plain(parser: Any, inline: str, references: dict[str, Any]) -> str:
+    """The words of a heading on one line."""
+    parts: list[Any] = []
+    parser.inline.parse(inline, parser, references, parts)
+    text = " ".join("".join(part.content for part in parts if part.type != "html_inline").split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from cde_rag import Collection, intake
 from cde_rag.cli import app
+from cde_rag.cli.output import print_hits
 from cde_rag.errors import ContextMismatchError
+from cde_rag.stores.base import Hit
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -155,6 +157,24 @@ def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
     assert run("search", collection, "river", "--where", '{"year": 2007}').stdout.splitlines()[1].split() == (
         ["river"] * 100
     )
+
+
+@pytest.mark.parametrize(
+    ("title", "section", "columns", "shown"),
+    [
+        ("Swifts", "Sleep > On the wing", 80, "Swifts · Sleep > On the wing  [docs/swifts.md#12]"),
+        ("Swifts", "Sleep > On the wing", 56, "Swifts · Sleep > On the wi…  [docs/swifts.md#12]"),
+        ("Swifts", "Sleep > On the wing", 40, "Swifts · Sleep > On the wing [d…"),
+        ("Swifts", " ", 80, "Swifts  [docs/swifts.md#12]"),
+        ("Swifts", 3, 80, "Swifts  [docs/swifts.md#12]"),
+        ("", "Sleep", 80, "Sleep  [docs/swifts.md#12]"),
+        ("", None, 80, "docs/swifts.md#12"),
+    ],
+)
+def test_a_hit_shows_where_it_stands_and_keeps_its_id(capsys, monkeypatch, title, section, columns, shown):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_hits([Hit("docs/swifts.md#12", 0.5, title, "Text.", {"section": section})])
+    assert capsys.readouterr().out.splitlines() == [f" 0.500  {shown}", f"{'':8}Text."]
 
 
 def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: Path, model_folder: Path):

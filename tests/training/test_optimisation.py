@@ -143,5 +143,7 @@ def test_the_average_of_trainings_is_that_of_every_tensor():
     for name, value in average(states).items():
         torch.testing.assert_close(value, sum(state[name] for state in states) / 3)
     assert all(torch.equal(value, states[0][name]) for name, value in average(states[:1]).items())
-    with pytest.raises(ValueError, match="of one network"):
-        average([states[0], {**states[1], "gates": torch.zeros(1)}])
+    assert average([{"gates": torch.ones(2, dtype=torch.bfloat16)}])["gates"].dtype == torch.bfloat16
+    for other in ({**states[1], "gates": torch.zeros(1)}, {name: value[None] for name, value in states[1].items()}):
+        with pytest.raises(ValueError, match="of one network"):
+            average([states[0], other])

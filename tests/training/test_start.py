@@ -123,22 +123,46 @@ def test_a_first_stage_larger_than_its_encoder(tmp_path):
         load_start(start, seed=0)
 
 
-def test_trainings_that_are_averaged_have_one_shape(tmp_path):
-    """Their mean is taken before it is taken back to the start; what has other sizes or another tokenizer is refused."""
+def test_trainings_are_averaged_before_they_are_taken_back_to_the_start(tmp_path):
     start = StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32, first_stage_layers=1)
     loaded = load_start(start, seed=0)
+    begun = {name: value.clone() for name, value in loaded.network.state_dict().items()}
     for number, name in enumerate(("one", "two")):
         for weight in loaded.network.parameters():
             torch.nn.init.constant_(weight, float(number))
+        loaded.network.config = replace(loaded.network.config, name=name)
         checkpoints.write(tmp_path / name, loaded.network, loaded.tokenizer.serialised)
-    mean = interpolate_models(
-        start.model, tmp_path / "one", tmp_path / "mean", share=1.0, others=[tmp_path / "two", tmp_path / "two"]
-    )
+    others = [tmp_path / "two", tmp_path / "two"]
+    mean = interpolate_models(start.model, tmp_path / "one", tmp_path / "mean", share=0.25, others=others)
     for name, value in checkpoints.read(mean)[0].state_dict().items():
-        assert value.float().numpy() == pytest.approx(2 / 3, abs=0.01), name
-    other = load_start(replace(start, first_stage_layers=2), seed=0)
-    checkpoints.write(tmp_path / "other", other.network, other.tokenizer.serialised)
-    for wrong, said in ((tmp_path / "other", "sizes and the tokenizer"), (tmp_path / "gone", "found no config.json")):
-        with pytest.raises(ModelError, match=said):
-            interpolate_models(start.model, tmp_path / "one", tmp_path / "new", share=1.0, others=[wrong])
-        assert not (tmp_path / "new").exists()
+        share = 0.25 if name.startswith("second_stage.layers.") else 1
+        expected = begun[name] + share * (2 / 3 - begun[name])
+        np.testing.assert_allclose(value.float(), expected, atol=0.01, err_msg=name)
+
+
+def test_what_differs_cannot_be_averaged(tmp_path):
+    start = StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32, first_stage_layers=1)
+    loaded = load_start(start, seed=0)
+    checkpoints.write(tmp_path / "one", loaded.network, loaded.tokenizer.serialised)
+    checkpoints.write(tmp_path / "tokenizer", loaded.network, loaded.tokenizer.serialised + "\n")
+    shorter = load_start(replace(start, max_length=31, first_stage_layers=2), seed=0)
+    checkpoints.write(tmp_path / "max_length", shorter.network, shorter.tokenizer.serialised)
+    for wrong in ("max_length", "tokenizer"):
+        with pytest.raises(ModelError, match=rf"found another {wrong}\. Average models"):
+            interpolate_models(start.model, tmp_path / "one", tmp_path / "new", share=1.0, others=[tmp_path / wrong])
+    with pytest.raises(ModelError, match=r"found no config\.json"):
+        interpolate_models(start.model, tmp_path / "one", tmp_path / "new", share=1.0, others=[tmp_path / "gone"])
+    assert not (tmp_path / "new").exists()
+
+
+def test_models_that_were_turned_otherwise_cannot_be_averaged(tmp_path):
+    for number, name in enumerate(("one", "other")):
+        network = tiny_network()
+        network.config = replace(network.config, rotated=True)
+        network.rotation = torch.roll(torch.eye(network.config.dim), number, dims=0)
+        checkpoints.write(tmp_path / name, network, tiny_tokenizer())
+    one, other = str(tmp_path / "one"), tmp_path / "other"
+    with pytest.raises(ModelError, match="found another rotation"):
+        interpolate_models(one, tmp_path / "one", tmp_path / "new", share=1.0, others=[other])
+    same = interpolate_models(one, tmp_path / "one", tmp_path / "same", share=1.0, others=[tmp_path / "one"])
+    np.testing.assert_allclose(checkpoints.read(same)[0].rotation, np.eye(16), atol=1e-3)

@@ -1,7 +1,7 @@
 """Between the start and what was trained: how much of a training is kept, or of the mean of several."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -118,9 +118,11 @@ def interpolate_models(
     states: list[Mapping[str, Tensor]] = [network.state_dict()]
     for other in others:
         another, read_by = _trained(other)
-        alike = replace(another.config, name=network.config.name) == network.config
-        if not alike or read_by.sha256 != tokenizer.sha256:
-            raise ModelError(f"{other}: expected the sizes and the tokenizer of {trained}, found others.")
+        if differing := _differing(network, another) or ("" if read_by.sha256 == tokenizer.sha256 else "tokenizer"):
+            raise ModelError(
+                f"{other}: expected a model like {trained}, found another {differing}. Average models that were "
+                f"trained from {start} by one recipe with other seeds, before they are rotated."
+            )
         states.append(another.state_dict())
     before = load_start(begun, seed=0).network
     try:
@@ -143,3 +145,15 @@ def _trained(folder: Path) -> tuple[TwoStage | TwoWay, TextTokenizer]:
         raise ModelError(f"{folder}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
     network, tokenizer, *_ = loading.load(ModelName(base=str(folder)), token=None)
     return network, tokenizer
+
+
+def _differing(network: TwoStage | TwoWay, other: TwoStage | TwoWay) -> str:
+    """Why two networks cannot be averaged, such as "max_length"; empty where they can."""
+    if isinstance(network, TwoStage) != isinstance(other, TwoStage):
+        return "kind of attention"
+    ours, theirs = ({**asdict(one.config), "name": ""} for one in (network, other))
+    for name, value in ours.items():
+        if value != theirs[name]:
+            return name
+    turned = [one.rotation for one in (network, other) if isinstance(one, TwoStage) and one.rotation is not None]
+    return "rotation" if turned and not torch.equal(turned[0], turned[-1]) else ""
