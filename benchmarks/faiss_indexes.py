@@ -1,7 +1,7 @@
 """What the indexes of a FaissStore find, take and cost, on real texts embedded by the bundled model.
 
 Run with: python benchmarks/faiss_indexes.py recall TEXTS --cache FOLDER [--records 100000] [--json]
-          python benchmarks/faiss_indexes.py ndcg FOLDER… [--json]
+          python benchmarks/faiss_indexes.py ndcg FOLDER… [--model NAME] [--json]
 
 `recall`: TEXTS is a folder with */pairs.jsonl.gz (`query`, `document`). The vectors are kept in --cache, with which a
 killed run goes on. Of the beginnings of these documents, the ten best by each index are compared with the exact ten,
@@ -157,12 +157,12 @@ def _ratio(store: FaissStore, plain: FaissStore, queries: np.ndarray, where: dic
     return {"ms": 1e3 * median(times[0]), "faster": median(two / one for one, two in zip(*times, strict=True))}
 
 
-def quality(folders: list[Path]) -> dict[str, Any]:
+def quality(folders: list[Path], model: str) -> dict[str, Any]:
     """NDCG@10 by each index."""
     sets = {}
     for folder in folders:
         data = read_beir(folder).sample_queries(QUERIES)
-        embedder = ContextualEmbedder.from_corpus(data.corpus.texts, seed=0)
+        embedder = ContextualEmbedder.from_corpus(data.corpus.texts, model=model, seed=0)
         queries = embedder.embed_queries(list(data.queries))
         rows = [Row(Record(id_, text), "") for id_, text in zip(data.corpus.ids, data.corpus.texts, strict=True)]
         sets[folder.name] = found = {}
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--model", default="cde-mini-0", help="of ndcg")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.what == "recall":
@@ -216,7 +217,7 @@ def main() -> None:
             parser.error("recall: give one folder of texts, and --cache")
         result = recall(options.folders[0], options.cache, options.records)
     else:
-        result = quality(options.folders)
+        result = quality(options.folders, options.model)
     if options.json:
         print(json.dumps(result, indent=2))
     elif options.what == "recall":
