@@ -139,7 +139,7 @@ def test_from_pairs_to_a_model(run: Run, pairs: Path, model: Path, recipe: Path,
     np.testing.assert_allclose(half[key], whole[key] / 2, atol=2e-3)
     assert half["output_map.exponent"] == pytest.approx(0.15)
     assert whole["output_map.exponent"] != pytest.approx(0.15)
-    told = json.loads(run("rotate", less, folder, tmp_path / "turned", "--texts", 60, "--json").stdout)
+    told = json.loads(run("rotate", less, folder, tmp_path / "turned", "--pairs", 60, "--json").stdout)
     assert CDEModel.from_pretrained(told["folder"]).network.config.rotated
 
 

@@ -13,14 +13,15 @@ def rotate(
     trained: Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a finished model.")],
     prepared: PreparedArgument,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made; must not exist.")],
-    texts: Annotated[int, typer.Option(min=1, help="Documents that are embedded, at most.")] = 8192,
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs that are embedded, at most.")] = 8192,
     seed: Annotated[int, typer.Option(help="Of their draw.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Turn a model's embeddings so that their first dimensions tell most.
 
     Embeddings that are cut to 256 or 128 dimensions then keep most of what they find, without a loss that teaches them
-    to; uncut they find what they found before. The axes are those of the prepared pairs' documents.
+    to; uncut they find what they found before. The axes are those in which the prepared pairs' queries and documents
+    agree most.
 
     \b
     Example:
@@ -29,7 +30,7 @@ def rotate(
     from cde_rag_training.prepared import Prepared
     from cde_rag_training.rotation import rotate_model
 
-    made = rotate_model(trained, Prepared.load(prepared), folder, texts=texts, seed=seed)
+    made = rotate_model(trained, Prepared.load(prepared), folder, pairs=pairs, seed=seed)
     if as_json:
         print_json({"folder": str(made.resolve())})
     else:
