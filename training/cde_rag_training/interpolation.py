@@ -50,7 +50,7 @@ def interpolate(start: Mapping[str, Tensor], trained: Mapping[str, Tensor], shar
 
 
 def average(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of a network's states after several trainings from one start, which errs less than each of them.
+    """The mean of a network's states after several trainings from one start, which may err less than each of them.
 
     Args:
         states: At least one; all have the same tensors.
