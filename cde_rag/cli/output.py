@@ -62,9 +62,11 @@ def print_groups(groups: "Sequence[Group]") -> None:
 
 def print_hits(hits: "Sequence[Hit]") -> None:
     """Score, title with the section, id and text on two lines, cut to the terminal's width where there is one."""
+    from cde_rag.reading import SECTION_KEY
+
     width = _width() - 8
     for hit in hits:
-        section = hit.metadata.get("section")
+        section = hit.metadata.get(SECTION_KEY)
         stands = (hit.title, section if isinstance(section, str) else "")
         title = " · ".join(part for part in stands if part.strip())
         line = name = one_line(hit.id, width)

@@ -64,10 +64,11 @@ class Headings:
         parser.disable("inline")  # that of headings is read below, and no other is needed
         front = _FRONT_MATTER.match(markdown)
         begin = front.end() if front else 0
-        ends = (begin + found.end() for found in re.finditer(_LINE_END, markdown[begin:]))
+        body = markdown[begin:]
+        ends = (begin + found.end() for found in re.finditer(_LINE_END, body))
         lines = [begin, *ends, len(markdown)]
         references: dict[str, Any] = {}
-        tokens: list[Any] = parser.parse(markdown[begin:], references)
+        tokens: list[Any] = parser.parse(body, references)
         for number, token in enumerate(tokens):
             if token.level or not token.map:
                 continue

@@ -63,10 +63,9 @@ def rotate_model(trained: Path | str, prepared: Prepared, folder: Path, *, pairs
     if not isinstance(network, TwoStage):
         raise ModelError(f"{trained}: expected a one-way model, whose output map a rotation is part of, found another.")
     stages = OneWayStages(network, device="cpu", precision="float32")
-    if min(len(prepared), pairs) < stages.dim:
-        found = min(len(prepared), pairs)
-        raise ValueError(f"Expected {stages.dim} pairs or more, one for each axis, found {found}.")
     drawn = np.random.default_rng(seed).permutation(len(prepared))[:pairs]
+    if len(drawn) < stages.dim:
+        raise ValueError(f"Expected {stages.dim} pairs or more, one for each axis, found {len(drawn)}.")
     given = stages.prepare(torch.zeros(0, stages.dim), [], [])
     queries, documents = (
         stages.embed(
