@@ -9,8 +9,9 @@ SIBLINGS = 16  # texts of the same parent that a document is given (design §4)
 def choose_siblings(position: int, count: int, limit: int = SIBLINGS) -> list[int]:
     """Choose the siblings of one passage among the `count` passages of its parent.
 
-    The first half of the limit goes to the passages nearest in position (of two equally near the earlier one), the rest
-    is spread evenly over what remains of the parent. A parent with no more than `limit` other passages gives them all.
+    The first half of the limit goes to the passages nearest in position (of two equally near the earlier one), one to
+    the parent's first passage, which tells what the parent is about, and the rest is spread evenly over what remains. A
+    parent with no more than `limit` other passages gives them all.
 
     Args:
         position: Place of the passage in its parent, from 0.
@@ -24,7 +25,7 @@ def choose_siblings(position: int, count: int, limit: int = SIBLINGS) -> list[in
         >>> choose_siblings(1, 4)
         [0, 2, 3]
         >>> choose_siblings(10, 100, limit=4)
-        [9, 11, 27, 75]
+        [0, 9, 11, 52]
     """
     if not 0 <= position < count:
         raise ValueError(f"a parent of {count} passages has no position {position}")
@@ -34,8 +35,10 @@ def choose_siblings(position: int, count: int, limit: int = SIBLINGS) -> list[in
     near, wanted = limit // 2, limit - limit // 2
     first = min(max(position - (near + 1) // 2, 0), others - near)  # the window first … first + near holds the position
     window = [other for other in range(first, first + near + 1) if other != position]
-    outside = [(2 * step + 1) * (others - near) // (2 * wanted) for step in range(wanted)]  # middles of equal stretches
-    return sorted(window + [other if other < first else other + near + 1 for other in outside])
+    lead = int(first > 0 and wanted > 0)  # places taken by the parent's first passage, outside the window
+    places, stretches = others - near - lead, wanted - lead
+    outside = [lead + (2 * step + 1) * places // (2 * stretches) for step in range(stretches)]  # middles of stretches
+    return sorted([0] * lead + window + [other if other < first else other + near + 1 for other in outside])
 
 
 def sibling_positions(parents: Sequence[str | None], limit: int = SIBLINGS) -> list[list[int]]:

@@ -9,6 +9,7 @@ from cde_rag.identity import ModelIdentity
 
 FORMAT = 1
 LARGEST = 2**20  # that any size in a config may be
+LATER = {"rotated": False, "lead_share": 0.0, "full_likeness": 0.0}  # fields that came later: what older configs mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class ModelConfig:
     latents: int = 64  # vectors that a context is condensed to
     max_siblings: int = 16  # siblings given to a document's text
     rotated: bool = False  # whether embeddings are turned so that their first dimensions tell most
+    lead_share: float = 0.0  # of the siblings' weight in the output, that of the first; the rest is their mean's
+    full_likeness: float = 0.0  # of a corpus, from which on siblings have their whole weight in the output; 0: any
 
     def __post_init__(self) -> None:
         if min(self.dim, self.heads, self.vocab_size, self.latents) < 1 or self.dim % self.heads:
@@ -45,6 +48,10 @@ class ModelConfig:
         if not 0 <= self.first_stage_layers <= self.layers:
             raise ModelError(
                 f"first_stage_layers must be in 0 … layers ({self.layers}), found {self.first_stage_layers}."
+            )
+        if not (0 <= self.lead_share <= 1 and 0 <= self.full_likeness <= 1):
+            raise ModelError(
+                f"lead_share and full_likeness must be in 0 … 1, found {self.lead_share} and {self.full_likeness}."
             )
         if not max(self.max_length, self.first_stage_max_length) <= self.max_positions:
             raise ModelError(f"Texts may not be longer than max_positions {self.max_positions}; lower the max lengths.")
@@ -83,7 +90,7 @@ class ModelConfig:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, with the format's number; without the fields that say nothing new."""
         sizes = asdict(self)
-        for name, usual in (("context_layers", self.layers), ("rotated", False)):
+        for name, usual in {"context_layers": self.layers, **LATER}.items():
             if sizes[name] == usual:
                 del sizes[name]  # cde-mini-0, whose contexts are bound to its config, has no such field
         return {"format": FORMAT, "attention": "one_way", **sizes}
@@ -101,8 +108,7 @@ class ModelConfig:
                 f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
             )
         given = {key: item for key, item in value.items() if key not in ("format", "attention")}
-        given.setdefault("context_layers", given.get("layers"))
-        given.setdefault("rotated", False)
+        given = {"context_layers": given.get("layers"), **LATER, **given}
         expected = {field.name for field in fields(cls)}
         if given.keys() != expected:
             raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")

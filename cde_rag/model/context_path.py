@@ -1,7 +1,7 @@
 """From the vectors of a sample of the corpus to what every layer of the second stage needs of it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -21,15 +21,17 @@ class PreparedContext:
         keys: Per context layer and head, of each latent.
         values: Likewise, multiplied with the head's gate.
         output_map: Turns pooled texts into the corpus's space; the identity for the null context.
+        siblings: Factor of the siblings' weight in the output, 0 … 1.
     """
 
     keys: Float[Tensor, "layers heads latents head_dim"]
     values: Float[Tensor, "layers heads latents head_dim"]
     output_map: Float[Tensor, "dim dim"]
+    siblings: Float[Tensor, ""]
 
     def to(self, dtype: torch.dtype) -> "PreparedContext":
-        """Keys and values in the dtype of the second stage; the output map stays float32."""
-        return PreparedContext(self.keys.to(dtype), self.values.to(dtype), self.output_map)
+        """Keys and values in the dtype of the second stage; all else stays float32."""
+        return replace(self, keys=self.keys.to(dtype), values=self.values.to(dtype))
 
 
 class SetAttention(nn.Module):
@@ -101,3 +103,33 @@ class OutputMap(nn.Module):
         shift = self.log_shift.exp()
         scale = ((relative + shift) / (1 + shift)) ** -self.exponent
         return (vectors * scale) @ vectors.T
+
+
+def siblings_weight(
+    context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"], full_likeness: float
+) -> Float[Tensor, ""]:
+    """How much siblings count in the output, 0 … 1: the likeness of the corpus's documents, over the full one.
+
+    Likeness is the mean cosine between two documents of the context. Where all are of one kind, as on the pages of one
+    product, a passage alone seldom tells whose it is, and siblings say so; where each is about something else its own
+    words tell, and siblings blur them.
+
+    Args:
+        context: Context embeddings, unit norm.
+        counts: How many equal documents each row stands for.
+        full_likeness: From which on siblings have their whole weight; 0: whatever the likeness.
+
+    Returns:
+        Float32, without gradients; a half where there are fewer than two documents to compare.
+
+    Source: ours.
+    """
+    documents = int(counts.sum())
+    if full_likeness == 0:
+        return context.new_ones(())
+    if documents < 2:
+        return context.new_full((), 0.5)
+    with torch.no_grad():
+        total = (context.double() * counts[:, None]).sum(0).square().sum()
+        likeness = (total - documents) / (documents * (documents - 1))
+        return (likeness / full_likeness).clamp(0, 1).float()

@@ -23,6 +23,7 @@ class SecondStage(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.heads = config.heads
+        self.lead_share = config.lead_share
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.given = nn.ModuleList(nn.Linear(config.dim, 2 * config.dim) for _ in range(config.context_layers))
         self.gates = nn.Parameter(torch.zeros(config.context_layers, config.heads))
@@ -39,13 +40,16 @@ class SecondStage(nn.Module):
         gate = torch.tanh(self.gates[layer])[:, None, None].to(value.dtype)
         return split_heads(key, self.heads), split_heads(value, self.heads) * gate
 
-    def prepare(self, latents: Float[Tensor, "latents dim"], output_map: Float[Tensor, "dim dim"]) -> PreparedContext:
+    def prepare(
+        self, latents: Float[Tensor, "latents dim"], output_map: Float[Tensor, "dim dim"], siblings: Float[Tensor, ""]
+    ) -> PreparedContext:
         """Everything that a corpus contributes, computed once."""
         pairs = [self.keys_and_values(layer, latents[None]) for layer in range(len(self.given))]
         return PreparedContext(
             keys=torch.cat([key for key, _ in pairs]),
             values=torch.cat([value for _, value in pairs]),
             output_map=output_map,
+            siblings=siblings,
         )
 
     def forward(
@@ -66,7 +70,8 @@ class SecondStage(nn.Module):
             mask: True where there is a token; None where every row is full.
             role: `QUERY` or `DOCUMENT`.
             prepared: Of the corpus; keys and values in the dtype of the layers.
-            siblings: First-stage vectors of each text's siblings, padded; None where no text of the batch has any.
+            siblings: First-stage vectors of each text's siblings in their order, padded; None where no text of the
+                batch has any.
             sibling_mask: True where there is a sibling; given together with `siblings`.
 
         Returns:
@@ -95,5 +100,7 @@ class SecondStage(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             pooled = F.normalize(mean_pool(x, mask), dim=-1)
             if siblings is not None and sibling_mask is not None:
-                pooled = pooled + self.sibling_output(mean_pool(siblings, sibling_mask))
+                lead = siblings[:, 0] * sibling_mask[:, :1]
+                parent = torch.lerp(mean_pool(siblings, sibling_mask), lead, self.lead_share)
+                pooled = pooled + prepared.siblings * self.sibling_output(parent)
             return F.normalize(pooled @ prepared.output_map, dim=-1)

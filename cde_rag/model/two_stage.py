@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from cde_rag.model.attention import Embeddings
 from cde_rag.model.config import ModelConfig
-from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention
+from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, siblings_weight
 from cde_rag.model.first_stage import FirstStage
 from cde_rag.model.second_stage import SecondStage
 
@@ -51,7 +51,8 @@ class TwoStage(nn.Module):
         """
         given = self.second_stage.given
         latents = self.set_attention(context, counts).to(next(given.parameters()).dtype)
-        return self.second_stage.prepare(latents, self.turned(self.output_map(context, counts)))
+        weight = siblings_weight(context, counts, self.config.full_likeness)
+        return self.second_stage.prepare(latents, self.turned(self.output_map(context, counts)), weight)
 
     def turned(self, output_map: Float[Tensor, "dim dim"]) -> Float[Tensor, "dim dim"]:
         """What pooled texts are multiplied with: an output map, and behind it the rotation of a rotated model."""

@@ -115,7 +115,7 @@ def by_hand(prepared, batch, temperature=0.1):
             rows,
             mask,
             role,
-            PreparedContext(given.keys, given.values, given.output_map),
+            given,
             vectors,
             there,
         )[0]

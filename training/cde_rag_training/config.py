@@ -137,6 +137,8 @@ class StartConfig:
     max_length: int = 256  # tokens of a text that a new model reads
     context_layers: int = 6  # topmost layers of a new one-way model whose text attends to context and siblings
     first_stage_layers: int = 1  # of a new one-way model, from the bottom; 0: word and position embeddings alone
+    lead_share: float = 0.0  # of a new one-way model: what of the siblings' weight in the output the first has
+    full_likeness: float = 0.0  # of a new one-way model: of a corpus, from which on siblings have their whole weight
 
 
 @dataclass(frozen=True, kw_only=True)

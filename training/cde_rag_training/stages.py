@@ -138,23 +138,23 @@ class OneWayStages(Stages):
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
     ) -> list[Tensor]:
-        """As in the class above: keys, values, output map and all vectors, among which siblings are found."""
+        """As in the class above: what is prepared, and all vectors, among which siblings are found."""
         kept = [row for row, out in zip(context, dropped, strict=True) if not out]
         chosen = vectors[torch.tensor(kept, dtype=torch.long, device=self.device)]
         counts = torch.ones(len(kept), dtype=torch.long, device=self.device)
         prepared = self._one_way.prepare(chosen, counts)
-        return [prepared.keys, prepared.values, prepared.output_map, vectors]
+        return [prepared.keys, prepared.values, prepared.output_map, prepared.siblings, vectors]
 
     def second(self, texts: Texts, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
         """As in the class above."""
-        keys, values, output_map, vectors = given
+        *prepared, vectors = given
         siblings, there = self._siblings(texts.siblings, vectors)
         with self._autocast():
             return self._one_way.second_stage(
                 self._one_way.embeddings,
                 *self._padded(texts.ids),
                 texts.role,
-                PreparedContext(keys, values, output_map),
+                PreparedContext(*prepared),
                 siblings,
                 there,
             )

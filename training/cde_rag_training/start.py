@@ -87,6 +87,8 @@ def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:
             layers=sizes["num_hidden_layers"],
             context_layers=min(config.context_layers, sizes["num_hidden_layers"]),
             first_stage_layers=config.first_stage_layers,
+            lead_share=config.lead_share,
+            full_likeness=config.full_likeness,
             heads=sizes["num_attention_heads"],
             intermediate=sizes["intermediate_size"],
             max_positions=sizes["max_position_embeddings"],
