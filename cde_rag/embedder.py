@@ -206,8 +206,9 @@ class ContextualEmbedder:
 
         Args:
             texts: Documents.
-            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`, in any order; None
-                where no text has any.
+            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`: first the parent's
+                first passage, which counts most in some models, then the others in any order; None where no text has
+                any.
             progress: Show a bar on stderr.
 
         Raises:

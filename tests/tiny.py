@@ -22,6 +22,8 @@ def tiny_network(*, seed: int = 0) -> TwoStage:
         "max_positions": 64,
         "max_length": 32,
         "latents": 8,
+        "lead_share": 0.4,
+        "full_likeness": 0.9,
     }
     config = ModelConfig(name="tiny", vocab_size=64, first_stage_max_length=32, **sizes)
     with torch.random.fork_rng():

@@ -9,7 +9,7 @@ from cde_rag.identity import ModelIdentity
 
 FORMAT = 1
 LARGEST = 2**20  # that any size in a config may be
-LATER = {"rotated": False, "lead_share": 0.0, "full_likeness": 0.0}  # fields that came later: what older configs mean
+LATER: Mapping[str, Any] = {"rotated": False, "lead_share": 0.0, "full_likeness": 0.0}  # what older configs mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,8 @@ class ModelConfig:
                 f"{value.get('format')!r}. Update cde-rag, or give the folder of another model."
             )
         given = {key: item for key, item in value.items() if key not in ("format", "attention")}
-        given = {"context_layers": given.get("layers"), **LATER, **given}
+        for name, usual in {"context_layers": given.get("layers"), **LATER}.items():
+            given.setdefault(name, usual)
         expected = {field.name for field in fields(cls)}
         if given.keys() != expected:
             raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")

@@ -110,9 +110,9 @@ def siblings_weight(
 ) -> Float[Tensor, ""]:
     """How much siblings count in the output, 0 … 1: the likeness of the corpus's documents, over the full one.
 
-    Likeness is the mean cosine between two documents of the context. Where all are of one kind, as on the pages of one
-    product, a passage alone seldom tells whose it is, and siblings say so; where each is about something else its own
-    words tell, and siblings blur them.
+    Likeness is the mean cosine between two different documents of the context. Where all are of one kind, as on the
+    pages of one product, a passage alone seldom tells whose it is, and siblings say so; where each is about something
+    else its own words tell, and siblings blur them.
 
     Args:
         context: Context embeddings, unit norm.
@@ -120,16 +120,16 @@ def siblings_weight(
         full_likeness: From which on siblings have their whole weight; 0: whatever the likeness.
 
     Returns:
-        Float32, without gradients; a half where there are fewer than two documents to compare.
+        Float32, without gradients; a half where there are no two documents to compare.
 
     Source: ours.
     """
-    documents = int(counts.sum())
     if full_likeness == 0:
         return context.new_ones(())
-    if documents < 2:
+    if context.shape[0] < 2:
         return context.new_full((), 0.5)
     with torch.no_grad():
-        total = (context.double() * counts[:, None]).sum(0).square().sum()
-        likeness = (total - documents) / (documents * (documents - 1))
+        weights = counts.double()
+        same = weights.square().sum()  # pairs of a document and itself, whose cosine is 1
+        likeness = ((weights @ context.double()).square().sum() - same) / (weights.sum().square() - same)
         return (likeness / full_likeness).clamp(0, 1).float()

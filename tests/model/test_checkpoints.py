@@ -141,6 +141,18 @@ def test_a_model_whose_lower_layers_read_no_context(tmp_path):
             replace(config, context_layers=wrong)
 
 
+def test_how_siblings_weigh_is_kept_where_it_says_something(tmp_path):
+    config = tiny_network().config
+    checkpoints.write(tmp_path / "weighed", tiny_network(), tiny_tokenizer())
+    assert checkpoints.read(tmp_path / "weighed")[0].config == config
+    plain = replace(config, lead_share=0.0, full_likeness=0.0)
+    assert not {"lead_share", "full_likeness"} & plain.to_json().keys()
+    assert ModelConfig.from_json(plain.to_json()) == plain
+    for wrong in ({"lead_share": 1.5}, {"full_likeness": -0.1}, {"full_likeness": float("nan")}):
+        with pytest.raises(ModelError, match="lead_share and full_likeness must be in 0 … 1"):
+            replace(config, **wrong)
+
+
 def test_contexts_made_with_an_earlier_version_stay_valid():
     """What they are bound to; another digest would lose every collection made with that model."""
     *_, digest = checkpoints.read(checkpoints.find("cde-mini-0"))

@@ -1,8 +1,9 @@
 """What must not change a vector, and what must.
 
-Contract: a text's vector depends on the text, its role, the context and its siblings as sets. Not on the order of the
-context, on what else is in the batch, on padding, or on when the context was prepared (1e-5 in float32). All of it is
-tested on a model whose gates are open, since with closed gates everything is equal to everything.
+Contract: a text's vector depends on the text, its role, the context as a set, the first of its siblings, and the others
+as a set. Not on the order of the context, on what else is in the batch, on padding, or on when the context was prepared
+(1e-5 in float32). All of it is tested on a model whose gates are open, since with closed gates everything is equal to
+everything.
 """
 
 from copy import deepcopy
@@ -14,12 +15,17 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import WORDS
+from hypothesis.extra.numpy import arrays
+from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import Context, ContextualEmbedder, SmallContextWarning
 from cde_rag.embedder import fit
 from cde_rag.model import CDEModel
 from cde_rag.model.attention import attention
+from cde_rag.model.batching import pad
+from cde_rag.model.context_path import siblings_weight
+from cde_rag.model.second_stage import DOCUMENT
+from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.sampling import Sample
 
@@ -113,11 +119,70 @@ def test_siblings_move_a_document_and_no_query(embedder, texts):
     assert np.abs(lone - together).max(axis=1).min() > 1e-2
 
 
-def test_siblings_are_a_set(embedder):
-    siblings = ["the river", "a boat in water", "flood risk"]
+def test_siblings_are_a_set_but_for_the_first(embedder):
+    first, *others = siblings = ["the river", "a boat in water", "flood risk"]
     forward = embedder.embed_passages(["delta"], [siblings]).vectors
-    np.testing.assert_allclose(embedder.embed_passages(["delta"], [siblings[::-1]]).vectors, forward, atol=TOLERANCE)
+    turned = embedder.embed_passages(["delta"], [[first, *others[::-1]]]).vectors
+    np.testing.assert_allclose(turned, forward, atol=TOLERANCE)
+    assert moved(embedder.embed_passages(["delta"], [siblings[::-1]]).vectors, forward) > 1e-3
     assert moved(embedder.embed_passages(["delta"], [siblings[:2]]).vectors, forward) > 1e-3
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_the_first_sibling_has_its_share_of_the_output(share):
+    network = tiny_network()
+    second = network.second_stage
+    second.gates.zero_()  # the output alone tells of siblings
+    second.lead_share = share
+    model = CDEModel(network, TextTokenizer(tiny_tokenizer()), "0" * 64, device="cpu", dtype="float32")
+    embedder = ContextualEmbedder(model, context_of(model, corpus(40, seed=1)))
+    siblings = ["the river", "a boat in water", "flood risk"]
+    found, turned, other = (
+        embedder.embed_passages(["delta"], [group]).vectors
+        for group in (siblings, siblings[::-1], [siblings[0], "a loan", "interest"])
+    )
+    assert (moved(found, turned) < TOLERANCE) == (share == 0)
+    assert (moved(found, other) < TOLERANCE) == (share == 1)
+
+
+vectors = arrays(np.float32, st.tuples(st.integers(2, 12), st.just(4)), elements=st.floats(-1, 1, width=32))
+
+
+@given(vectors, st.floats(0.05, 1), st.data())
+def test_siblings_weigh_by_the_mean_cosine_of_different_documents(rows, full, data):
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+    rows[np.linalg.norm(rows, axis=1) < 0.5] = [1, 0, 0, 0]
+    counts = np.array(data.draw(st.lists(st.integers(1, 5), min_size=len(rows), max_size=len(rows))))
+    pairs = [(i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j]
+    cosines = [float(rows[i] @ rows[j]) for i, j in pairs]
+    likeness = np.average(cosines, weights=[counts[i] * counts[j] for i, j in pairs])
+    found = siblings_weight(torch.from_numpy(rows), torch.from_numpy(counts), full)
+    assert float(found) == pytest.approx(min(max(likeness / full, 0), 1), abs=1e-4)
+    assert float(siblings_weight(torch.from_numpy(rows), torch.from_numpy(counts), 0.0)) == 1
+
+
+def test_siblings_have_half_their_weight_where_no_two_documents_can_be_compared():
+    for rows in (torch.zeros(0, 4), torch.eye(4)[:1]):
+        assert float(siblings_weight(rows, torch.full((len(rows),), 7), 0.25)) == 0.5
+
+
+def test_a_corpus_of_unlike_documents_leaves_siblings_out_of_the_output():
+    network = tiny_network()
+    network.second_stage.gates.zero_()
+    given = network.prepare(torch.eye(16)[:8], torch.ones(8, dtype=torch.long))
+    ids, mask = pad([[1, 5, 6, 2]])
+    siblings, there = torch.eye(16)[None, 9:12], torch.ones(1, 3, dtype=torch.bool)
+    lone = network.second_stage(network.embeddings, ids, mask, DOCUMENT, given)
+    torch.testing.assert_close(
+        network.second_stage(network.embeddings, ids, mask, DOCUMENT, given, siblings, there), lone
+    )
+    like = replace(given, siblings=torch.ones(()))
+    assert (
+        moved(
+            network.second_stage(network.embeddings, ids, mask, DOCUMENT, like, siblings, there).numpy(), lone.numpy()
+        )
+        > 1e-3
+    )
 
 
 def test_batch_of_mixed_families_equals_single(tiny_model, embedder, texts):

@@ -11,7 +11,6 @@ from tiny import tiny_network, tiny_tokenizer
 from tiny_run import CORPORA
 
 from cde_rag.model.batching import pad
-from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag_training.config import LossConfig
