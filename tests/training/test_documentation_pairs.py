@@ -13,6 +13,8 @@ from cde_rag_training import documentation_pairs as documentation
 from cde_rag_training.documentation_pages import page_of
 from cde_rag_training.documentation_pairs import (
     CHARACTERS,
+    HELD_OUT,
+    PACKAGES,
     SOURCE,
     cut,
     documentation_pairs,
@@ -235,11 +237,17 @@ def test_pages_come_in_the_order_of_their_paths(tmp_path):
     assert [page.title for page in pages_of(tmp_path / PACKAGE)] == ["aaa", "bbb", "ccc"]
 
 
-def test_the_command_writes_rows(tmp_path):
+def test_the_command_writes_what_is_held_out_apart(tmp_path):
     write(tmp_path / "docs", "a.html", two("Sockets"))
-    output = tmp_path / "pairs.jsonl"
-    command = [sys.executable, "-m", "cde_rag_training.documentation_pairs", str(tmp_path / "docs"), str(output)]
-    subprocess.run(command, check=True)
-    rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    assert [row["query"] for row in rows] == ["Sockets: Using it", "Sockets: Tuning it"]
-    assert set(rows[0]) == {"query", "document", "source", "domain", "parent"}
+    write(tmp_path / "docs", "a.html", two("Pools"), package="nim-doc")
+    outputs = [tmp_path / "pairs.jsonl", tmp_path / "held-out.jsonl"]
+    command = [sys.executable, "-m", "cde_rag_training.documentation_pairs", tmp_path / "docs", *outputs]
+    subprocess.run([str(part) for part in command], check=True)
+    trained, held_out = ([json.loads(line) for line in path.read_text().splitlines()] for path in outputs)
+    assert [row["query"] for row in trained] == ["Sockets: Using it", "Sockets: Tuning it"]
+    assert [(row["query"], row["domain"]) for row in held_out] == [
+        ("Pools: Using it", "nim-doc"),
+        ("Pools: Tuning it", "nim-doc"),
+    ]
+    assert set(trained[0]) == {"query", "document", "source", "domain", "parent"}
+    assert PACKAGES.keys() > HELD_OUT

@@ -45,6 +45,10 @@ LICENCES: Final[Mapping[str, str]] = {  # of the documentation, by the packages'
     "public domain": "docutils-doc sbcl-doc sqlite3-doc",
 }
 PACKAGES: Final[Mapping[str, str]] = {name: licence for licence, names in LICENCES.items() for name in names.split()}
+HELD_OUT: Final = frozenset(  # sites that models are asked on: drawn by the hash of their names, before any training
+    "borgbackup-doc ganeti-doc libtorrent-rasterbar-doc nim-doc nodejs-doc numba-doc postgresql-doc-15 "
+    "python-djangorestframework-doc python-sympy-doc twisted-doc".split()
+)
 MOST_SECTIONS: Final = 700  # of a package
 MOST_PAGES: Final = 3  # of a package that share a heading or a title
 CHARACTERS: Final = 1500  # of a document
@@ -207,12 +211,15 @@ def _read(path: Path) -> str:
 
 
 def main() -> None:
-    """Write the pairs to a file that `cde-rag-train prepare` reads."""
+    """Write the pairs, and those that are held out, to files that `cde-rag-train prepare` reads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="a folder with a folder for each package that is unpacked there")
     parser.add_argument("output", type=Path, help="a JSONL file")
+    parser.add_argument("held_out", type=Path, help="a JSONL file, for prepare --against")
     arguments = parser.parse_args()
-    write_pairs(documentation_pairs(arguments.folder), arguments.output)
+    pairs = list(documentation_pairs(arguments.folder))
+    write_pairs((pair for pair in pairs if pair.domain not in HELD_OUT), arguments.output)
+    write_pairs((pair for pair in pairs if pair.domain in HELD_OUT), arguments.held_out)
 
 
 if __name__ == "__main__":
