@@ -67,6 +67,6 @@ def rows(store: Store, where: Mapping[str, Any] | None) -> Iterator[Row]:
 
 
 def _row_digest(record: Record, siblings: Sequence[bytes]) -> str:
-    """sha256 hex over title, text and siblings' digests, whose order changes no vector."""
-    parts = [digest(record.title), digest(record.text), *sorted(siblings)]
+    """sha256 hex over title, text and siblings' digests; behind the first their order changes no vector."""
+    parts = [digest(record.title), digest(record.text), *siblings[:1], *sorted(siblings[1:])]
     return hashlib.sha256(b"".join(parts)).hexdigest()

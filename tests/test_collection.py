@@ -62,7 +62,7 @@ def direction(text: str) -> np.ndarray:
 
 
 class StubEmbedder(ContextualEmbedder):
-    """Vectors made of a text, its siblings and the context; remembers what it was given."""
+    """Vectors made of a text, its siblings, the first of them apart, and the context; remembers what it was given."""
 
     def __init__(self, documents: Sequence[str] = ("a", "b")) -> None:
         self.model = SimpleNamespace(device="cpu", config=SimpleNamespace(max_siblings=MAX_SIBLINGS))  # type: ignore[assignment]
@@ -88,7 +88,7 @@ class StubEmbedder(ContextualEmbedder):
 
     def vector(self, text: str, siblings: Sequence[str]) -> np.ndarray:
         mixed = direction(text) + 0.3 * direction(self.fingerprint)
-        for sibling in sorted(siblings):
+        for sibling in [*(f"first: {text}" for text in siblings[:1]), *sorted(siblings[1:])]:
             mixed += 0.3 * direction(sibling)
         return (mixed / np.linalg.norm(mixed)).astype(np.float32)
 
@@ -270,6 +270,18 @@ def test_new_passages_reembed_their_parent_alone(papers: Collection):
     assert papers.add_records(passages("a", 1, first=3)) == AddReport(added=1)
     assert sorted(papers.embedder.embedded) == [f"passage {place} of a" for place in range(4)]
     assert_true_vectors(papers)
+
+
+def test_passages_that_change_places_reembed_their_parent(papers: Collection):
+    """The first one counts apart, so that the others' vectors change with it."""
+    first, second, *others = passages("a", 4)
+    papers.add_records([first, second, *others])
+    swapped = [Record(first.id, second.text, "", first.metadata), Record(second.id, first.text, "", second.metadata)]
+    assert papers.add_records([*swapped, *others]) == AddReport(replaced=2, unchanged=2)
+    assert_true_vectors(papers)
+    papers.embedder.embedded.clear()
+    papers.add_records([*swapped, *others])
+    assert papers.embedder.embedded == []
 
 
 def test_deleted_passages_reembed_their_parent(papers: Collection):

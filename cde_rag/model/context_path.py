@@ -130,6 +130,7 @@ def siblings_weight(
         return context.new_full((), 0.5)
     with torch.no_grad():
         weights = counts.double()
-        same = weights.square().sum()  # pairs of a document and itself, whose cosine is 1
-        likeness = ((weights @ context.double()).square().sum() - same) / (weights.sum().square() - same)
+        rows = context.double() * weights[:, None]
+        pairs = weights.sum().square() - weights.square().sum()  # of different documents
+        likeness = (rows.sum(0).square().sum() - rows.square().sum()) / pairs
         return (likeness / full_likeness).clamp(0, 1).float()

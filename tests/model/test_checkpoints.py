@@ -159,6 +159,16 @@ def test_contexts_made_with_an_earlier_version_stay_valid():
     assert digest == "345e2771922a362d060bf4fed04c4e8fb16703588fd2eec1a315ca2833d3caa7"
 
 
+def test_how_siblings_weigh_is_part_of_a_model_s_identity(tmp_path):
+    digests = set[str]()
+    for place, weights in enumerate(({}, {"lead_share": 0.5}, {"full_likeness": 0.5})):
+        network = tiny_network()
+        network.config = replace(network.config, **weights)
+        checkpoints.write(tmp_path / str(place), network, tiny_tokenizer())
+        digests.add(checkpoints.read(tmp_path / str(place))[-1])
+    assert len(digests) == 3
+
+
 def test_unknown_name_lists_the_known(tmp_path):
     with pytest.raises(ModelError, match=r"cde-mini, cde-mini-0, cde-mini-1.*found .*nothing"):
         CDEModel.from_pretrained(tmp_path / "nothing")

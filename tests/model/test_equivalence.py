@@ -150,8 +150,8 @@ vectors = arrays(np.float32, st.tuples(st.integers(2, 12), st.just(4)), elements
 
 @given(vectors, st.floats(0.05, 1), st.data())
 def test_siblings_weigh_by_the_mean_cosine_of_different_documents(rows, full, data):
-    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
-    rows[np.linalg.norm(rows, axis=1) < 0.5] = [1, 0, 0, 0]
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = np.where(norms < 1e-3, np.eye(4, dtype=np.float32)[0], rows / np.maximum(norms, 1e-3))
     counts = np.array(data.draw(st.lists(st.integers(1, 5), min_size=len(rows), max_size=len(rows))))
     pairs = [(i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j]
     cosines = [float(rows[i] @ rows[j]) for i, j in pairs]
@@ -159,6 +159,21 @@ def test_siblings_weigh_by_the_mean_cosine_of_different_documents(rows, full, da
     found = siblings_weight(torch.from_numpy(rows), torch.from_numpy(counts), full)
     assert float(found) == pytest.approx(min(max(likeness / full, 0), 1), abs=1e-4)
     assert float(siblings_weight(torch.from_numpy(rows), torch.from_numpy(counts), 0.0)) == 1
+
+
+def test_siblings_weigh_by_how_often_a_document_stands_there():
+    random = torch.Generator().manual_seed(0)
+    rows, counts = F.normalize(torch.randn(3, 16, generator=random) + 1, dim=1), torch.tensor([1, 5, 2])
+    cosines, pairs = rows @ rows.T, (counts[:, None] * counts).fill_diagonal_(0)
+    found = tiny_network().prepare(rows.clone().requires_grad_(), counts).siblings
+    assert float(found) == pytest.approx(float((cosines * pairs).sum() / pairs.sum() / 0.9), abs=1e-5)
+    assert 0 < float(found) < 1
+    assert not found.requires_grad
+
+
+def test_a_context_of_one_text_many_times_is_measured_by_the_others():
+    rows, counts = F.normalize(torch.tensor([[1.0, 0.3], [0.3, 1.0]]), dim=1), torch.tensor([10**8, 1])
+    assert float(siblings_weight(rows, counts, 1.0)) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-4)
 
 
 def test_siblings_have_half_their_weight_where_no_two_documents_can_be_compared():

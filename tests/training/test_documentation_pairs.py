@@ -237,6 +237,19 @@ def test_pages_come_in_the_order_of_their_paths(tmp_path):
     assert [page.title for page in pages_of(tmp_path / PACKAGE)] == ["aaa", "bbb", "ccc"]
 
 
+@pytest.mark.parametrize(("name", "content"), [("a.html.gz", b"no gzip"), ("a.html", b"<h1>A</h1><![ if>")])
+def test_a_file_that_is_no_page_is_named(tmp_path, name, content):
+    write(tmp_path, "b.html", two("Sockets"))
+    (tmp_path / PACKAGE / "usr/share/doc" / PACKAGE / name).write_bytes(content)
+    with pytest.raises(CorpusError, match=r"a\.html.*expected a page in HTML"):
+        list(documentation_pairs(tmp_path))
+
+
+def test_a_folder_that_is_not_there_is_no_folder_of_packages(tmp_path):
+    with pytest.raises(CorpusError, match="found none"):
+        list(documentation_pairs(tmp_path / "nothing"))
+
+
 def test_the_command_writes_what_is_held_out_apart(tmp_path):
     write(tmp_path / "docs", "a.html", two("Sockets"))
     write(tmp_path / "docs", "a.html", two("Pools"), package="nim-doc")

@@ -13,6 +13,7 @@ from cde_rag.errors import ModelError
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.sampling import Sample
+from cde_rag_training.presets import preset
 from cde_rag_training.rotation import rotate_model, shared_axes
 
 
@@ -110,7 +111,9 @@ def test_what_cannot_be_turned_is_refused(trained, prepared, tmp_path):
 def test_the_bundled_model_that_is_turned():
     """cde-mini-1: context in three layers, first dimensions that tell most, and what belongs together found."""
     model = CDEModel.from_pretrained("cde-mini-1")
-    assert (model.network.config.context_layers, model.network.config.rotated) == (3, True)
+    config, start = model.network.config, preset("cde-mini").start
+    assert (config.context_layers, config.rotated) == (start.context_layers, True)
+    assert (config.lead_share, config.full_likeness) == (start.lead_share, start.full_likeness) == (0.67, 0.25)
     texts = ["strptime reads a date from a string", "sorted makes a new list", "a river bank floods", "boats for hire"]
     embedder = ContextualEmbedder(model, Context.null(model))
     documents, queries = embedder.embed_documents(texts), embedder.embed_queries(["parse a date", "sort numbers"])

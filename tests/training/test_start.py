@@ -117,6 +117,13 @@ def test_a_first_stage_of_any_size(tmp_path, layers):
     assert len(checkpoints.read(between)[0].first_stage.layers) == layers
 
 
+def test_how_siblings_weigh_is_the_start_s_to_say(tmp_path):
+    folder = str(bert_folder(tmp_path / "bert"))
+    made = load_start(StartConfig(model=folder, max_length=32, lead_share=0.3, full_likeness=0.4), seed=0).network
+    assert (made.config.lead_share, made.config.full_likeness) == (0.3, 0.4)
+    assert made.second_stage.lead_share == 0.3
+
+
 def test_a_first_stage_larger_than_its_encoder(tmp_path):
     start = StartConfig(model=str(bert_folder(tmp_path / "bert")), max_length=32, first_stage_layers=3)
     with pytest.raises(ModelError, match=r"first_stage_layers must be in 0 … layers \(2\), found 3"):

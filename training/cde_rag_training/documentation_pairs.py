@@ -8,6 +8,7 @@ import argparse
 import gzip
 import hashlib
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -98,9 +99,9 @@ def documentation_pairs(folder: Path) -> Iterator[Pair]:
         folder: Holds each unpacked package in a folder of its name. Other folders in it are passed over.
 
     Raises:
-        CorpusError: No folder in it has the name of a package of `PACKAGES`.
+        CorpusError: No folder in it has the name of a package of `PACKAGES`, or a file cannot be read as a page.
     """
-    packages = sorted(path for path in folder.iterdir() if path.is_dir() and path.name in PACKAGES)
+    packages = sorted(path for path in folder.glob("*") if path.is_dir() and path.name in PACKAGES)
     if not packages:
         raise CorpusError(
             f"Expected folders named like packages of PACKAGES ({next(iter(PACKAGES))}, …) in {folder}, found none. "
@@ -115,11 +116,18 @@ def documentation_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def pages_of(package: Path) -> Iterator[Page]:
-    """All English pages of a package for readers, by path, with every section that they have."""
+    """All English pages of a package for readers, by path, with every section that they have.
+
+    Raises:
+        CorpusError: A file that cannot be read as a page.
+    """
     for path in sorted(package.rglob("*.htm*")):
         name = path.relative_to(package)
         if path.is_file() and not NAMES.fullmatch(path.name) and FOLDERS.isdisjoint(name.parts):
-            page = page_of(name.as_posix(), _read(path))
+            try:
+                page = page_of(name.as_posix(), _read(path))
+            except (OSError, EOFError, zlib.error, AssertionError) as error:  # the last of html.parser
+                raise CorpusError(f"{path}: expected a page in HTML, found {error!r}. Take the file away.") from error
             if page:
                 yield page
 
