@@ -34,9 +34,7 @@ class ModelConfig:
     latents: int = 64  # vectors that a context is condensed to
     max_siblings: int = 16  # siblings given to a document's text
     rotated: bool = False  # whether embeddings are turned so that their first dimensions tell most
-    lead_share: float = (
-        0.0  # of the siblings' weight in the output, that of the first of them; the rest is their mean's
-    )
+    lead_share: float = 0.0  # of the siblings' weight in the output, the first sibling's; the rest is their mean's
     full_likeness: float = 0.0  # of a corpus, from which on siblings have their whole weight in the output; 0: any
 
     def __post_init__(self) -> None:

@@ -187,17 +187,11 @@ def test_a_corpus_of_unlike_documents_leaves_siblings_out_of_the_output():
     given = network.prepare(torch.eye(16)[:8], torch.ones(8, dtype=torch.long))
     ids, mask = pad([[1, 5, 6, 2]])
     siblings, there = torch.eye(16)[None, 9:12], torch.ones(1, 3, dtype=torch.bool)
-    lone = network.second_stage(network.embeddings, ids, mask, DOCUMENT, given)
-    torch.testing.assert_close(
-        network.second_stage(network.embeddings, ids, mask, DOCUMENT, given, siblings, there), lone
-    )
-    like = replace(given, siblings=torch.ones(()))
-    assert (
-        moved(
-            network.second_stage(network.embeddings, ids, mask, DOCUMENT, like, siblings, there).numpy(), lone.numpy()
-        )
-        > 1e-3
-    )
+    text = (network.embeddings, ids, mask, DOCUMENT)
+    lone = network.second_stage(*text, given)
+    torch.testing.assert_close(network.second_stage(*text, given, siblings, there), lone)
+    like = network.second_stage(*text, replace(given, siblings=torch.ones(())), siblings, there)
+    assert moved(like.numpy(), lone.numpy()) > 1e-3
 
 
 def test_batch_of_mixed_families_equals_single(tiny_model, embedder, texts):

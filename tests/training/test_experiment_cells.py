@@ -196,10 +196,7 @@ def test_the_files_in_the_docs_say_what_they_are_for():
         context=replace(corpora.context, null_share=1.0),
         parents=replace(corpora.parents, no_siblings_share=1.0),
     )
-    asked_nothing = {
-        "distillation": twin.start.distillation,
-        "lead_share": 0.0,
-        "full_likeness": 0.0,
-    }  # its first stage
-    start = replace(ours.start, name="twin", **asked_nothing)
+    start = replace(  # its first stage is asked nothing
+        ours.start, name="twin", distillation=twin.start.distillation, lead_share=0.0, full_likeness=0.0
+    )
     assert twin == replace(ours, start=start, share=twin.share, phases=(replace(phase, corpora=without),))
