@@ -19,7 +19,7 @@ from cde_rag.searchable import Searchable
 from cde_rag.stores.base import Damage, Record, Store
 from cde_rag.tenancy import check_names_a_tenant, stamped
 from cde_rag.texts import check_list
-from cde_rag.writing import AddReport, Progress, Writer, rows
+from cde_rag.writing import AddReport, Progress, Writer
 
 
 class Collection(Searchable):
@@ -213,7 +213,7 @@ class Collection(Searchable):
 
     def scroll(self, where: Mapping[str, Any] | None = None) -> Iterator[Record]:
         """All records that match the filter, in order of insertion; those that were given out may be deleted."""
-        return (row.record for row in rows(self.store, where))
+        return (row.record for row in self.store.scroll(where=where))
 
     def inspect(self) -> Inspection:
         """What the collection is."""

@@ -22,7 +22,7 @@ from cde_rag.embedder import ContextualEmbedder
 from cde_rag.embedding import Embedder
 from cde_rag.errors import ModelError, StoreError, require
 from cde_rag.intake import embedded_text
-from cde_rag.passages import rows, with_siblings
+from cde_rag.passages import with_siblings
 from cde_rag.probe_queries import rank, rare_words, run_of_words
 from cde_rag.stores.base import Row, Store
 from cde_rag.texts import check_positive
@@ -160,7 +160,7 @@ def measure_drift(
     if not (documents := store.count()):
         raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")
     candidate = ContextualEmbedder.from_corpus(
-        (embedded_text(row.record) for row in rows(store, None)),
+        (embedded_text(row.record) for row in store.scroll()),
         model=embedder.model,
         context_size=context_size,
         seed=seed,
@@ -287,7 +287,7 @@ def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float
 
 def _sample(store: Store, size: int, seed: int) -> list[Row]:
     """Rows of the lowest hashes of their texts; whatever their order in the store, the same."""
-    return heapq.nsmallest(size, rows(store, None), key=lambda row: rank(embedded_text(row.record), seed))
+    return heapq.nsmallest(size, store.scroll(), key=lambda row: rank(embedded_text(row.record), seed))
 
 
 def _principal_axes(vectors: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim 2"]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from cde_rag.following import stored_context
 from cde_rag.intake import embedded_text
-from cde_rag.passages import rows
 from cde_rag.stores.base import Store
 from cde_rag.texts import digest
 
@@ -47,7 +46,7 @@ def erasures(store: Store) -> list[Erasure]:
     contexts = [stored_context(store, generation.number) for generation in generations]
     sampled = [{row.tobytes() for row in context.digests} for context in contexts]
     gone = [set(documents) for documents in sampled]
-    for row in rows(store, None):
+    for row in store.scroll():
         found = digest(embedded_text(row.record))
         for documents in gone:
             documents.discard(found)

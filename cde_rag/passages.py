@@ -2,9 +2,8 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cde_rag.intake import Parent, embedded_text, parent_of
 from cde_rag.siblings import choose_siblings
@@ -48,22 +47,13 @@ def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, lim
     """
     groups: defaultdict[Parent, list[Row]] = defaultdict(list)
     parents = {parent for row in some if (parent := parent_of(row.record, parent_key)) is not None}
-    for row in rows(store, {str(parent_key): {"in": list(parents)}}) if parents else ():
+    for row in store.scroll(where={str(parent_key): {"in": list(parents)}}) if parents else ():
         if (parent := parent_of(row.record, parent_key)) is not None:
             groups[parent].append(row)
     found: dict[str, Passage] = {}
     for group in groups.values():
         found.update(zip((row.record.id for row in group), passages(group, limit), strict=True))
     return [found[row.record.id] if row.record.id in found else passages([row], limit)[0] for row in some]
-
-
-def rows(store: Store, where: Mapping[str, Any] | None) -> Iterator[Row]:
-    """All rows that match a filter, in order of insertion; the caller may delete what it was given."""
-    page = store.scroll(where=where)
-    while page:
-        following = store.scroll(where=where, after=page[-1].record.id)  # while that row is surely there
-        yield from page
-        page = following
 
 
 def _row_digest(record: Record, siblings: Sequence[bytes]) -> str:

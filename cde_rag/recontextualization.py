@@ -22,7 +22,6 @@ from cde_rag.following import stored_context
 from cde_rag.generations import Recontextualization, complete, report
 from cde_rag.intake import embedded_text
 from cde_rag.model import CDEModel
-from cde_rag.passages import rows
 from cde_rag.stores.base import Store
 from cde_rag.writing import Progress
 
@@ -141,7 +140,7 @@ def estimate(collection: Collection, *, sample: int = 128) -> Estimate:
     if not documents:
         raise StoreError("Expected documents, found an empty collection: there is nothing to embed.")
     step = max(documents // sample, 1)
-    texts = [embedded_text(row.record) for place, row in enumerate(rows(store, None)) if place % step == 0]
+    texts = [embedded_text(row.record) for place, row in enumerate(store.scroll()) if place % step == 0]
     tokens = embedder.count_tokens(texts)
     embedder.embed_passages(texts[:8], None)
     started = time.monotonic()
@@ -176,7 +175,7 @@ class _Sample:
     def begin(self, store: Store) -> Embedder:
         """Sample it."""
         return ContextualEmbedder.from_corpus(
-            (embedded_text(row.record) for row in rows(store, None)),
+            (embedded_text(row.record) for row in store.scroll()),
             model=self.model,
             context_size=self.context_size,
             seed=self.seed,

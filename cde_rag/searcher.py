@@ -10,7 +10,6 @@ from cde_rag.following import ActiveEmbedder
 from cde_rag.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.intake import check_key
 from cde_rag.observability import Attributes, operation, short
-from cde_rag.passages import rows
 from cde_rag.rankers import Ranker, Rerank, Reranked
 from cde_rag.stores.base import Hit, Store
 from cde_rag.texts import check_list, check_positive, check_texts
@@ -251,7 +250,7 @@ class Searcher:
         value = hits[0].metadata.get(parent_key)
         if value in (None, ""):
             return ParentHit(None, hits, [row.record for row in self.store.get([hits[0].id])])
-        of_parent = (row.record for row in rows(self.store, {parent_key: value}))
+        of_parent = (row.record for row in self.store.scroll(where={parent_key: value}))
         passages = [record for record in of_parent if record.metadata.get(parent_key) == value]
         return ParentHit(value, hits, passages)
 

@@ -16,7 +16,7 @@ from cde_rag.errors import CDEWarning, CorpusError, TruncationWarning
 from cde_rag.following import ActiveEmbedder
 from cde_rag.intake import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
 from cde_rag.observability import operation, short
-from cde_rag.passages import passages, rows
+from cde_rag.passages import passages
 from cde_rag.stores.base import Record, Row, Store
 
 
@@ -123,7 +123,9 @@ class Writer:
     def delete(self, ids: Sequence[str] | None, where: Mapping[str, Any] | None) -> int:
         """Remove records by id or else by filter; returns how many there were."""
         with self._changing, operation("cde_rag.delete", {"filtered": ids is None}) as note:
-            leaving = [row.record.id for row in rows(self._store, where)] if ids is None else list(dict.fromkeys(ids))
+            if ids is None:
+                ids = [row.record.id for row in self._store.scroll(where=where)]
+            leaving = list(dict.fromkeys(ids))
             gone, remaining, removed = set(leaving), iter(leaving), 0
             while part := list(islice(remaining, LONGEST_CHUNK)):
                 if self._parent_key is not None:
@@ -242,7 +244,7 @@ class Writer:
         """The passages of each parent in order of insertion, as they shall be; a record without a parent is alone."""
         behind = dict(arriving)  # what is not yet in the store under its parent
         groups: defaultdict[Parent, list[Row]] = defaultdict(list)
-        for row in rows(self._store, {str(self._parent_key): {"in": list(parents)}}) if parents else ():
+        for row in self._store.scroll(where={str(self._parent_key): {"in": list(parents)}}) if parents else ():
             parent = parent_of(row.record, self._parent_key)
             if row.record.id not in leaving and parent is not None:
                 groups[parent].append(behind.pop(row.record.id, row))

@@ -1,7 +1,7 @@
 """The obvious store: lists in memory, searched one by one. What every real store has to agree with."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,13 +70,8 @@ class BruteForceStore:
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         return len(self._matching(where))
 
-    def scroll(
-        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
-    ) -> list[Row]:
-        rows = [entry.row for entry in self._matching(None)]
-        start = 0 if after is None else [row.record.id for row in rows].index(after) + 1
-        found = [row for row in rows[start:] if where is None or matches(where, row.record.metadata)]
-        return found[:limit]
+    def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
+        return iter([entry.row for entry in self._matching(where)])
 
     def search(
         self,

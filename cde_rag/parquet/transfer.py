@@ -1,6 +1,7 @@
 """Writing a collection to a file, and making one of it."""
 
 import hashlib
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -138,13 +139,11 @@ def _fill(store: Store, file: Export, space: str, on_progress: Callable[[Progres
 
 def _pages(store: Store, fingerprint: str) -> Iterator[Batch]:
     """All rows, each once, with the vector that was made of it."""
-    seen, page = set[str](), store.scroll(limit=ROWS)
-    while page:
-        following = store.scroll(after=page[-1].record.id, limit=ROWS)
-        new = [row for row in page if row.record.id not in seen]  # one that was deleted and added comes again
-        seen.update(row.record.id for row in new)
-        yield _settled(store, new, fingerprint)
-        page = following
+    seen, rows = set[str](), store.scroll(page=ROWS)
+    while page := list(itertools.islice(rows, ROWS)):
+        new = {row.record.id: row for row in page if row.record.id not in seen}  # deleted and added, one comes again
+        seen.update(new)
+        yield _settled(store, list(new.values()), fingerprint)
 
 
 def _settled(store: Store, rows: list[Row], fingerprint: str) -> Batch:

@@ -1,6 +1,6 @@
 """What every store keeps and answers: records, vectors in generations, one context per generation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -147,15 +147,15 @@ class Store(Protocol):
         """How many rows match the filter (all without one)."""
         ...
 
-    def scroll(
-        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
-    ) -> list[Row]:
-        """Up to `limit` rows that match, in order of insertion, those after id `after`.
+    def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
+        """All rows that match, in order of insertion; `page` of them are read at a time, when the first is asked for.
+
+        The store may be written to meanwhile, by the caller too: a row that is there all the time comes once; one that
+        is deleted and added again may come twice or not at all.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
-            KeyError: There is no record `after`.
-            ValueError: `limit` is below 1.
+            ValueError: `page` is below 1.
         """
         ...
 

@@ -115,14 +115,14 @@ def numbered(states: Sequence[State], number: int, *, active: int | None = None)
     raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
 
 
-def check_limit(limit: int) -> None:
-    """Refuse to give out less than one row.
+def check_rows(number: int, what: str) -> None:
+    """Refuse to read less than one row.
 
     Raises:
-        ValueError: `limit` is below 1.
+        ValueError: The number is below 1.
     """
-    if limit <= 0:
-        raise ValueError(f"limit: expected a positive number, found {limit}.")
+    if number <= 0:
+        raise ValueError(f"{what}: expected a positive number, found {number}.")
 
 
 def check_k(k: int) -> None:

@@ -16,7 +16,7 @@ MANY = 500  # records, of which an index may miss a hit
 def answers(store: Store) -> dict[str, Any]:
     """All that it can be asked."""
     manifest = store.manifest()
-    rows = store.scroll(limit=ALL)
+    rows = list(store.scroll(page=ALL))
     ids = [row.record.id for row in rows]
     queries = np.concatenate(
         [stub(space).embed_queries(["first text of 7", "another text of 5"]) for space in range(SPACES)]
@@ -30,7 +30,7 @@ def answers(store: Store) -> dict[str, Any]:
         "get": store.get(ids),
         "vectors": store.vectors(ids, fingerprint=manifest.fingerprint).tobytes(),
         "count": (store.count(), store.count(some)),
-        "filtered": [row.record.id for row in store.scroll(where=some, limit=ALL)],
+        "filtered": [row.record.id for row in store.scroll(where=some, page=ALL)],
         "hits": store.search(queries, 10, fingerprint=manifest.fingerprint),
         "filtered hits": store.search(queries, 10, fingerprint=manifest.fingerprint, where=some),
         "words": words(store, ["text of 7", "another 5"], some),
@@ -45,7 +45,7 @@ def words(store: Store, queries: Sequence[str], where: Mapping[str, Any]) -> lis
 
 def check_sound(store: Store) -> tuple[list[Row], int]:
     """Wholly one generation, whatever records there are: every vector and every score; returns rows and space."""
-    manifest, rows = store.manifest(), store.scroll(limit=ALL)
+    manifest, rows = store.manifest(), list(store.scroll(page=ALL))
     space = next(number for number in range(SPACES) if stub(number).fingerprint == manifest.fingerprint)
     embedder, ids, texts = stub(space), [row.record.id for row in rows], [row.record.text for row in rows]
     assert store.verify() == []

@@ -183,7 +183,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def rows_are_the_same(self) -> None:
-        assert self.store.scroll() == list(self.rows.values())
+        assert list(self.store.scroll()) == list(self.rows.values())
         assert self.store.count() == len(self.rows)
 
     @invariant()
@@ -322,13 +322,22 @@ class StoreContract(TextContract):
     def test_scroll_pages_through_all_once(self, store: Store) -> None:
         store.add([row(str(number), even=number % 2 == 0) for number in range(25)], units(25), fingerprint=SPACE)
         for where, expected in ((None, range(25)), ({"even": True}, range(0, 25, 2))):
-            seen: list[str] = []
-            while page := store.scroll(where=where, after=seen[-1] if seen else None, limit=4):
-                assert len(page) <= 4
-                seen += [row.record.id for row in page]
-            assert seen == [str(number) for number in expected]
-        with pytest.raises(KeyError):
-            store.scroll(after="nobody")
+            found = store.scroll(where=where, page=4)
+            assert [row.record.id for row in found] == [str(number) for number in expected]
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_rows_that_are_there_all_the_time_come_once(self, store: Store, again: bool) -> None:
+        """Whatever is deleted, and added again, between two pages; the last that was given out, above all."""
+        store.add([row(str(number)) for number in range(25)], units(25), fingerprint=SPACE)
+        going, seen = {"3": ["3"], "7": ["7", "9", "24"], "23": ["23"]}, list[str]()  # at these: what goes
+        for found in store.scroll(page=4):
+            seen.append(found.record.id)
+            gone = going.pop(seen[-1], [])
+            store.delete(gone)
+            if gone and again:
+                store.add([row(id_, "again") for id_ in gone], units(len(gone)), fingerprint=SPACE)
+        others = [str(number) for number in range(25) if number not in (3, 7, 9, 23, 24)]
+        assert [id_ for id_ in seen if id_ in others] == others
 
     def test_a_foreign_fingerprint_is_refused(self, store: Store) -> None:
         store.add([row("a")], EXACT[:1], fingerprint=SPACE)
@@ -433,7 +442,7 @@ class StoreContract(TextContract):
     def test_an_empty_store_answers(self, store: Store) -> None:
         assert store.search(EXACT[:2], 3, fingerprint=SPACE) == [[], []]
         assert store.search(EXACT[:0], 3, fingerprint=SPACE) == []
-        assert store.scroll() == store.get(["a"]) == []
+        assert list(store.scroll()) == store.get(["a"]) == []
         assert (store.count(), store.delete(["a"]), store.delete([])) == (0, 0, 0)
         store.add([], EXACT[:0], fingerprint=SPACE)
         store.update_metadata({})
@@ -507,8 +516,8 @@ class StoreContract(TextContract):
         for k in (0, -1):
             with pytest.raises(ValueError, match="k"):
                 store.search(EXACT[:1], k, fingerprint=SPACE)
-        with pytest.raises(ValueError, match="limit"):
-            store.scroll(limit=0)
+        with pytest.raises(ValueError, match="page"):
+            store.scroll(page=0)
         with pytest.raises(FilterError):
             store.search(EXACT[:1], 1, fingerprint=SPACE, where={"year": {"$gt": 1}})
         with pytest.raises(TypeError, match="list"):

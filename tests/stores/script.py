@@ -85,7 +85,7 @@ def steps() -> list[Step]:
 def answers(store: Store) -> dict[str, Any]:
     """All that a store can be asked."""
     generation = store.manifest().fingerprint
-    rows = store.scroll()
+    rows = list(store.scroll())
     found = [row.record.id for row in rows]
     matrix = store.vectors(found, fingerprint=generation)
     return {

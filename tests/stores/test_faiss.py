@@ -414,7 +414,7 @@ def test_churn_does_not_grow_the_folder(scratch: Path) -> None:
         store.add([row(str(place), str(number)) for place in range(50)], units(50, seed=number), fingerprint=SPACE)
     (file,) = folder.glob("vectors-*")
     assert file.stat().st_size < 60 * 50 * 4 * 4 / 2
-    assert_hits(store, store.scroll(), units(50, seed=59), EXACT[0], 7, fingerprint=SPACE)
+    assert_hits(store, list(store.scroll()), units(50, seed=59), EXACT[0], 7, fingerprint=SPACE)
     assert store.verify() == []
 
 

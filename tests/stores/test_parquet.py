@@ -90,7 +90,7 @@ def some(count: int = 10) -> list[Record]:
 
 def answers(store: Store) -> dict[str, object]:
     manifest = store.manifest()
-    rows = store.scroll()
+    rows = list(store.scroll())
     found = [row.record.id for row in rows]
     return {
         "dim": manifest.dim,
@@ -283,7 +283,7 @@ def test_records_that_change_meanwhile_have_their_own_vectors(places: Places, ti
     store, copy, file = filled(places("faiss"), tiny_model, some(40)), places("faiss"), tmp_path / "papers.parquet"
     versions = {"old": units(40, DIM), "new": units(40, DIM, 1)}
     space, ended = store.manifest().fingerprint, threading.Event()
-    for row, vector in zip(store.scroll(), versions["old"], strict=True):
+    for row, vector in zip(list(store.scroll()), versions["old"], strict=True):
         store.add([Row(row.record, "old")], vector[None], fingerprint=space)
 
     def change() -> None:
@@ -303,7 +303,7 @@ def test_records_that_change_meanwhile_have_their_own_vectors(places: Places, ti
         ended.set()
         writer.join()
     import_collection(file, copy)
-    rows = copy.scroll()
+    rows = list(copy.scroll())
     matrix = copy.vectors([row.record.id for row in rows], fingerprint=space)
     assert len(rows) >= 35 - 5
     for row, vector in zip(rows, matrix, strict=True):

@@ -146,10 +146,10 @@ def test_generations_bring_and_take_their_prefixes(new_place: Callable[[], Opene
     store.activate(number)
     again = place()
     assert again.verify() == []
-    assert_hits(again, again.scroll(), matrix[[2, 1, 0]], matrix[0], 3, fingerprint=OTHER)
+    assert_hits(again, list(again.scroll()), matrix[[2, 1, 0]], matrix[0], 3, fingerprint=OTHER)
     again.drop(1)
     assert again.verify() == []
-    assert_hits(again, again.scroll(), matrix[[2, 1, 0]], matrix[0], 3, fingerprint=OTHER)
+    assert_hits(again, list(again.scroll()), matrix[[2, 1, 0]], matrix[0], 3, fingerprint=OTHER)
 
 
 def test_an_opened_store_keeps_its_prefixes(client: QdrantClient, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def lived(steps: int) -> QdrantStore:
 
 
 def told(store: QdrantStore) -> Any:
-    return (store.generations(), store.scroll()) if store.exists() else None
+    return (store.generations(), list(store.scroll())) if store.exists() else None
 
 
 @pytest.mark.parametrize("step", range(len(STEPS)))
@@ -227,7 +227,7 @@ def test_a_kill_between_requests_is_mended_by_the_same_call(step: int) -> None:
         for later in STEPS[step + (told(store) == expected) :]:
             later(store)
         assert store.verify() == []
-        assert_hits(store, store.scroll(), EXACT[5:7], EXACT[5], 2, fingerprint=OTHER)
+        assert_hits(store, list(store.scroll()), EXACT[5:7], EXACT[5], 2, fingerprint=OTHER)
         store.drop(store.create_generation(fingerprint="c3" * 32, context=b"three"))  # takes with it what was left
         names = store.client.get_collection("papers").config.params.vectors
         assert set(names) == {vector_name(OTHER), prefix_name(vector_name(OTHER), 2)}

@@ -72,7 +72,7 @@ def state(store: Store) -> Any:
     if not store.exists():
         return None
     manifest = store.manifest()
-    rows = store.scroll()
+    rows = list(store.scroll())
     ids = [row.record.id for row in rows]
     vectors = store.vectors(ids, fingerprint=manifest.fingerprint)
     hits = store.search(EXACT[:1], 5, fingerprint=manifest.fingerprint)
@@ -154,7 +154,7 @@ def test_a_foreign_collection_keeps_its_points_and_vectors(client: QdrantClient)
     rows = [row("a"), row("b")]
     store.add(rows, EXACT[:2], fingerprint=SPACE)
     assert_hits(store, rows, EXACT[:2], EXACT[0], 5, fingerprint=SPACE)
-    assert (store.count(), store.scroll(), store.verify()) == (2, rows, [])
+    assert (store.count(), list(store.scroll()), store.verify()) == (2, rows, [])
     number = store.create_generation(fingerprint=OTHER, context=b"other")
     assert store.lacking(number) == rows
     store.drop(number)
@@ -215,7 +215,7 @@ def test_an_alias_stands_for_its_collection(client: QdrantClient, store: Store) 
     other = QdrantStore(client, "live")
     other.add([row("b")], EXACT[1:2], fingerprint=SPACE)
     assert other.context() == store.context()
-    assert store.scroll() == other.scroll() == [row("a"), row("b")]
+    assert list(store.scroll()) == list(other.scroll()) == [row("a"), row("b")]
 
 
 def test_vectors_of_another_size_are_in_the_way(client: QdrantClient) -> None:
@@ -351,9 +351,7 @@ def test_two_processes_may_give_the_same_place(client: QdrantClient) -> None:
             store.add([row(str(number))], EXACT[:1], fingerprint=SPACE)
     finally:
         ClientPoints.last_order = real
-    seen: list[str] = []
-    while page := store.scroll(after=seen[-1] if seen else None, limit=3):
-        seen += [row.record.id for row in page]
+    seen = [row.record.id for row in store.scroll(page=3)]
     assert sorted(seen, key=int) == [str(number) for number in range(40)]
     assert [row.record.id for row in store.scroll()] == seen
 
@@ -369,7 +367,7 @@ def test_large_batches_go_in_several_requests(
     rows = [row(str(number), "x" * 3_000_000, digest="digest") for number in range(5)]
     store.add(rows, EXACT[:5], fingerprint=SPACE)
     assert sizes == [2, 2, 1]
-    assert store.scroll() == rows
+    assert list(store.scroll()) == rows
 
 
 FAILURES: dict[str, Exception] = {

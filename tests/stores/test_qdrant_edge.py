@@ -407,7 +407,7 @@ def test_churn_does_not_grow_the_folder(scratch: Path) -> None:
         store.add([row(str(place), f"{number} " * 5000) for place in range(50)], units(50), fingerprint=SPACE)
         sizes.append(sum(path.stat().st_blocks * 512 for path in folder.rglob("*")))
     assert sizes[-1] < 2 * max(sizes[:20])
-    assert_hits(store, store.scroll(), units(50), EXACT[0], 7, fingerprint=SPACE)
+    assert_hits(store, list(store.scroll()), units(50), EXACT[0], 7, fingerprint=SPACE)
 
 
 @pytest.mark.parametrize("asked", [{"quantization": "int4"}, {"flat_rows": -1}])

@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Row
-from cde_rag.stores.checks import check_limit, seal
+from cde_rag.stores.checks import check_rows, seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.indexing import FLAT_ROWS, Indexing
@@ -134,15 +134,13 @@ class View:
                 raise self._damaged(f"the vector and digest of record {stored.row.record.id!r:.80}, found others")
         return found
 
-    def page(self, where: Filter | None, after: str | None, limit: int) -> list[Row]:
-        """Up to `limit` rows that match, in order of insertion, those after the id `after`."""
-        check_limit(limit)
-        (position,) = (0,) if after is None else self.records.positions_of([after])
-        return [stored.row for stored in self.at(self.records.positions(where, after=position, limit=limit))]
+    def behind(self, position: int, where: Filter | None, *, limit: int) -> list[Stored]:
+        """The first rows behind a position that match, in order of insertion."""
+        return self.at(self.records.positions(where, after=position, limit=limit))
 
     def lacking(self, generation: int, limit: int) -> list[Row]:
         """Up to `limit` rows that have no vector in an inactive generation, in order of insertion."""
-        check_limit(limit)
+        check_rows(limit, "limit")
         self.manifest.inactive(generation)
         return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit))]
 

@@ -1,7 +1,7 @@
 """FaissStore; the package's docstring says what is in its folder."""
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -11,7 +11,8 @@ from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
-from cde_rag.stores.checks import check_k, check_records, check_unit, encode
+from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
+from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, DERIVED
@@ -125,12 +126,16 @@ class FaissStore(TextSearch, Indexed):
         condition = None if where is None else parse(where)
         return self._read(lambda view: view.records.count(condition))
 
-    def scroll(
-        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
-    ) -> list[Row]:
+    def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         """See `Store.scroll`."""
-        condition = None if where is None else parse(where)
-        return self._read(lambda view: view.page(condition, after, limit))
+        check_rows(page, "page")
+        return self._scrolled(None if where is None else parse(where), page)
+
+    def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
+        after = 0
+        while found := self._read(lambda view: view.behind(after, where, limit=page)):  # noqa: B023  # called at once
+            yield from (stored.row for stored in found)
+            after = found[-1].position
 
     def search(
         self,

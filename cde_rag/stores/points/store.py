@@ -12,7 +12,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.stores.base import Completion, Hit, Row
-from cde_rag.stores.checks import check_k, check_limit, check_records, check_unit, encode
+from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
@@ -117,21 +117,22 @@ class PointStore(ABC):
                 return self._points.count(translated.where)
             return sum(1 for _ in self._matching(manifest, condition))
 
-    def scroll(
-        self, *, where: Mapping[str, Any] | None = None, after: str | None = None, limit: int = 1000
-    ) -> list[Row]:
+    def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         """See `Store.scroll`."""
-        condition = None if where is None else parse(where)
-        check_limit(limit)
+        check_rows(page, "page")
+        return self._scrolled(None if where is None else parse(where), page)
+
+    def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
+        after = (0, "")
+        while found := self._behind(after, where, page):
+            yield from (stored.row for stored in found)
+            after = (found[-1].order, found[-1].point)
+
+    def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[Stored]:
+        """The first rows behind a place and point id that match."""
         with self._turns.reading():
-            manifest = self._load()
-            place = (0, "")
-            if after is not None:
-                (point,) = writing.found_points(self._points, [after])
-                last = self._read(point, manifest.serving.vector)
-                place = (last.order, last.point)
-            found = self._matching(manifest, condition, after=place, at_once=limit + 1)
-            return [stored.row for stored in itertools.islice(found, limit)]
+            found = self._matching(self._load(), where, after=after, at_once=limit + 1)
+            return list(itertools.islice(found, limit))
 
     def search(
         self,
@@ -195,7 +196,7 @@ class PointStore(ABC):
 
     def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
         """See `Store.lacking`."""
-        check_limit(limit)
+        check_rows(limit, "limit")
         with self._turns.reading():
             manifest = self._load()
             lacks = No(Having(manifest.inactive(generation).vector))

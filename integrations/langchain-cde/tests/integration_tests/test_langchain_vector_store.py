@@ -412,7 +412,7 @@ def test_a_vector_of_another_context_finds_nothing(store: CDEVectorStore, others
 def swap(path: Path, embeddings: CDEEmbeddings) -> None:
     """Give a collection another context, as another process would."""
     other = FaissStore(path)
-    rows = other.scroll()
+    rows = list(other.scroll())
     generation = other.create_generation(
         fingerprint=embeddings.fingerprint, context=embeddings.embedder.context.to_bytes()
     )
