@@ -52,7 +52,7 @@ def adopt(
     collection: str,
     *,
     texts: Texts,
-    model: str | Path | CDEModel = "cde-mini",
+    model: str | Path | CDEModel | None = None,
     embedder: Embedder | None = None,
     context_size: int | None = None,
     seed: int = 0,
@@ -70,7 +70,8 @@ def adopt(
         texts: Where a payload has its text: `"langchain"`, `"llamaindex"`, the key of another payload (whose other keys
             are metadata), or a function that makes a Record of a payload, or None of one without a text. The point
             gives it its id.
-        model: As in ContextualEmbedder.from_corpus; the Context is sampled from the texts.
+        model: As in ContextualEmbedder.from_corpus; the Context is sampled from the texts. By default "cde-mini", and
+            the model that it was begun with.
         context_size: Documents of it; as many as the model expects, or 512, by default.
         seed: Of its sample.
         embedder: In place of a sampled Context: any, such as a PlainEmbedder, which `recontextualize` can leave.
@@ -96,7 +97,8 @@ def adopt(
         if embedder is None:
             found = (embedded_text(record) for record in foreign_records(client, collection, texts=texts))
             try:
-                embedder = ContextualEmbedder.from_corpus(found, model=model, context_size=context_size, seed=seed)
+                new = model or "cde-mini"
+                embedder = ContextualEmbedder.from_corpus(found, model=new, context_size=context_size, seed=seed)
             except CorpusError as error:
                 keys = sorted({key for point in next(store.foreign()) for key in point.payload})
                 there = ", ".join(keys) or "nothing"

@@ -212,7 +212,7 @@ class Collection(Searchable):
         return self.store.count(where)
 
     def scroll(self, where: Mapping[str, Any] | None = None) -> Iterator[Record]:
-        """All records that match the filter, in order of insertion; those that were given out may be deleted."""
+        """All records that match the filter, in order of insertion; who reads them may delete and add meanwhile."""
         return (row.record for row in self.store.scroll(where=where))
 
     def inspect(self) -> Inspection:

@@ -45,14 +45,14 @@ def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, lim
         parent_key: As in `Writer`.
         limit: Most siblings of a passage.
     """
-    groups: defaultdict[Parent, list[Row]] = defaultdict(list)
+    groups: defaultdict[Parent, dict[str, Row]] = defaultdict(dict)  # by id: another process may move one meanwhile
     parents = {parent for row in some if (parent := parent_of(row.record, parent_key)) is not None}
     for row in store.scroll(where={str(parent_key): {"in": list(parents)}}) if parents else ():
         if (parent := parent_of(row.record, parent_key)) is not None:
-            groups[parent].append(row)
+            groups[parent][row.record.id] = row
     found: dict[str, Passage] = {}
     for group in groups.values():
-        found.update(zip((row.record.id for row in group), passages(group, limit), strict=True))
+        found.update(zip(group, passages(list(group.values()), limit), strict=True))
     return [found[row.record.id] if row.record.id in found else passages([row], limit)[0] for row in some]
 
 

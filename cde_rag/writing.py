@@ -243,18 +243,19 @@ class Writer:
     ) -> Iterable[list[Row]]:
         """The passages of each parent in order of insertion, as they shall be; a record without a parent is alone."""
         behind = dict(arriving)  # what is not yet in the store under its parent
-        groups: defaultdict[Parent, list[Row]] = defaultdict(list)
+        groups: defaultdict[Parent, dict[str, Row]] = defaultdict(dict)  # by id: another process may move one meanwhile
         for row in self._store.scroll(where={str(self._parent_key): {"in": list(parents)}}) if parents else ():
             parent = parent_of(row.record, self._parent_key)
             if row.record.id not in leaving and parent is not None:
-                groups[parent].append(behind.pop(row.record.id, row))
+                groups[parent][row.record.id] = arriving.get(row.record.id, row)
+                behind.pop(row.record.id, None)
         for row in behind.values():
             parent = parent_of(row.record, self._parent_key)
             if parent is None:
                 yield [row]
             else:
-                groups[parent].append(row)
-        yield from groups.values()
+                groups[parent][row.record.id] = row
+        yield from (list(group.values()) for group in groups.values())
 
     def _parents(self, records: Iterable[Record]) -> set[Parent]:
         parents = {parent_of(record, self._parent_key) for record in records}

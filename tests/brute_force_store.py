@@ -71,7 +71,7 @@ class BruteForceStore:
         return len(self._matching(where))
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
-        return iter([entry.row for entry in self._matching(where)])
+        return (entry.row for entry in self._matching(where))
 
     def search(
         self,

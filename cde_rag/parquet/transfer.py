@@ -37,6 +37,7 @@ def export_collection(
     """Write the active generation of a collection to a new Parquet file; killed at any instant there is none.
 
     Others may write meanwhile: each record is as it was at one instant of the export, with the vector of that instant.
+    One that is deleted and added again meanwhile may be missing, as it was between the two.
 
     Args:
         store: Holds a collection.
@@ -138,12 +139,13 @@ def _fill(store: Store, file: Export, space: str, on_progress: Callable[[Progres
 
 
 def _pages(store: Store, fingerprint: str) -> Iterator[Batch]:
-    """All rows, each once, with the vector that was made of it."""
+    """All rows that are there all the time, each once, with the vector that was made of it."""
     seen, rows = set[str](), store.scroll(page=ROWS)
     while page := list(itertools.islice(rows, ROWS)):
         new = {row.record.id: row for row in page if row.record.id not in seen}  # deleted and added, one comes again
         seen.update(new)
-        yield _settled(store, list(new.values()), fingerprint)
+        if new:
+            yield _settled(store, list(new.values()), fingerprint)
 
 
 def _settled(store: Store, rows: list[Row], fingerprint: str) -> Batch:

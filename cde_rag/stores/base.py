@@ -150,8 +150,9 @@ class Store(Protocol):
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         """All rows that match, in order of insertion; `page` of them are read at a time, when the first is asked for.
 
-        The store may be written to meanwhile, by the caller too: a row that is there all the time comes once; one that
-        is deleted and added again may come twice or not at all.
+        The store may be written to meanwhile, by the caller too: a row that is there all the time comes once. One that
+        is deleted and added again may come twice or not at all, and what is added behind the last of the beginning
+        does not come.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.

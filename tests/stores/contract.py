@@ -339,6 +339,13 @@ class StoreContract(TextContract):
         others = [str(number) for number in range(25) if number not in (3, 7, 9, 23, 24)]
         assert [id_ for id_ in seen if id_ in others] == others
 
+    def test_who_adds_for_each_row_comes_to_an_end(self, store: Store) -> None:
+        store.add([row(str(number)) for number in range(6)], units(6), fingerprint=SPACE)
+        for place, found in enumerate(store.scroll(page=2)):
+            assert found.record.id == str(place)
+            store.add([row(f"after {place}")], units(1), fingerprint=SPACE)
+        assert store.count() == 12
+
     def test_a_foreign_fingerprint_is_refused(self, store: Store) -> None:
         store.add([row("a")], EXACT[:1], fingerprint=SPACE)
         for call in (

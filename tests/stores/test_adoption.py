@@ -20,7 +20,7 @@ from cde_rag.adoption import adopt, catch_up, foreign_records, only_here, releas
 from cde_rag.collection import Collection
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
-from cde_rag.model import CDEModel
+from cde_rag.model import CDEModel, checkpoints
 from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
@@ -263,6 +263,20 @@ def test_what_is_written_at_the_last_moment_is_not_overwritten(
     assert texts_of(papers) == {str(id_): payload["text"] for id_, payload, _ in application.state()}
     assert texts_of(papers)["3"] == "flood of risk"
     assert papers.verify() == []
+
+
+def test_it_goes_on_with_the_model_that_it_was_begun_with(
+    application: Application, client: QdrantClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where `cde-mini` has come to mean another one."""
+    with monkeypatch.context() as before:
+        before.setitem(checkpoints.ALIASES, "cde-mini", "cde-mini-0")
+        begun = adopt(client, "theirs", texts="text", context_size=SIZE)
+    application.write(30, "flood of risk")
+    again = adopt(client, "theirs", texts="text", context_size=SIZE)
+    assert again.embedder.fingerprint == begun.embedder.fingerprint
+    assert "cde-mini-0" == again.embedder.context.identity.name != checkpoints.ALIASES["cde-mini"]
+    assert texts_of(again)["30"] == "flood of risk"
 
 
 @pytest.mark.parametrize("gone", [False, True])

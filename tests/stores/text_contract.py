@@ -156,9 +156,9 @@ class TextContract:
         some = [row(f"{number}", " ".join(dice.choice(words, 60))) for number in range(40)]
         rows = some + [row(f"again {one.record.id}", one.record.text) for one in some]
         store.add(rows, vectors(len(rows)), fingerprint=SPACE)
-        started = time.monotonic()
+        started = time.process_time()  # which other work on the machine does not lengthen
         for length in (33, 70, 1500):
             query = " ".join(dice.choice(words, length))
             assert_found(store, rows, query, 100, self.word_scores)
         assert_found(store, rows, " ".join(words * 100), 5, self.word_scores)  # far from words² steps
-        assert time.monotonic() - started < 20
+        assert time.process_time() - started < 20

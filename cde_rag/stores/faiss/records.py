@@ -100,6 +100,11 @@ class Records:
         """Positions and BM25 scores of the k records with some of the words that match best."""
         return self.lexicon.best(words, k, _EVERY if where is None else condition(where))
 
+    def last_position(self) -> int:
+        """Of all records; 0 where there is none."""
+        ((position,),) = self._connection.execute("SELECT coalesce(max(position), 0) FROM records")
+        return position
+
     def lacking(self, generation: int, *, limit: int) -> list[int]:
         """The first positions of records that have no vector in the generation."""
         statement = """SELECT position FROM records
@@ -159,7 +164,7 @@ class Records:
         """Insert a record with its metadata in JSON, or replace that of the same id; returns its position."""
         position = self.position_of(record.id)
         if position is None:
-            (position,) = self._connection.execute("SELECT coalesce(max(position), 0) + 1 FROM records").fetchone()
+            position = self.last_position() + 1
         self._put_words(position, record)
         checksum = seal(position, record.id, record.title, metadata, record.text)
         values = (position, record.id, checksum, record.title, metadata, record.text)

@@ -15,7 +15,7 @@ from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
-from cde_rag.stores.faiss.folder import DATABASE, DERIVED
+from cde_rag.stores.faiss.folder import DATABASE, sweep
 from cde_rag.stores.faiss.indexed import Indexed
 from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import Manifest
@@ -132,9 +132,9 @@ class FaissStore(TextSearch, Indexed):
         return self._scrolled(None if where is None else parse(where), page)
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
-        after = 0
-        while found := self._read(lambda view: view.behind(after, where, limit=page)):  # noqa: B023  # called at once
-            yield from (stored.row for stored in found)
+        after, last = 0, self._read(lambda view: view.records.last_position())
+        while after < last and (found := self._read(lambda view: view.behind(after, where, limit=page))):  # noqa: B023
+            yield from (stored.row for stored in found if stored.position <= last)
             after = found[-1].position
 
     def search(
@@ -291,12 +291,5 @@ class FaissStore(TextSearch, Indexed):
                     writer.rewrite(state)
             writer.records.put_manifest(writer.manifest)
         if before - writer.manifest.files():
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Delete files that nothing refers to; as a writer, so that no other is about to refer to one."""
-        with self._database.writing() as connection:
-            kept = Records(connection, self._database.path).manifest().files()
-            for path in self._folder.iterdir():
-                if DERIVED.fullmatch(path.name) and path.name not in kept:
-                    path.unlink(missing_ok=True)
+            with self._database.writing() as connection:  # so that no other writer is about to refer to what goes
+                sweep(self._folder, Records(connection, self._database.path).manifest().files())

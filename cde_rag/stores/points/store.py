@@ -123,10 +123,15 @@ class PointStore(ABC):
         return self._scrolled(None if where is None else parse(where), page)
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
+        with self._turns.reading():
+            self._load()
+            last = self._points.last_order()
         after = (0, "")
         while found := self._behind(after, where, page):
-            yield from (stored.row for stored in found)
+            yield from (stored.row for stored in found if stored.order <= last)
             after = (found[-1].order, found[-1].point)
+            if after[0] > last:
+                return
 
     def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[Stored]:
         """The first rows behind a place and point id that match."""
