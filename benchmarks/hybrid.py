@@ -24,6 +24,7 @@ from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
 K = 10
+MODEL = "cde-mini-0"  # of the figures in docs/guide/search.md
 HEAD = (
     "set", "documents", "queries", "vectors", "words (FAISS)", "hybrid (FAISS)", "words (Qdrant Edge)",
     "hybrid (Qdrant Edge)", "bm25s",
@@ -61,7 +62,7 @@ def measure(folder: Path, queries: int, candidates: int) -> dict[str, Any]:
     }
     with tempfile.TemporaryDirectory() as scratch:
         store = FaissStore(Path(scratch, "papers.faiss"))
-        papers = Collection.create(store, ContextualEmbedder.from_corpus(list(corpus.texts)))
+        papers = Collection.create(store, ContextualEmbedder.from_corpus(list(corpus.texts), model=MODEL))
         papers.add(corpus.texts, ids=corpus.ids)
         export_collection(store, Path(scratch, "papers.parquet"))
         edge = QdrantEdgeStore(Path(scratch, "papers.qdrant"))

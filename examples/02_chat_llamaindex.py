@@ -139,5 +139,5 @@ print(hit_rates(systems, questions(texts)))
 # %% [markdown]
 # One question is 0.02, and with so few a difference below 0.15 may be chance: this table does not tell the embedders
 # apart. At the first place the plain one may well be ahead, as here; BM25 falls behind from the third on. Where a
-# context wins and where it does not is in [the model's tables](../docs/models/cde-mini-0.md), over thousands of
+# context wins and where it does not is in [the model's tables](../docs/models/cde-mini-1.md), over thousands of
 # queries. `cde-rag evaluate` asks your own questions.

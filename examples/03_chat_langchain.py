@@ -147,4 +147,4 @@ print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]
 # One question is 0.02, and with so few a difference below 0.15 may be chance: the embedders are not told apart here.
-# [The model's tables](../docs/models/cde-mini-0.md) are over thousands of queries.
+# [The model's tables](../docs/models/cde-mini-1.md) are over thousands of queries.

@@ -18,7 +18,7 @@ from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 
 BUNDLED = Path(__file__).parent / "bundled"
-ALIASES = {"cde-mini": "cde-mini-0"}  # what new collections get
+ALIASES = {"cde-mini": "cde-mini-1"}  # what new collections get
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 SCALE = ".scale"  # beside an int8 tensor: its float16 scales, per row and group
 GROUP = 64  # entries of a row that share a scale

@@ -17,33 +17,34 @@ def texts():
     return [record.text for record in itertools.islice(documentation(), TEXTS)]
 
 
+@pytest.fixture(scope="module", params=["cde-mini-0", "cde-mini-1"])
+def name(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def single():
-    return CDEModel.from_pretrained("cde-mini", device="cpu", dtype="float32")
+def single(name):
+    return CDEModel.from_pretrained(name, device="cpu", dtype="float32")
 
 
 def embed(model, context, texts):
     return ContextualEmbedder(model, context).embed_passages(texts, [[]] * len(texts)).vectors
 
 
-def test_files_are_complete_and_small():
-    folder = checkpoints.find("cde-mini")
+def test_files_are_complete_and_small(name):
+    folder = checkpoints.find(name)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert sum(path.stat().st_size for path in folder.iterdir()) < 35e6
 
 
-def test_name_is_exact(single):
-    assert single.identity.name == folder_name() == single.config.name
+def test_name_is_exact(single, name):
+    assert single.identity.name == checkpoints.find(name).name == single.config.name == name
     assert single.identity.dim == 384
 
 
-def folder_name():
-    return checkpoints.find("cde-mini").name
-
-
 @pytest.mark.slow
-def test_bf16_is_the_same_space(single, texts):
-    half = CDEModel.from_pretrained("cde-mini", device="cpu", dtype="bfloat16")
+def test_bf16_is_the_same_space(single, name, texts):
+    half = CDEModel.from_pretrained(name, device="cpu", dtype="bfloat16")
     context = ContextualEmbedder.from_corpus(texts, model=single).context
     cosines = (embed(single, context, texts) * embed(half, context, texts)).sum(axis=1)
     assert half.identity == single.identity
