@@ -134,7 +134,7 @@ def passages(parent: str, count: int, *, first: int = 0) -> list[Record]:
 
 
 def contents(papers: Collection) -> list[tuple[Record, str]]:
-    return [(row.record, row.digest) for row in papers.store.scroll(limit=10_000)]
+    return [(row.record, row.digest) for row in papers.store.scroll()]
 
 
 # --- adding

@@ -31,7 +31,12 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(scratch: Path, elsewh
     connection.commit()
     connection.close()
     store = FaissStore(scratch / "papers")
-    for call in (store.scroll, store.context, lambda: store.delete(["d1"]), lambda: store.copy_to(scratch / "copy")):
+    for call in (
+        lambda: list(store.scroll()),
+        store.context,
+        lambda: store.delete(["d1"]),
+        lambda: store.copy_to(scratch / "copy"),
+    ):
         with pytest.raises(StoreFormatError, match="names of files of a store"):
             call()
     store.close()
