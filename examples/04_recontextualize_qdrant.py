@@ -70,9 +70,9 @@ bm25 = scores(found, asked)
 print(*table(before, {"BM25": bm25, "contextual": contextual, "another context": another}), sep="\n")
 
 # %% [markdown]
-# Here it was not. These are short descriptions that stand well alone; the bundled model cde-mini-0 loses a little
+# Here it was not. These are short descriptions that stand well alone; the bundled model cde-mini-1 loses a little
 # to MiniLM on them, with the interval below zero, and wins on sections of longer documentation
-# ([tables](../docs/models/cde-mini-0.md)). That is why the collection can be given back:
+# ([tables](../docs/models/cde-mini-1.md)). That is why the collection can be given back:
 
 # %%
 adopted.close()
