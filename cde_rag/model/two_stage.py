@@ -31,7 +31,8 @@ class TwoStage(nn.Module):
         self.set_attention = SetAttention(config)
         self.output_map = OutputMap()
         self.second_stage = SecondStage(config)
-        self.register_buffer("rotation", torch.eye(config.dim) if config.rotated else None)
+        identity = torch.zeros(config.dim, config.dim).fill_diagonal_(1)  # torch.eye on "meta" imports torch's compiler
+        self.register_buffer("rotation", identity if config.rotated else None)
 
     def set_dtype(self, dtype: torch.dtype) -> None:
         """The dtype that the second stage's layers compute in; all else stays float32."""
