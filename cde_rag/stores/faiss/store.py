@@ -133,8 +133,11 @@ class FaissStore(TextSearch, Indexed):
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
         after, last = 0, self._read(lambda view: view.records.last_position())
-        while after < last and (found := self._read(lambda view: view.behind(after, where, limit=page))):  # noqa: B023
+        while True:
+            found = self._read(lambda view: view.behind(after, where, limit=page))  # noqa: B023  # called at once
             yield from (stored.row for stored in found if stored.position <= last)
+            if len(found) < page or found[-1].position >= last:
+                return
             after = found[-1].position
 
     def search(

@@ -127,11 +127,12 @@ class PointStore(ABC):
             self._load()
             last = self._points.last_order()
         after = (0, "")
-        while found := self._behind(after, where, page):
+        while True:
+            found = self._behind(after, where, page)
             yield from (stored.row for stored in found if stored.order <= last)
-            after = (found[-1].order, found[-1].point)
-            if after[0] > last:
+            if len(found) < page or found[-1].order > last:
                 return
+            after = (found[-1].order, found[-1].point)
 
     def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[Stored]:
         """The first rows behind a place and point id that match."""
