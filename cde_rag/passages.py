@@ -3,6 +3,7 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from cde_rag.intake import Parent, embedded_text, parent_of
@@ -36,6 +37,20 @@ def passages(group: Sequence[Row], limit: int) -> list[Passage]:
     return made
 
 
+def stored_groups(
+    store: Store, parents: AbstractSet[Parent], parent_key: str | None
+) -> defaultdict[Parent, dict[str, Row]]:
+    """The stored passages of some parents, those of each in order of insertion, by id.
+
+    By id, since another process may move a passage meanwhile, so that the store gives it twice.
+    """
+    groups: defaultdict[Parent, dict[str, Row]] = defaultdict(dict)
+    for row in store.scroll(where={str(parent_key): {"in": list(parents)}}) if parents else ():
+        if (parent := parent_of(row.record, parent_key)) is not None:
+            groups[parent][row.record.id] = row
+    return groups
+
+
 def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, limit: int) -> list[Passage]:
     """Rows as they are embedded with the siblings that they have in the store now.
 
@@ -45,11 +60,8 @@ def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, lim
         parent_key: As in `Writer`.
         limit: Most siblings of a passage.
     """
-    groups: defaultdict[Parent, dict[str, Row]] = defaultdict(dict)  # by id: another process may move one meanwhile
     parents = {parent for row in some if (parent := parent_of(row.record, parent_key)) is not None}
-    for row in store.scroll(where={str(parent_key): {"in": list(parents)}}) if parents else ():
-        if (parent := parent_of(row.record, parent_key)) is not None:
-            groups[parent][row.record.id] = row
+    groups = stored_groups(store, parents, parent_key)
     found: dict[str, Passage] = {}
     for group in groups.values():
         found.update(zip(group, passages(list(group.values()), limit), strict=True))

@@ -3,7 +3,7 @@
 import threading
 import time
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from cde_rag.errors import CDEWarning, CorpusError, TruncationWarning
 from cde_rag.following import ActiveEmbedder
 from cde_rag.intake import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
 from cde_rag.observability import operation, short
-from cde_rag.passages import passages
+from cde_rag.passages import passages, stored_groups
 from cde_rag.stores.base import Record, Row, Store
 
 
@@ -243,12 +243,13 @@ class Writer:
     ) -> Iterable[list[Row]]:
         """The passages of each parent in order of insertion, as they shall be; a record without a parent is alone."""
         behind = dict(arriving)  # what is not yet in the store under its parent
-        groups: defaultdict[Parent, dict[str, Row]] = defaultdict(dict)  # by id: another process may move one meanwhile
-        for row in self._store.scroll(where={str(self._parent_key): {"in": list(parents)}}) if parents else ():
-            parent = parent_of(row.record, self._parent_key)
-            if row.record.id not in leaving and parent is not None:
-                groups[parent][row.record.id] = arriving.get(row.record.id, row)
-                behind.pop(row.record.id, None)
+        groups = stored_groups(self._store, parents, self._parent_key)
+        for group in groups.values():
+            for row_id in group.keys() & leaving:
+                del group[row_id]
+            for row_id in group.keys() & arriving.keys():
+                group[row_id] = arriving[row_id]
+                behind.pop(row_id, None)
         for row in behind.values():
             parent = parent_of(row.record, self._parent_key)
             if parent is None:
