@@ -43,7 +43,7 @@ SUMMARY: Final = 4  # words of a docstring's first line, at least
 
 
 def bundled_pairs(data: Path) -> list[Pair]:
-    """All pairs, near-duplicates still among them; the same ones each time.
+    """All pairs, near-duplicates still among them; with the same versions of `PACKAGES` the same ones each time.
 
     Args:
         data: Folder with `train/SOURCE/pairs.jsonl.gz`.

@@ -51,7 +51,7 @@ HELD_OUT: Final = frozenset(  # sites that models are asked on: drawn by the has
     "python-djangorestframework-doc python-sympy-doc twisted-doc".split()
 )
 MOST_SECTIONS: Final = 700  # of a package
-MOST_PAGES: Final = 3  # of a package that share a heading or a title
+MOST_PAGES: Final = 3  # of a package that share a heading
 CHARACTERS: Final = 1500  # of a document
 WORDS: Final = range(25, 401)  # of a section
 HEADING_WORDS: Final = range(1, 13)
@@ -133,7 +133,7 @@ def pages_of(package: Path) -> Iterator[Page]:
 
 
 def without_repeated(pages: Iterable[Page]) -> list[Page]:
-    """The pages without those whose title, and the sections whose heading, more than `MOST_PAGES` of them have."""
+    """The pages whose title no other one has, without the sections whose heading more than `MOST_PAGES` have."""
     pages = list(pages)
     titles = Counter(page.title.casefold() for page in pages)
     headings = Counter(name for page in pages for name in {section.heading.casefold() for section in page.sections})
@@ -147,7 +147,7 @@ def without_repeated(pages: Iterable[Page]) -> list[Page]:
             ],
         )
         for page in pages
-        if len(page.title.split()) in HEADING_WORDS and titles[page.title.casefold()] <= MOST_PAGES
+        if len(page.title.split()) in HEADING_WORDS and titles[page.title.casefold()] == 1
     ]
 
 

@@ -89,8 +89,8 @@ def interpolate_models(
         others: Folders of other models that were trained from the same start; the mean of all is taken. First stage
             and context path, too, should have begun alike: what starts at random differs between seeds.
         share: Of the way from start (0) to trained (1), encoder only.
-        siblings: Factor of the siblings' trained weight in the output; one-way models only.
-        exponent: Of the output map, in place of the trained one; one-way models only.
+        siblings: Factor of the siblings' trained weight in the output, 0 to 10; one-way models only.
+        exponent: Of the output map, 0 to 1, in place of the trained one; one-way models only.
 
     Returns:
         The folder.
@@ -98,9 +98,12 @@ def interpolate_models(
     Raises:
         ModelError: No such models, some of different kinds, sizes or tokenizers, a folder that exists, or a two-way
             model, which has neither siblings nor an output map.
+        ValueError: A factor or exponent beyond its range.
     """
     if folder.exists():
         raise ModelError(f"{folder}: expected a name for a new folder, found one that exists. Choose another.")
+    if not (0 <= siblings <= 10 and 0 <= (exponent or 0.0) <= 1):
+        raise ValueError(f"Expected siblings of 0 to 10 and an exponent of 0 to 1, found {siblings} and {exponent}.")
     network, tokenizer = _trained(trained)
     if not isinstance(network, TwoStage) and (siblings, exponent) != (1.0, None):
         raise ModelError(

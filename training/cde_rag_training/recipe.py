@@ -46,7 +46,7 @@ def read_tables(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # of TOML, or of UTF-8
         raise RecipeError(f"Expected a recipe (TOML) at {path}, found: {error}.") from error
 
 

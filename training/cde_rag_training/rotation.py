@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cde_rag.errors import ModelError
+from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model import checkpoints, loading
 from cde_rag.model.names import ModelName
 from cde_rag.model.second_stage import DOCUMENT, QUERY
@@ -52,8 +52,8 @@ def rotate_model(trained: Path | str, prepared: Prepared, folder: Path, *, pairs
         The folder.
 
     Raises:
+        CorpusError: Fewer pairs than dimensions, or prepared with another tokenizer.
         ModelError: No such model, a two-way one, or a folder that exists.
-        ValueError: Fewer pairs than dimensions.
 
     Source: ours; Kusupati et al. 2022 train such embeddings with a loss of their own.
     """
@@ -62,10 +62,15 @@ def rotate_model(trained: Path | str, prepared: Prepared, folder: Path, *, pairs
     network, tokenizer, *_ = loading.load(ModelName.parse(str(trained)), token=None)
     if not isinstance(network, TwoStage):
         raise ModelError(f"{trained}: expected a one-way model, whose output map a rotation is part of, found another.")
+    if prepared.tokenizer_sha256 != tokenizer.sha256:
+        raise CorpusError(
+            f"{prepared.folder}: expected pairs that were prepared with the tokenizer of {trained}, found another one. "
+            "Prepare them with what the model was trained from."
+        )
     stages = OneWayStages(network, device="cpu", precision="float32")
     drawn = np.random.default_rng(seed).permutation(len(prepared))[:pairs]
     if len(drawn) < stages.dim:
-        raise ValueError(f"Expected {stages.dim} pairs or more, one for each axis, found {len(drawn)}.")
+        raise CorpusError(f"Expected {stages.dim} pairs or more, one for each axis, found {len(drawn)}.")
     given = stages.prepare(torch.zeros(0, stages.dim), [], [])
     queries, documents = (
         stages.embed(

@@ -39,7 +39,7 @@ def adapt(
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
     max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 600,
     max_records: Annotated[int, typer.Option(min=1, help="Of more, a sample.")] = 8000,
-    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what pairs would be made, and stop.")] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,

@@ -30,8 +30,10 @@ def experiment(
         Path | None, typer.Option(metavar="FILE", help="TOML of recipes side by side, for cells.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keeps vectors. [default: OUTPUT/cache]")] = None,
-    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="For table and figure.")] = Path(),
-    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", file_okay=False, help="For table and figure.")
+    ] = Path(),
+    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Run a named experiment on prepared pairs, models, recipes or retrieval sets; it writes a CSV and an SVG.
@@ -118,6 +120,7 @@ def _on_sets(
     name: str, sets: Path | None, data: Path | None, models: list[str], cache: Path, output: Path, seed: int
 ) -> list[str]:
     from cde_rag.model import CDEModel
+    from cde_rag.model.two_stage import TwoStage
     from cde_rag_training.experiments import ON_MODELS, ON_SETS
     from cde_rag_training.experiments.laboratory import Laboratory
 
@@ -125,6 +128,9 @@ def _on_sets(
         raise typer.BadParameter(f"{name} looks at one; {', '.join(ON_MODELS)} compares", param_hint="--model")
     found = _read_sets(sets, data)
     labs = [Laboratory(CDEModel.from_pretrained(model), found, cache, seed) for model in models]
+    for asked, lab in zip(models, labs, strict=True):
+        if not isinstance(lab.model.network, TwoStage):
+            raise typer.BadParameter(f"expected a one-way model, found {asked}, a two-way one", param_hint="--model")
     if len(set(names := [lab.model.config.name for lab in labs])) < len(labs):
         raise typer.BadParameter(f"expected models of different names, found {names}", param_hint="--model")
     output.mkdir(parents=True, exist_ok=True)

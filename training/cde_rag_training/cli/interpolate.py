@@ -18,10 +18,11 @@ def interpolate(
     ] = None,
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the way from START (0) to TRAINED (1).")] = 0.5,
     siblings: Annotated[
-        float, typer.Option(min=0.0, help="Factor of the siblings' trained weight in the output.")
+        float, typer.Option(min=0.0, max=10.0, help="Factor of the siblings' trained weight in the output.")
     ] = 1.0,
     exponent: Annotated[
-        float | None, typer.Option(help="Of the output map. [default: as trained]", show_default=False)
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Of the output map. [default: as trained]", show_default=False),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

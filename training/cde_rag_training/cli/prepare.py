@@ -42,7 +42,7 @@ def prepare(
     lexical: Annotated[bool, typer.Option("--lexical", help='Words too, for the filter rule "agreement".')] = False,
     paper: Annotated[bool, typer.Option("--paper", help="Cluster as the paper: 100 steps, best of 3.")] = False,
     pack: Annotated[Path | None, typer.Option(metavar="FILE", help="One compressed file too, such as p.zip.")] = None,
-    seed: Annotated[int, typer.Option(help="Of clusters and views.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of clusters and views.")] = 0,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:

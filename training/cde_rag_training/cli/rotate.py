@@ -14,7 +14,7 @@ def rotate(
     prepared: PreparedArgument,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made; must not exist.")],
     pairs: Annotated[int, typer.Option(min=1, help="Pairs that are embedded, at most.")] = 8192,
-    seed: Annotated[int, typer.Option(help="Of their draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of their draw.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Turn a model's embeddings so that their first dimensions tell most.

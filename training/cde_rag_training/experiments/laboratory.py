@@ -12,6 +12,7 @@ from jaxtyping import Float32, Float64
 
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder, fit
+from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
@@ -99,6 +100,17 @@ class Laboratory:
             self.model.identity, names, rows, sampling=name, seed=self.seed, documents_seen=len(rows), source="explicit"
         )
         return Space(self.model, context, self.cache)
+
+
+def following(sets: Sequence[RetrievalSet]) -> list[RetrievalSet]:
+    """For each set another, whose corpus lends it a foreign context: the next one, and for the last the first.
+
+    Raises:
+        CorpusError: There is one set only.
+    """
+    if len(sets) < 2:
+        raise CorpusError("Expected two sets or more, since one lends another a foreign context, found one. Add a set.")
+    return [*sets[1:], sets[0]]
 
 
 def score(

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 from tqdm import tqdm
 
-from cde_rag_training.experiments.laboratory import Laboratory
+from cde_rag_training.experiments.laboratory import Laboratory, following
 from cde_rag_training.experiments.tables import new_figure, write_table
 
 NEIGHBOURS = 10
@@ -35,8 +35,7 @@ class MovementRow(NamedTuple):
 def movement(lab: Laboratory) -> list[MovementRow]:
     """All sets: the three moves."""
     rows: list[MovementRow] = []
-    following = [*lab.sets[1:], lab.sets[0]]
-    for data, other in tqdm(list(zip(lab.sets, following, strict=True)), desc="movement", unit="set"):
+    for data, other in tqdm(list(zip(lab.sets, following(lab.sets), strict=True)), desc="movement", unit="set"):
         own = lab.space(data.corpus.texts)
         targets = {
             "another seed": lab.space(data.corpus.texts, seed=lab.seed + 1),

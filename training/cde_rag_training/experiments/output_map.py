@@ -12,7 +12,7 @@ from tqdm import tqdm
 from cde_rag.evaluation.parents import unit
 from cde_rag.model.context_path import OutputMap
 from cde_rag.model.two_stage import TwoStage
-from cde_rag_training.experiments.laboratory import MEAN, Laboratory, Space, compared, score
+from cde_rag_training.experiments.laboratory import MEAN, Laboratory, Space, compared, following, score
 from cde_rag_training.experiments.tables import new_figure, write_table
 
 EXPONENTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
@@ -60,10 +60,9 @@ def output_map(lab: Laboratory) -> list[OutputMapRow]:
     network = lab.model.network
     if not isinstance(network, TwoStage):
         raise TypeError(f"Expected a one-way model, found {lab.model.config.name}.")
-    spaces = [lab.space(data.corpus.texts) for data in lab.sets]
     found: dict[tuple[str, float], list[Float64[np.ndarray, " queries"]]] = {}
-    for place, data in enumerate(tqdm(lab.sets, desc="output map", unit="set")):
-        space, foreign = spaces[place], spaces[(place + 1) % len(spaces)]
+    for data, other in tqdm(list(zip(lab.sets, following(lab.sets), strict=True)), desc="output map", unit="set"):
+        space, foreign = (lab.space(each.corpus.texts) for each in (data, other))
         both = np.concatenate([space.queries(data.queries), space.documents(data.corpus.texts)])
         for exponent in EXPONENTS:
             for name, of in (("own", space), ("foreign", foreign)):

@@ -31,6 +31,10 @@ class SetConfig:
     domains: tuple[str, ...] = ()
     max_characters: int = 0
 
+    def __post_init__(self) -> None:
+        if self.max_characters < 0:
+            raise ValueError(f"Expected max_characters of 0 (texts stay whole) or more, found {self.max_characters}.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SetsConfig:

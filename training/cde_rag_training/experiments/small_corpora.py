@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from cde_rag.errors import CorpusError
 from cde_rag.evaluation.contextual import without_relevant
 from cde_rag_training.cuts import part
 from cde_rag_training.experiments.laboratory import Laboratory
@@ -67,11 +68,11 @@ def run(lab: Laboratory, output: Path) -> list[Path]:
     """Write small-corpora.csv and small-corpora.svg.
 
     Raises:
-        ValueError: No set has 25 documents.
+        CorpusError: No set has 25 documents.
     """
     rows = small_corpora(lab)
     if not rows:
-        raise ValueError(f"Expected a set of {SIZES[0]} documents or more, found none. Name larger sets.")
+        raise CorpusError(f"Expected a set of {SIZES[0]} documents or more, found none. Name larger sets.")
     return [write_table(output / "small-corpora.csv", rows), _plot(rows, output / "small-corpora.svg")]
 
 

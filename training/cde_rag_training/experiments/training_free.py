@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float32, Float64
 from tqdm import tqdm
 
-from cde_rag.errors import require
+from cde_rag.errors import CorpusError, require
 from cde_rag.evaluation.baselines import whitening
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.parents import unit
@@ -90,6 +90,8 @@ def _weight(frequency: Mapping[int, int], token: int, documents: int) -> float:
 
 def training_free(lab: Laboratory) -> list[TrainingFreeRow]:
     """All sets, all ways. Rarity is counted over as many documents as a context has."""
+    if len(lab.sets) < 2:
+        raise CorpusError("Expected two sets or more, since others say what is rare elsewhere, found one. Add a set.")
     model = PooledMiniLM()
     tokens = [model.tokens(data.corpus.texts) for data in lab.sets]
     random = np.random.default_rng(lab.seed)
@@ -99,7 +101,7 @@ def training_free(lab: Laboratory) -> list[TrainingFreeRow]:
     found: list[TrainingFreeRow] = []
     for place, data in enumerate(tqdm(lab.sets, desc="training-free", unit="set")):
         others = [row for other, sample in enumerate(samples) if other != place for row in sample]
-        ways = (lambda row: np.ones(len(row)), rarity(samples[place]), rarity(others or samples[place]))
+        ways = (lambda row: np.ones(len(row)), rarity(samples[place]), rarity(others))
         documents = model(tokens[place], ways)
         queries = model(model.tokens(data.queries), ways)
         mean, matrix = documents[0].mean(axis=0), whitening(documents[0])
