@@ -159,6 +159,16 @@ def test_experiments_are_listed_and_run(run: Run, prepared: Path, tmp_path: Path
     assert "there are difficulty" in run("experiment", "harder", prepared, code=2).output
     assert "--sets" in run("experiment", "heatmap", code=2).output
     assert "PREPARED" in run("experiment", "difficulty", code=2).output
+    (tmp_path / "file").touch()
+    assert "is a file" in run("experiment", "difficulty", prepared, "--output", tmp_path / "file", code=2).output
+    assert "--seed" in run("experiment", "difficulty", prepared, "--seed", -1, code=2).output
+    sets = tmp_path / "sets.toml"
+    for text, expected in (
+        (b'[[sets]]\npath = "\xff"', "Expected a recipe (TOML)"),
+        (b'[[sets]]\npath = "river"\nmax_characters = -1', "max_characters of 0"),
+    ):
+        sets.write_bytes(text)
+        assert expected in one_sentence(run("experiment", "heatmap", "--sets", sets, code=1))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +220,9 @@ def test_missing_files_and_wrong_usage(run: Run, tmp_path: Path, recipe: Path, p
     assert "found nothing" in one_sentence(run("prepare", gone, "--output", tmp_path / "p", "--start", model, code=1))
     assert "gone" in one_sentence(run("train", prepared, "--config", gone, "--output", tmp_path / "r", code=1))
     assert "gone" in one_sentence(run("interpolate", gone, model, tmp_path / "b", code=1))
+    for exponent in ("nan", "inf", -0.1, 5):
+        refused = run("interpolate", model, model, tmp_path / "b", f"--exponent={exponent}", code=2)
+        assert "--exponent" in refused.output
     assert "gone" in one_sentence(run("rotate", gone, prepared, tmp_path / "b", code=1))
     assert "gone" in one_sentence(run("adapt", gone, "--output", tmp_path / "a", code=1))
     both = run("inspect", prepared, "--config", recipe, "--preset", "laptop", code=2)
