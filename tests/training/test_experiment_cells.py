@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_sets import write_set
 from prepared_stub import prepared_stub
-from test_experiments_on_sets import write_set
 from tiny import WORDS
 from tiny_run import start_folder
 from typer.testing import CliRunner

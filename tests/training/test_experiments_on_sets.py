@@ -8,43 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from made_sets import DOCUMENTS, QUERIES, write_set
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
 from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation import evaluate
-from cde_rag.evaluation.contextual import without_relevant
+from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag_training.cuts import part
 from cde_rag_training.experiments import ON_MODELS, ON_SETS, models
-from cde_rag_training.experiments.context_choice import context_choice
-from cde_rag_training.experiments.context_size import context_size, context_tokens
 from cde_rag_training.experiments.heatmap import NULL, heatmap
 from cde_rag_training.experiments.laboratory import Laboratory, score
-from cde_rag_training.experiments.movement import movement
-from cde_rag_training.experiments.output_map import output_map, remapped
+from cde_rag_training.experiments.output_map import remapped
 from cde_rag_training.experiments.prefixes import prefixes
 from cde_rag_training.experiments.second_pass import second_pass
 from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
-from cde_rag_training.experiments.small_corpora import small_corpora
-from cde_rag_training.experiments.training_free import PooledMiniLM, rarity, training_free
+from cde_rag_training.experiments.training_free import PooledMiniLM, rarity
 from cde_rag_training.recipe import RecipeError, read_recipe
-
-DOCUMENTS, QUERIES = 30, 6
-
-
-def write_set(folder: Path, *, seed: int, words: list[str]) -> None:
-    """A folder in BEIR's layout: each query is some words of its document; three documents have one parent."""
-    random = np.random.default_rng(seed)
-    texts = [" ".join(random.choice(words, 12)) + f" {words[row % len(words)]}" for row in range(DOCUMENTS)]
-    (folder / "qrels").mkdir(parents=True)
-    corpus = [{"_id": f"d{row}", "text": text, "parent": f"p{row // 3}"} for row, text in enumerate(texts)]
-    queries = [{"_id": f"q{row}", "text": " ".join(texts[row].split()[:4])} for row in range(QUERIES)]
-    for name, rows in (("corpus", corpus), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    lines = ["query-id\tcorpus-id\tscore", *(f"q{row}\td{row}\t1" for row in range(QUERIES))]
-    (folder / "qrels/test.tsv").write_text("\n".join(lines))
 
 
 @pytest.fixture(scope="module")
@@ -113,43 +93,6 @@ def test_a_space_found_again_in_files_is_the_same(lab: Laboratory):
     np.testing.assert_array_equal(first, by_hand)
 
 
-def test_sizes_and_tokens_of_a_context(lab: Laboratory):
-    rows = context_size(lab)
-    null = ContextualEmbedder(lab.model, Context.null(lab.model))
-    river = lab.sets[0]
-    without = score(river, null.embed_queries(river.queries), null.embed_documents(river.corpus.texts)).mean()
-    assert rows[0].documents == 0
-    assert rows[0].ndcg == pytest.approx(without)
-    assert [row.documents for row in rows[:6]] == [0, 8, 30, 30, 30, 30]
-    assert len({row.ndcg for row in rows[2:6]}) == 1  # the whole corpus each time
-    whole = [row for row in context_tokens(lab) if row.corpus == "river" and row.tokens == 32]
-    assert whole[0].ndcg == pytest.approx(rows[5].ndcg, abs=0.02)  # its documents have fewer than 32 tokens
-
-
-def test_choices_of_a_corpus_that_is_taken_whole_agree(lab: Laboratory):
-    rows = {(row.corpus, row.choice): row for row in context_choice(lab)}
-    whole = {rows["river", choice].ndcg for choice in ("random 512", "random 64", "clusters 64")}
-    assert len(whole) == 1
-    assert rows["river", "random 512"].spread == pytest.approx(0)
-    river, few = lab.sets[0], rows["river", "random 8"]
-    spaces = [lab.space(river.corpus.texts, size=8, seed=seed) for seed in range(5)]
-    assert len({space.context.fingerprint for space in spaces}) == few.seeds == 5
-    found = [space.score(river).mean() for space in spaces]
-    assert (few.ndcg, few.spread) == (pytest.approx(np.mean(found)), pytest.approx(np.std(found)))
-    assert few.gain == pytest.approx(few.ndcg - lab.null().score(river).mean())
-    means = [rows[name, "random 8"].ndcg for name in ("river", "bank", "words")]
-    assert rows["mean", "random 8"].ndcg == pytest.approx(np.mean(means))
-
-
-def test_movement_is_none_within_a_whole_corpus(lab: Laboratory):
-    rows = {(row.corpus, row.to): row for row in movement(lab)}
-    same = rows["river", "another seed"]
-    assert same.documents == pytest.approx(0, abs=1e-6)
-    assert same.neighbours_kept == 1
-    assert rows["river", "null"].documents > 1e-3
-    assert rows["river", "foreign"].documents > 1e-4
-
-
 def test_a_second_pass_over_a_corpus_of_a_hundred_or_less_changes_nothing(lab: Laboratory):
     rows = second_pass(lab)
     assert [(row.corpus, row.queries) for row in rows] == [(name, QUERIES) for name in ("river", "bank", "words")] + [
@@ -175,19 +118,6 @@ def test_a_second_pass_gives_the_best_their_own_context(lab: Laboratory, monkeyp
     assert mean.gain == pytest.approx(np.mean([one.gain for one in rows[:-1]]))
 
 
-def test_small_corpora_are_cut_and_keep_answers_out(lab: Laboratory):
-    rows = small_corpora(lab)
-    assert [(row.corpus, row.size) for row in rows] == [("river", 25), ("bank", 25)]
-    cut = part(lab.sets[0], documents=25, queries=5)
-    by_hand = np.zeros(5)
-    for positions, texts in without_relevant(cut) or []:
-        right = {document for row in positions for document in cut.judgments[row]}
-        assert not {cut.corpus.texts[cut.corpus.ids.index(document)] for document in right} & set(texts)
-        by_hand[positions] = lab.space(texts).score(cut)[positions]
-    assert rows[0].without_relevant == pytest.approx(by_hand.mean())
-    assert rows[0].null == pytest.approx(lab.null().score(cut).mean())
-
-
 def test_vectors_are_remapped_to_those_of_a_model_with_that_exponent(lab: Laboratory):
     (river, *_), network = lab.sets, lab.model.network
     space = lab.space(river.corpus.texts)
@@ -202,12 +132,6 @@ def test_vectors_are_remapped_to_those_of_a_model_with_that_exponent(lab: Labora
     np.testing.assert_allclose(remapped(vectors, space, network, 0.2, of=space), by_hand, atol=1e-5)
     bank = lab.space(lab.sets[1].corpus.texts)
     assert np.abs(remapped(vectors, space, network, 0.2, of=bank) - by_hand).max() > 1e-3
-    rows = {(row.corpus, row.map, row.exponent): row for row in output_map(lab)}
-    assert rows["mean", "own", 0.0].gain == rows["mean", "foreign", 0.0].gain == 0
-    assert rows["river", "own", 0.5].ndcg == pytest.approx(space.score(river).mean())
-    foreign = remapped(vectors, space, network, 0.3, of=bank)
-    asked = remapped(space.queries(river.queries), space, network, 0.3, of=bank)
-    assert rows["river", "foreign", 0.3].ndcg == pytest.approx(score(river, asked, foreign).mean())
 
 
 def test_vectors_of_a_rotated_model_are_remapped_to_those_that_it_would_make(lab: Laboratory, tmp_path: Path):
@@ -252,14 +176,6 @@ def test_pooling_by_rarity_weighs_rare_words_more_and_none_is_the_mean():
     np.testing.assert_allclose(plain[0], alone[0], atol=1e-5)
 
 
-def test_training_free_ways_start_at_plain(lab: Laboratory):
-    rows = training_free(Laboratory(lab.model, lab.sets[:2], lab.cache))
-    plain = [row for row in rows if row.way == "plain"]
-    assert [row.gain for row in plain] == [0, 0]
-    assert {row.way for row in rows} == {"plain", "centred", "whitened", "rarity here", "rarity elsewhere"}
-    assert all(row.low <= row.gain <= row.high for row in rows)
-
-
 def test_models_beside_each_other_are_what_evaluate_says_of_each(lab: Laboratory):
     sets = list(lab.sets[:2])
     other = tiny_cde_model(seed=1)
@@ -281,7 +197,15 @@ def test_models_beside_each_other_are_what_evaluate_says_of_each(lab: Laboratory
         assert row.low <= row.gain <= row.high
     mean = rows["mean", "tiny", "context"]
     assert mean.ndcg == pytest.approx(np.mean([rows[data.corpus.name, "tiny", "context"].ndcg for data in sets]))
-    assert mean.sets_low is not None
+    ours, theirs = (models.readings(each)["context"] for each in reversed(labs))
+    pairs = zip(ours, theirs, sets, strict=True)
+    by_hand = compare([PairedQueries(one - another, data.blocks) for one, another, data in pairs])
+    assert by_hand.sets not in (None, by_hand.queries)
+    to_tiny = {(row.corpus, row.model, row.given): row for row in found if row.against == "tiny"}
+    row = to_tiny["mean", "other", "context"]
+    assert (row.low, row.high) == pytest.approx(by_hand.queries)
+    assert (row.sets_low, row.sets_high) == pytest.approx(by_hand.sets)
+    assert {one.sets_low for one in found if one.corpus != "mean"} == {None}
 
 
 def test_models_write_their_table_and_their_figure(lab: Laboratory, tmp_path: Path):

@@ -9,7 +9,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import Context, ContextualEmbedder
 from cde_rag.embedder import fit
-from cde_rag.errors import ModelError
+from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.sampling import Sample
@@ -89,13 +89,20 @@ def test_a_rotated_model_finds_the_same_and_its_first_dimensions_tell_most(train
     assert agreement[:4].min() > agreement[-4:].max()
 
 
-def test_a_model_that_is_turned_twice_is_turned_by_both(trained, prepared, tmp_path):
-    once = rotate_model(trained, prepared, tmp_path / "once")
-    again = rotate_model(once, prepared, tmp_path / "again")
-    networks = [checkpoints.read(folder)[0] for folder in (trained, once, again)]
+def test_a_model_that_is_turned_twice_is_turned_by_both(trained, prepared, tmp_path, monkeypatch):
+    torch.manual_seed(2)
+    first, second = (torch.linalg.qr(torch.randn(16, 16)).Q.contiguous() for _ in range(2))
+    folders = [trained]
+    for name, axes in (("once", first), ("again", second)):
+        monkeypatch.setattr("cde_rag_training.rotation.shared_axes", lambda *_, axes=axes: axes)
+        folders.append(rotate_model(folders[-1], prepared, tmp_path / name))
+    plain, once, again = (checkpoints.read(folder)[0] for folder in folders)
+    rounding = {"rtol": 0, "atol": 0.02}  # rotations too are stored in int8
+    torch.testing.assert_close(once.rotation, first, **rounding)
+    torch.testing.assert_close(again.rotation, first @ second, **rounding)
     texts = corpus(30, seed=2)
-    vectors = [embedder_of(network, []).embed_documents(texts) for network in networks]
-    np.testing.assert_allclose(vectors[2] @ vectors[2].T, vectors[0] @ vectors[0].T, atol=0.05)
+    vectors, turned = (embedder_of(network, []).embed_documents(texts) for network in (plain, again))
+    np.testing.assert_allclose(turned @ turned.T, vectors @ vectors.T, atol=0.05)
 
 
 def test_what_cannot_be_turned_is_refused(trained, prepared, tmp_path):
@@ -103,8 +110,10 @@ def test_what_cannot_be_turned_is_refused(trained, prepared, tmp_path):
         rotate_model(trained, prepared, trained)
     with pytest.raises(ModelError, match="Expected a bundled model"):
         rotate_model(tmp_path / "none", prepared, tmp_path / "turned")
-    with pytest.raises(ValueError, match="Expected 16 pairs or more"):
+    with pytest.raises(CorpusError, match="Expected 16 pairs or more"):
         rotate_model(trained, prepared, tmp_path / "turned", pairs=15)
+    with pytest.raises(CorpusError, match="with the tokenizer of"):
+        rotate_model(trained, replace(prepared, tokenizer_sha256="0" * 64), tmp_path / "turned")
     assert not (tmp_path / "turned").exists()
 
 
