@@ -114,7 +114,7 @@ class ContextualEmbedder:
         if context.size < min(SMALL_CONTEXT, context_size):
             warnings.warn(
                 f"The corpus has only {context.size} different documents; so few say little of what they have in "
-                f"common. Once there are {SMALL_CONTEXT}, move to a context of these: cde_rag.recontextualize.",
+                f"common. Once there are {SMALL_CONTEXT}, make a context of these (recontextualize, for a collection).",
                 SmallContextWarning,
                 stacklevel=2,
             )

@@ -73,7 +73,7 @@ def _number(text: str) -> float:
 def search(
     collection: CollectionArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What you look for, in your own words.")],
-    k: Annotated[int, typer.Option("-k", min=1, max=_MOST, help="Hits at most.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, max=_MOST, help="Hits, or groups of them, at most.")] = 10,
     where: Annotated[
         dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
     ] = None,

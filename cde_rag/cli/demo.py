@@ -68,7 +68,8 @@ def _opened(path: Path | None, model: str, *, shown: bool | None) -> "Demo":
 
         def on_progress(name: str, progress: "Progress") -> None:
             if not progress.done:
-                typer.echo(f"Indexing documentation in {SPACES[name]} (a minute or two on two cores, once).", err=True)
+                found = f"{progress.total:,} passages" if progress.total else "documentation"
+                typer.echo(f"Indexing {found} in {SPACES[name]} (minutes on two cores, once).", err=True)
             total = progress.total or 0
             update(COLLECTIONS.index(name) * total + progress.done, len(COLLECTIONS) * total or None)
 

@@ -8,8 +8,8 @@ import typer
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
 
 SYSTEM_NAMES = (
-    "own, own_without_relevant, null, foreign, parents, bm25, minilm, centred, whitened, hybrid, siblings_mean, "
-    "neighbours, late_chunking."
+    "own, own_without_relevant, null, foreign, parents, bm25, minilm, centred, whitened, hybrid, own_hybrid, "
+    "siblings_mean, neighbours, late_chunking."
 )
 
 

@@ -48,7 +48,8 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
             return folder
         raise ModelError(
             f"{repository} is not in the cache, and the hub could not be reached ({_reason(error)}). Run once with "
-            "network; or `cde-rag convert` it to a folder on a machine that has network, and give the folder."
+            "network; or `cde-rag convert` it to a folder on a machine that has network, and give the folder. (A plain "
+            "embedder is no contextual model: it is read by PlainEmbedder.)"
         ) from error
     if len({path.parent for path in paths}) != 1:
         raise ModelError(

@@ -8,6 +8,7 @@ from typing import Any
 
 from cde_rag.errors import CorpusError, require
 from cde_rag.reading.headings import Headings
+from cde_rag.reading.paragraphs import unmarked
 from cde_rag.reading.records import Found, UnusableError
 from cde_rag.stores.base import Record
 
@@ -19,7 +20,9 @@ SECTION_KEY = "section"  # metadata key that says under which headings a Markdow
 Span = tuple[int, int]  # of characters in a file
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
-_HEADING = re.compile(r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t\r]*|<!--.*-->[ \t\r]*)$", re.MULTILINE)  # or a comment
+_HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
+    r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t\r]*|<!--.*-->[ \t\r]*|[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t\r]*)+)$", re.MULTILINE
+)
 
 
 def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
@@ -81,8 +84,9 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
     headings = Headings(text) if markdown else None
     title = headings.all[0].text if headings and headings.all else path.stem
     splitter: Any = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(max_characters)
-    spans = [(offset, offset + len(passage)) for offset, passage in splitter.chunk_indices(text)]
-    whole = _with_headings(text, spans, max_characters, splitters.TextSplitter) if markdown else spans
+    shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
+    spans = [(offset, offset + len(passage)) for offset, passage in splitter.chunk_indices(shown)]
+    whole = _with_headings(text, shown, spans, max_characters, splitters.TextSplitter) if markdown else spans
     for number, (offset, end) in enumerate(whole):
         place: dict[str, Any] = {**metadata, "offset": offset}
         if headings and (below := [heading.text for heading in headings.above(offset) if heading != headings.all[0]]):
@@ -91,11 +95,14 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         yield f"{path}, character {offset}", record
 
 
-def _with_headings(text: str, spans: list[Span], most: int, splitter: Callable[[int], Any]) -> Iterator[Span]:
+def _with_headings(
+    text: str, shown: str, spans: list[Span], most: int, splitter: Callable[[int], Any]
+) -> Iterator[Span]:
     """The passages of a Markdown file, headings without text joined to what follows.
 
     Args:
         text: Of the file.
+        shown: The same, its paragraphs without markup.
         spans: Of its passages.
         most: Characters of a passage. What follows is cut again where the two together have more; a heading of more
             than half as many stays alone.
@@ -111,7 +118,7 @@ def _with_headings(text: str, spans: list[Span], most: int, splitter: Callable[[
             yield bare
             bare, begin, room = None, start, most
         if end - start > room:
-            cut = splitter(room).chunk_indices(text[start:end])
+            cut = splitter(room).chunk_indices(shown[start:end])
             left += [(start + at, start + at + len(piece)) for at, piece in cut][::-1]
         elif _says_nothing(text[start:end]):
             bare = begin, end

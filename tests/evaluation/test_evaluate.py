@@ -149,6 +149,8 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
     assert by_hand.mean == pytest.approx(evaluation.mean("own") - evaluation.mean("null"))  # type: ignore[operator]
     assert set(evaluation.differences) == {
         ("own", "null"),
+        ("own_hybrid", "hybrid"),
+        ("parents", "minilm"),
         ("own", "foreign"),
         ("own", "minilm"),
         ("own_hybrid", "own"),

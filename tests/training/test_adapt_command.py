@@ -86,5 +86,8 @@ def test_what_cannot_be_used_is_one_sentence(run: Run, corpus: Path, tmp_path: P
     bad.write_text("\n".join([*lines, "{"]))
     assert "Give more documents" in one_sentence(run("adapt", few, "--output", tmp_path / "a", "--dry-run", code=1))
     assert "line 161" in one_sentence(run("adapt", bad, "--output", tmp_path / "a", "--dry-run", code=1))
+    told = run("adapt", corpus, "--output", tmp_path / "a", "--model", "cde-mini-7", code=1)
+    assert "found 'cde-mini-7'" in told.stderr.splitlines()[-1]
+    assert not (tmp_path / "a").exists()  # the name is mended, and the same folder named again
     passed = run("adapt", bad, "--output", tmp_path / "a", "--dry-run", "--skip-bad").stderr
     assert passed.startswith("Skipped 1 bad ones:\n")

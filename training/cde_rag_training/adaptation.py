@@ -129,12 +129,12 @@ def adapt(
         TrainingError: Training had to stop, or no time is left for it.
     """
     clock = time.monotonic()
+    start = load_start(StartConfig(model=config.model), seed=config.seed)  # before anything is written
     work = _claimed(output, material, config)
     say(f"Measuring what {config.model} and BM25 do as they are")
     scores, once = _scores_before(config, material)
     _minutes_left(config, material, spent=0.0, once=once)  # told before the pairs are prepared where there are none
     say("Preparing the pairs: tokens, vectors, clusters")
-    start = load_start(StartConfig(model=config.model), seed=config.seed)
     prepared = _prepared(config, material, start.tokenizer, work)
     minutes = _minutes(config, material, work, spent=time.monotonic() - clock, once=once)
     null = start.network.config.null_embedding
