@@ -53,3 +53,4 @@ def test_code_tables_headings_and_asked_for_line_breaks_stay():
     kept = "# A `b`\n\n```\na *b*\nc\n```\n\n| a | *b* |\n| --- | --- |\n| `c` | d |\n\n    code *here*\n    and\n"
     assert unmarked(kept) == kept
     assert unmarked("one  \ntwo\\\nthree\nfour") == "one  \ntwo”\nthree four"
+    assert unmarked("a\0 *b*\nc") == "a\0 ”b” c"  # which the parser gives back as another character

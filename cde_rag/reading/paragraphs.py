@@ -28,7 +28,8 @@ def unmarked(markdown: str) -> str:
     for opening, inline in pairwise(tokens):
         if opening.type == "paragraph_open":
             first, last = cast("list[int]", inline.map)
-            begin = lines[first].start() + lines[first].group(1).find(inline.content.split("\n", 1)[0])
+            shown = lines[first].group(1).replace("\0", "\ufffd")  # as the parser does
+            begin = lines[first].start() + shown.find(inline.content.split("\n", 1)[0])
             parts.append(markdown[done:begin])  # up to here, marks of lists and quotations too
             for line in lines[first : last - 1]:
                 words, end = markdown[begin : line.end(1)], line.group(2)
