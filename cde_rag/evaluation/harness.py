@@ -20,7 +20,9 @@ from cde_rag.evaluation.ranking import Ranking, fuse
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
 from cde_rag.model import CDEModel
 
-PARTS = ("bm25", "own")  # of own_hybrid
+WORDS = "bm25"
+WITH_WORDS = {"own_hybrid": "own", "parents_hybrid": "parents"}  # what each fuses with BM25
+SIBLINGS = {"parents", "parents_hybrid"}  # these need parents, and a model that takes siblings
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,9 @@ def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, con
         raise ValueError(f"Expected systems among {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
     absent = set[str]()
     if data.corpus.parents is None:
-        absent |= {"parents"} | FOR_PARENTS
+        absent |= SIBLINGS | FOR_PARENTS
     if not model.config.max_siblings:
-        absent.add("parents")
+        absent |= SIBLINGS
     if not model.config.null_embedding:
         absent.add("null")
     if len(data.corpus.texts) > 2 * context_size or without_relevant(data) is None:
@@ -183,16 +185,17 @@ def _rankings(
     seeds: Sequence[int],
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
     """What each wanted system answers with each of its contexts; baselines first: a missing extra shows at once."""
-    needed = {*wanted, *(PARTS if "own_hybrid" in wanted else ())}
-    parts: dict[str, list[list[Ranking]]] = {}
-    for system, runs in _parts(data, needed, embed, bind, other, seeds):
-        if system in PARTS:
-            parts[system] = runs
+    fused = {system: WITH_WORDS[system] for system in wanted if system in WITH_WORDS}
+    parts = {*fused.values(), *([WORDS] if fused else ())}
+    found: dict[str, list[list[Ranking]]] = {}
+    for system, runs in _parts(data, {*wanted, *parts}, embed, bind, other, seeds):
+        if system in parts:
+            found[system] = runs
         if system in wanted:
             yield system, runs
-    if "own_hybrid" in wanted:
-        (words,), own = (parts[part] for part in PARTS)
-        yield "own_hybrid", [[fuse(pair) for pair in zip(words, run, strict=True)] for run in own]
+    for system, part in fused.items():
+        (words,) = found[WORDS]
+        yield system, [[fuse(pair) for pair in zip(words, run, strict=True)] for run in found[part]]
 
 
 def _parts(

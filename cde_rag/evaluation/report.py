@@ -24,6 +24,7 @@ SYSTEMS = {  # in the order of the table
     "whitened": "minilm, mildly whitened by the corpus",
     "hybrid": "minilm and bm25, fused by reciprocal rank",
     "own_hybrid": "own and bm25, fused by reciprocal rank",
+    "parents_hybrid": "parents and bm25, fused by reciprocal rank; for corpora with parents",
     "siblings_mean": "minilm with 0.3 × the siblings' mean vector; for corpora with parents",
     "neighbours": "minilm, each document with the text before it and after it; for corpora with parents",
     "late_chunking": "minilm, the documents of a parent read together (512 tokens at once); for corpora with parents",
@@ -43,6 +44,10 @@ COMPARED = (
     ("parents", "siblings_mean"),
     ("parents", "neighbours"),
     ("parents", "late_chunking"),
+    ("parents_hybrid", "parents"),
+    ("parents_hybrid", "bm25"),
+    ("parents_hybrid", "hybrid"),
+    ("parents_hybrid", "own_hybrid"),
 )
 
 

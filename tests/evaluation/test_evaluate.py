@@ -23,7 +23,7 @@ from cde_rag.evaluation.ranking import fuse, rank, rank_vectors
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
 
-WITH_PARENTS = {"parents", "siblings_mean", "neighbours", "late_chunking"}
+WITH_PARENTS = {"parents", "parents_hybrid", "siblings_mean", "neighbours", "late_chunking"}
 PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid", "own_hybrid"}
 
 
@@ -106,22 +106,27 @@ def test_every_set_has_the_systems_that_it_gives_ground_for(evaluation: Evaluati
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
-def test_own_hybrid_fuses_the_own_context_with_bm25_and_shows_no_part(
-    folders: list[Path], tiny_model: CDEModel
+@pytest.mark.parametrize(("system", "siblings"), [("own_hybrid", False), ("parents_hybrid", True)])
+def test_a_hybrid_fuses_its_part_with_bm25_and_shows_no_part(
+    folders: list[Path], tiny_model: CDEModel, system: str, siblings: bool
 ) -> None:
-    data = read_beir(folders[0])
+    data = read_beir(folders[1], parent_key="parent")
     texts, ids = data.corpus.texts, (data.corpus.ids, data.query_ids)
     scores = (BM25(texts).scores(query) for query in data.queries)
     words = rank((np.where(found > 0, found, -np.inf) for found in scores), *ids)
+    parents = data.corpus.parents if siblings else None
     by_hand = []
     for seed in (0, 1):
         embedder = ContextualEmbedder.from_corpus(texts, model=tiny_model, context_size=8, seed=seed)
-        own = rank_vectors(embedder.embed_queries(data.queries), embedder.embed_documents(texts), *ids)
-        by_hand.append([ndcg(fuse(pair), judged, 10) for *pair, judged in zip(words, own, data.judgments, strict=True)])
-    ran = evaluate(folders[:1], model=tiny_model, context_size=8, seeds=(0, 1), systems=["own_hybrid"])
+        documents = embedder.embed_documents(texts, parents=parents)
+        part = rank_vectors(embedder.embed_queries(data.queries), documents, *ids)
+        by_hand.append(
+            [ndcg(fuse(pair), judged, 10) for *pair, judged in zip(words, part, data.judgments, strict=True)]
+        )
+    ran = evaluate([data], model=tiny_model, context_size=8, seeds=(0, 1), systems=[system])
     (found,) = ran.sets
-    assert list(found.scores) == ["own_hybrid"]
-    assert found.scores["own_hybrid"]["ndcg@10"] == pytest.approx(np.mean(by_hand, axis=0))
+    assert list(found.scores) == [system]
+    assert found.scores[system]["ndcg@10"] == pytest.approx(np.mean(by_hand, axis=0))
 
 
 def test_means_are_over_queries_then_over_counted_sets(evaluation: Evaluation) -> None:
@@ -159,6 +164,10 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("parents", "siblings_mean"),
         ("parents", "neighbours"),
         ("parents", "late_chunking"),
+        ("parents_hybrid", "parents"),
+        ("parents_hybrid", "bm25"),
+        ("parents_hybrid", "hybrid"),
+        ("parents_hybrid", "own_hybrid"),
     }
 
 

@@ -17,6 +17,7 @@ from cde_rag_training.cli import app
 from cde_rag_training.cli.recipes import NAMES
 from cde_rag_training.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
+from cde_rag_training.surrogate import minilm
 
 COMMANDS = "prepare cluster inspect train presets interpolate rotate adapt experiment".split()
 RECIPE = """
@@ -239,6 +240,19 @@ def test_pairs_of_one_domain_can_be_trained_on(run: Run, model: Path, recipe: Pa
     run("prepare", path, "--output", tmp_path / "prepared", *options)
     assert Prepared.load(tmp_path / "prepared").domain_names == ("one",)
     run("train", tmp_path / "prepared", "--config", recipe, "--output", tmp_path / "run")
+
+
+def test_a_model_may_read_longer_texts_than_the_surrogate(run: Run, pairs: Path, model: Path, tmp_path: Path):
+    options = ("--start", model, "--max-length", 12, "--keep-duplicates")
+    run("prepare", pairs, "--output", tmp_path / "one", *options, "--surrogate-length", 8)
+    prepared = Prepared.load(tmp_path / "one")
+    assert (prepared.max_length, max(map(len, prepared.texts))) == (12, 12)
+    texts = [json.loads(line)["document"] for line in pairs.read_text().splitlines()]
+    expected, whole = (minilm(max_length=length)(texts) for length in (8, 12))
+    np.testing.assert_allclose(prepared.document_vectors, expected, atol=2e-2)
+    assert np.abs(prepared.document_vectors - whole).max() > 0.1
+    tfidf = (*options, "--surrogate", "tfidf", "--surrogate-length", 8)
+    assert "whole texts" in run("prepare", pairs, "--output", tmp_path / "two", *tfidf, code=2).output
 
 
 def test_near_duplicates_are_taken_out_and_told(run: Run, pairs: Path, model: Path, tmp_path: Path):

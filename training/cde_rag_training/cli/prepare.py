@@ -30,6 +30,9 @@ def prepare(
     ] = ("cde-mini"),
     max_length: Annotated[int, typer.Option(min=8, help="Tokens of a text.")] = 256,
     surrogate: Annotated[str, typer.Option(help="minilm, or tfidf: quick, of the data alone.")] = "minilm",
+    surrogate_length: Annotated[
+        int | None, typer.Option(min=8, help="Tokens of a text that minilm reads. [default: --max-length]")
+    ] = None,
     source: Annotated[
         str | None, typer.Option(metavar="NAME", help="Where rows do not say it. [default: the file's name]")
     ] = None,
@@ -67,6 +70,8 @@ def prepare(
 
     if surrogate not in SURROGATES:
         raise typer.BadParameter(f"{surrogate}; there are {', '.join(SURROGATES)}", param_hint="--surrogate")
+    if surrogate != "minilm" and surrogate_length is not None:
+        raise typer.BadParameter(f"{surrogate} reads whole texts; leave it out", param_hint="--surrogate-length")
     if keep_duplicates and against:
         raise typer.BadParameter("what --against names is not kept; leave one of them out", param_hint="--against")
     csv.field_size_limit(sys.maxsize)
@@ -75,7 +80,7 @@ def prepare(
     try:
         tokenizer = load_start(StartConfig(model=start), seed=0).tokenizer
         pairs = _read(reader)
-        name, embed = _surrogate(surrogate, pairs, max_length)
+        name, embed = _surrogate(surrogate, pairs, surrogate_length or max_length)
         embed = cached(embed, name, output / "cache" / "surrogate")  # where the run looks for them again
         if not keep_duplicates:
             pairs = _without_duplicates(pairs, against or [], embed)
