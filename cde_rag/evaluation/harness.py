@@ -22,7 +22,7 @@ from cde_rag.model import CDEModel
 
 WORDS = "bm25"
 WITH_WORDS = {"own_hybrid": "own", "parents_hybrid": "parents"}  # what each fuses with BM25
-SIBLINGS = {"parents", "parents_hybrid"}  # these need parents, and a model that takes siblings
+SIBLINGS = frozenset({"parents", "parents_hybrid"})  # these need parents, and a model that takes siblings
 
 
 @dataclass(frozen=True, slots=True)
