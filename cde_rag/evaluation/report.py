@@ -35,6 +35,8 @@ COMPARED = (
     ("own", "null"),
     ("own", "foreign"),
     ("own", "minilm"),
+    ("own", "centred"),
+    ("own", "whitened"),
     ("own_hybrid", "own"),
     ("own_hybrid", "bm25"),
     ("own_hybrid", "hybrid"),
@@ -85,8 +87,19 @@ class SetResult:
         """The mean over queries, a fraction."""
         return float(self.scores[system][metric].mean())
 
+    def paired(self, system: str, other: str) -> PairedQueries | None:
+        """NDCG@10 of one system minus another's, query by query; None where one of them did not run."""
+        if not {system, other} <= self.scores.keys():
+            return None
+        return PairedQueries(self.scores[system][MAIN_METRIC] - self.scores[other][MAIN_METRIC], self.blocks)
+
+    @property
+    def differences(self) -> dict[tuple[str, str], Difference]:
+        """Those of `COMPARED` that can be told of this set alone."""
+        return _differences([self])
+
     def to_json(self) -> dict[str, Any]:
-        """Counts and means, without the single queries."""
+        """Counts, means and intervals, without the single queries."""
         return {
             "documents": self.documents,
             "passages": self.passages,
@@ -97,6 +110,7 @@ class SetResult:
             "context_documents": self.context_documents,
             "foreign_corpus": self.foreign_corpus,
             **{metric: {system: self.mean(system, metric) for system in self.scores} for metric in METRICS},
+            "intervals": _intervals(self.differences),
         }
 
 
@@ -133,18 +147,12 @@ class Evaluation:
 
     def difference(self, system: str, other: str) -> Difference | None:
         """NDCG@10 of one system minus another's over the counted sets on which both ran; None if they did on none."""
-        pairs = [
-            PairedQueries(one.scores[system][MAIN_METRIC] - one.scores[other][MAIN_METRIC], one.blocks)
-            for one in self.counted
-            if system in one.scores and other in one.scores
-        ]
-        return compare(pairs) if pairs else None
+        return _difference(self.counted, system, other)
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:
         """Those of `COMPARED` that can be told."""
-        found = {pair: self.difference(*pair) for pair in COMPARED}
-        return {pair: difference for pair, difference in found.items() if difference is not None}
+        return _differences(self.counted)
 
     @property
     def foreign_corpus(self) -> str | None:
@@ -156,7 +164,7 @@ class Evaluation:
         """A JSON object; all figures are fractions. Means are over those counted sets on which a system ran."""
         return {
             **{metric: self._means(metric) for metric in METRICS},
-            "intervals": {"-".join(pair): asdict(difference) for pair, difference in self.differences.items()},
+            "intervals": _intervals(self.differences),
             "foreign_corpus": self.foreign_corpus,
             "model": self.model,
             "context_size": self.context_size,
@@ -201,6 +209,21 @@ class Evaluation:
     def _row(self, one: SetResult) -> list[str]:
         figures = (one.mean(system) if system in one.scores else None for system in self.systems)
         return [one.name, *map(_percent, figures)]
+
+
+def _difference(sets: Sequence[SetResult], system: str, other: str) -> Difference | None:
+    pairs = (one.paired(system, other) for one in sets)
+    told = [pair for pair in pairs if pair is not None]
+    return compare(told) if told else None
+
+
+def _differences(sets: Sequence[SetResult]) -> dict[tuple[str, str], Difference]:
+    found = {pair: _difference(sets, *pair) for pair in COMPARED}
+    return {pair: difference for pair, difference in found.items() if difference is not None}
+
+
+def _intervals(differences: Mapping[tuple[str, str], Difference]) -> dict[str, Any]:
+    return {"-".join(pair): asdict(difference) for pair, difference in differences.items()}
 
 
 _HEADINGS = {"own_without_relevant": "held out", "siblings_mean": "siblings", "late_chunking": "late chunking"}

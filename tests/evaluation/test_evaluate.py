@@ -84,6 +84,7 @@ def test_the_json_says_all(evaluation: Evaluation) -> None:
         "context_documents",
         "documents",
         "foreign_corpus",
+        "intervals",
         "passages",
         "queries",
         "truncated_passages",
@@ -158,6 +159,8 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("parents", "minilm"),
         ("own", "foreign"),
         ("own", "minilm"),
+        ("own", "centred"),
+        ("own", "whitened"),
         ("own_hybrid", "own"),
         ("own_hybrid", "bm25"),
         ("parents", "own"),
@@ -169,6 +172,21 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("parents_hybrid", "hybrid"),
         ("parents_hybrid", "own_hybrid"),
     }
+
+
+def test_each_set_has_differences_of_its_own(evaluation: Evaluation) -> None:
+    one, two, small = evaluation.sets
+    gain = two.scores["parents"]["ndcg@10"] - two.scores["own"]["ndcg@10"]
+    assert two.differences["parents", "own"] == compare([PairedQueries(gain, two.blocks)])
+    assert two.differences["parents", "own"] == evaluation.differences["parents", "own"]  # the only set with parents
+    assert evaluation.to_json()["sets"]["two"]["intervals"]["parents-own"] == {
+        "mean": pytest.approx(gain.mean()),
+        "queries": two.differences["parents", "own"].queries,
+        "sets": None,
+    }
+    assert ("parents", "own") not in one.differences
+    assert ("own_without_relevant", "own") in small.differences
+    assert ("own_without_relevant", "own") not in evaluation.differences
 
 
 def test_saturated_sets_are_counted_where_there_are_no_others(folders: list[Path], tiny_model: CDEModel) -> None:
