@@ -210,7 +210,7 @@ def test_evaluate_gives_as_many_as_the_model_expects(folder, folders):
     parents = tuple(text[:8] for text in CORPUS)
     corpus = Corpus("set", tuple(f"d{number}" for number in range(len(CORPUS))), tuple(CORPUS), parents)
     data = RetrievalSet(corpus, ("q",), ("bank",), ({"d3": 1},))
-    asked = {"systems": ["own", "null", "parents"], "model": load(folder)}
+    asked = {"systems": ["own", "null", "parents", "parents_hybrid"], "model": load(folder)}
     found = evaluate([data], **asked)
     systems = ("own", "null") if folder == folders[V1] else ("own",)  # v2 has no null embedding
     assert (found.context_size, found.sets[0].context_documents, found.systems) == (8, 8, systems)
