@@ -9,7 +9,7 @@ from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_
 
 SYSTEM_NAMES = (
     "own, own_without_relevant, null, foreign, parents, bm25, minilm, centred, whitened, hybrid, own_hybrid, "
-    "parents_hybrid, siblings_mean, neighbours, late_chunking."
+    "parents_hybrid, siblings_mean, lead, whitened_lead, neighbours, late_chunking."
 )
 
 

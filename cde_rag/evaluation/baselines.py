@@ -10,14 +10,14 @@ from jaxtyping import Float32
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import BM25
-from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_siblings, unit
+from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings, unit
 from cde_rag.evaluation.ranking import Ranking, fuse, rank, rank_vectors
 from cde_rag.model.cde_model import DTYPES, native_dtype
 
 WHITENING_EXPONENT = 0.25  # a: 0 changes nothing, ½ whitens wholly
 WHITENING_SHIFT = 5.0  # s: keeps the rare directions from being blown up
 
-FOR_PARENTS = frozenset({"siblings_mean", "neighbours", "late_chunking"})  # these need parents
+FOR_PARENTS = frozenset({"siblings_mean", "lead", "whitened_lead", "neighbours", "late_chunking"})  # need parents
 DENSE = frozenset({"minilm", "hybrid", "centred", "whitened"}) | FOR_PARENTS  # these need a plain embedder
 BASELINES = DENSE | {"bm25"}
 
@@ -93,10 +93,13 @@ def baseline_rankings(
     mean = documents.mean(axis=0)
     yield "centred", rank_vectors(unit(queries - mean), unit(documents - mean), *ids)
     matrix = whitening(documents)
-    yield "whitened", rank_vectors(unit(queries @ matrix), unit(documents @ matrix), *ids)
+    white_queries, white_documents = unit(queries @ matrix), unit(documents @ matrix)
+    yield "whitened", rank_vectors(white_queries, white_documents, *ids)
     if parents is None:
         return
     yield "siblings_mean", rank_vectors(queries, mix_siblings(documents, parents), *ids)
+    yield "lead", rank_vectors(queries, mix_lead(documents, parents), *ids)
+    yield "whitened_lead", rank_vectors(white_queries, mix_lead(white_documents, parents), *ids)
     if "neighbours" in wanted:
         yield "neighbours", rank_vectors(queries, embed(join_neighbours(texts, parents)), *ids)
     if "late_chunking" in wanted:

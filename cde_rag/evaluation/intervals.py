@@ -30,7 +30,8 @@ class Difference:
 
     Attributes:
         mean: Per set the mean over queries, then the mean over sets.
-        queries: Interval for these sets: their queries are drawn again, in blocks.
+        queries: Interval for these sets: their queries are drawn again, in blocks. -1 … 1, all that there can be,
+            where each set has a single block: drawn again it is the same, which tells nothing.
         sets: Interval for unseen corpora: the sets are drawn again too. None for a single set.
     """
 
@@ -57,9 +58,10 @@ def compare(sets: Sequence[PairedQueries], *, draws: int = DRAWS, seed: int = 0)
     mean = float(np.mean([one.differences.mean() for one in sets]))
     same_sets = np.tile(np.arange(len(sets)), (draws, 1))  # (draws, sets): which set each place of a draw holds
     drawn_sets = np.random.default_rng([seed, 0]).integers(len(sets), size=(draws, len(sets)))
+    told = any(len(np.unique(one.blocks)) > 1 for one in sets)
     return Difference(
         mean=mean,
-        queries=_interval(_draw(sets, same_sets, np.random.default_rng([seed, 1]))),
+        queries=_interval(_draw(sets, same_sets, np.random.default_rng([seed, 1]))) if told else (-1.0, 1.0),
         sets=_interval(_draw(sets, drawn_sets, np.random.default_rng([seed, 2]))) if len(sets) > 1 else None,
     )
 

@@ -26,7 +26,9 @@ SYSTEMS = {  # in the order of the table
     "own_hybrid": "own and bm25, fused by reciprocal rank",
     "parents_hybrid": "parents and bm25, fused by reciprocal rank; for corpora with parents",
     "siblings_mean": "minilm with 0.3 × the siblings' mean vector; for corpora with parents",
-    "neighbours": "minilm, each document with the text before it and after it; for corpora with parents",
+    "lead": "minilm with 0.5 × the vector of its parent's first passage; for corpora with parents",
+    "whitened_lead": "the same of whitened; for corpora with parents",
+    "neighbours": "minilm, each document with the texts before and after it (256 tokens); for corpora with parents",
     "late_chunking": "minilm, the documents of a parent read together (512 tokens at once); for corpora with parents",
 }
 MAIN_METRIC = "ndcg@10"
@@ -44,6 +46,8 @@ COMPARED = (
     ("parents", "own"),
     ("parents", "minilm"),
     ("parents", "siblings_mean"),
+    ("parents", "lead"),
+    ("parents", "whitened_lead"),
     ("parents", "neighbours"),
     ("parents", "late_chunking"),
     ("parents_hybrid", "parents"),
@@ -226,7 +230,12 @@ def _intervals(differences: Mapping[tuple[str, str], Difference]) -> dict[str, A
     return {"-".join(pair): asdict(difference) for pair, difference in differences.items()}
 
 
-_HEADINGS = {"own_without_relevant": "held out", "siblings_mean": "siblings", "late_chunking": "late chunking"}
+_HEADINGS = {
+    "own_without_relevant": "held out",
+    "siblings_mean": "siblings",
+    "whitened_lead": "whitened, lead",
+    "late_chunking": "late chunking",
+}
 
 
 def _percent(fraction: float | None) -> str:

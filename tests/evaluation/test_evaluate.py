@@ -15,6 +15,7 @@ import cde_rag
 from cde_rag import ContextualEmbedder
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
+from cde_rag.evaluation.baselines import FOR_PARENTS
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS, ndcg
@@ -23,7 +24,7 @@ from cde_rag.evaluation.ranking import fuse, rank, rank_vectors
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
 
-WITH_PARENTS = {"parents", "parents_hybrid", "siblings_mean", "neighbours", "late_chunking"}
+WITH_PARENTS = {"parents", "parents_hybrid", *FOR_PARENTS}
 PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid", "own_hybrid"}
 
 
@@ -165,6 +166,8 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("own_hybrid", "bm25"),
         ("parents", "own"),
         ("parents", "siblings_mean"),
+        ("parents", "lead"),
+        ("parents", "whitened_lead"),
         ("parents", "neighbours"),
         ("parents", "late_chunking"),
         ("parents_hybrid", "parents"),
@@ -217,6 +220,17 @@ def test_it_measures_what_the_public_embedder_does(folders: list[Path], tiny_mod
         expected.append(1 / math.log2(rank + 1) if rank <= 10 else 0)
     found = evaluate([data], model=tiny_model, context_size=4, systems=["parents"])
     np.testing.assert_allclose(found.sets[0].scores["parents"]["ndcg@10"], expected)
+
+
+def test_a_foreign_context_is_that_of_the_other_corpus(folders: list[Path], tiny_model: CDEModel) -> None:
+    data, other = (read_beir(folder) for folder in folders[:2])
+    embedder = ContextualEmbedder.from_corpus(other.corpus.texts, model=tiny_model, context_size=8)
+    documents, queries = embedder.embed_documents(data.corpus.texts), embedder.embed_queries(data.queries)
+    rankings = rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
+    by_hand = [ndcg(found, judged, 10) for found, judged in zip(rankings, data.judgments, strict=True)]
+    found = evaluate(folders[:2], model=tiny_model, context_size=8, systems=["own", "foreign"]).sets[0].scores
+    assert found["foreign"]["ndcg@10"] == pytest.approx(by_hand)
+    assert (found["foreign"]["ndcg@10"] != found["own"]["ndcg@10"]).any()
 
 
 def test_whose_context_is_foreign(folders: list[Path], tiny_model: CDEModel, tmp_path: Path) -> None:
@@ -299,6 +313,6 @@ def test_long_documents_are_ranked_by_their_best_passage(tmp_path: Path, tiny_mo
     assert (whole.documents, whole.passages) == (2, 2)
     assert split.documents == 2
     assert split.passages > 4
-    assert {"parents", "siblings_mean", "neighbours", "late_chunking"} < set(split.scores)  # a document is a parent
+    assert {"parents", *FOR_PARENTS} < set(split.scores)  # a document is a parent
     assert all(0 < split.mean(system) <= 1 for system in split.scores)
     assert split.mean("minilm") == 1  # the passage with the word is the nearest

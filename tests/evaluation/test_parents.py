@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from cde_rag import CDEModel
 from cde_rag.evaluation import parents as module
 from cde_rag.evaluation.baselines import MiniLM
-from cde_rag.evaluation.parents import groups, join_neighbours, mix_siblings, unit
+from cde_rag.evaluation.parents import groups, join_neighbours, mix_lead, mix_siblings, unit
 
 
 def test_siblings_by_hand() -> None:
@@ -14,6 +15,15 @@ def test_siblings_by_hand() -> None:
     np.testing.assert_allclose(mixed[0], np.array([1, 0.15, 0.15]) / np.linalg.norm([1, 0.15, 0.15]), rtol=1e-6)
     np.testing.assert_allclose(mixed[3], documents[3], rtol=1e-6)
     assert documents[0].tolist() == [1, 0, 0]  # what was given stays
+
+
+def test_the_lead_by_hand() -> None:
+    documents = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32)
+    mixed = mix_lead(documents, ["p", None, "p", "p"])
+    np.testing.assert_allclose(mixed[:2], documents[:2], rtol=1e-6)  # the first of its parent, and one without
+    np.testing.assert_allclose(mixed[2], np.array([0.5, 1, 0]) / np.linalg.norm([0.5, 1]), rtol=1e-6)
+    np.testing.assert_allclose(mixed[3], np.array([0.5, 0, 1]) / np.linalg.norm([0.5, 1]), rtol=1e-6)
+    assert documents[2].tolist() == [0, 1, 0]  # what was given stays
 
 
 def test_neighbours_by_hand() -> None:
@@ -39,6 +49,23 @@ def test_a_text_alone_is_read_as_always_but_for_its_special_tokens(minilm: MiniL
     chunked = minilm.late_chunking(texts, [None, None])
     assert min(cosines(chunked, minilm(texts))) > 0.97  # which pools [CLS] and [SEP] too
     assert cosines(chunked, chunked) == pytest.approx([1, 1], abs=1e-5)
+
+
+def test_a_passage_is_the_mean_of_its_own_tokens_in_the_parent_s_reading(minilm: MiniLM) -> None:
+    texts = ["berlin is the capital of germany .", "it lies on the river ."]
+    (read,) = minilm._model.encode([" ".join(texts)], output_value="token_embeddings", show_progress_bar=False)
+    tokens = read.float().cpu().numpy()  # [CLS], the seven and six words, [SEP]
+    assert len(tokens) == 15
+    expected = unit(np.stack([tokens[1:8].mean(axis=0), tokens[8:14].mean(axis=0)]))
+    assert min(cosines(minilm.late_chunking(texts, ["p", "p"]), expected)) > 0.9999
+
+
+def test_the_plain_embedder_reads_256_tokens_as_the_bundled_model_does(minilm: MiniLM) -> None:
+    words = ["river", "bank", "money", "fish"] * 100
+    whole, as_many, fewer = minilm([" ".join(words[:count]) for count in (400, 254, 200)])  # and [CLS] and [SEP]
+    np.testing.assert_allclose(whole, as_many, atol=1e-6)
+    assert np.abs(whole - fewer).max() > 1e-3
+    assert CDEModel.from_pretrained("cde-mini").config.max_length == 256
 
 
 def test_passages_of_a_parent_see_each_other(minilm: MiniLM) -> None:
