@@ -1,6 +1,6 @@
 """The pairs that the bundled model is trained on: which sources, how many of each, what is left out and why.
 
-Left out: ansible and git of `docs` are GPL, math_stacks is GFDL, subjqa's terms are unclear and MiniLM finds the right
+Left out: ansible and git of `docs` are GPL, math_stacks is GFDL, subjqa is for research only and MiniLM finds the right
 document of its cluster for 5 % of its queries; humaneval is an evaluation set. Held out as development sets: misc,
 manpages, pystdlib, two domains of lfrqa, ten sections of debian, four sites of docs.
 """
