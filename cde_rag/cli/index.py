@@ -32,6 +32,10 @@ def index(
             "others of its parent. [default: for text files the file]",
         ),
     ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Embed passages of text files without their siblings: for questions of detail."),
+    ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Pass over records and text files that cannot be used, and report them.")
     ] = False,
@@ -91,13 +95,17 @@ def index(
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
     reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
+    if alone and parent_key is not None:
+        raise typer.BadParameter("without siblings there is no parent key; leave one of them out", param_hint="--alone")
+    if alone:
+        reader.fields = replace(reader.fields, parent=None)
     try:
         if next(iter(reader), None) is None and not reader.skipped:
             raise CorpusError(f"{', '.join(sources)}: expected documents, found none. Is it the right file or folder?")
         made = None if tenant is None else _tenant(collection, reader, tenant, parent_key=parent_key, model=model)
         store = store_at(collection) if made is None else made
         if store.exists():
-            opened, total = _open(store, collection, reader, parent_key=parent_key, model=model)
+            opened, total = _open(store, collection, reader, parent_key=parent_key, alone=alone, model=model)
         else:
             opened, total = _create(
                 store, collection, reader, parent_key=parent_key, model=model, context_size=context_size, seed=seed
@@ -123,7 +131,7 @@ def index(
 
 
 def _open(
-    store: "Store", path: Path, reader: "RecordReader", *, parent_key: str | None, model: str | None
+    store: "Store", path: Path, reader: "RecordReader", *, parent_key: str | None, alone: bool, model: str | None
 ) -> "tuple[Collection, int]":
     """The collection, and how many records the sources have; reads them once, so that bad records show first."""
     opened = open_collection(store, model)
@@ -131,6 +139,11 @@ def _open(
         raise StoreError(
             f"{path} was made with the parent key {opened.parent_key!r}, not {parent_key!r}. "
             "Leave --parent-key out, or make a new collection."
+        )
+    if alone and opened.parent_key is not None:
+        raise StoreError(
+            f"{path} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
+            "Leave --alone out, or make a new collection."
         )
     for folder in reader.folders:
         _check_folder(opened, path, folder.resolve())

@@ -78,7 +78,7 @@ def evaluate(
 
     Raises:
         ContextError: The model expects another number of context documents.
-        CorpusError: A folder that is not as it should be, no folder, or two of one name.
+        CorpusError: A folder that is not as it should be, no folder, two of one name, or none of the systems can run.
         MissingExtraError: What a baseline needs is not installed.
         ModelError: The model cannot be loaded.
         ValueError: Unknown systems, no seed, or `max_queries` below 1.
@@ -89,6 +89,11 @@ def evaluate(
     loaded = model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device)
     context_size = context_size_for(loaded, context_size)
     asked = [_applicable(data, systems, loaded, context_size) for data in sets]
+    if not any(asked):
+        raise CorpusError(
+            f"Expected a system that the sets or the model give ground for, found {', '.join(systems)}: those with "
+            "siblings need documents with parents (name their field), and others what `cde-rag evaluate --help` says."
+        )
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
     embed = MiniLM(device) if DENSE.intersection(systems) else None
     bind = _binder(loaded, context_size)
@@ -110,6 +115,7 @@ def evaluate(
                 truncated_passages=_count_truncated(loaded, data.corpus.texts),
                 truncated_queries=_count_truncated(loaded, data.queries),
                 context_documents=min(context_size, len(set(data.corpus.texts))),
+                missing_documents=len(set[str]().union(*data.judgments) - set(data.corpus.ids)),
                 foreign_corpus=other.name if other else None,
                 query_ids=data.query_ids,
                 blocks=data.blocks,

@@ -37,6 +37,7 @@ COMPARED = (
     ("own", "null"),
     ("own", "foreign"),
     ("own", "minilm"),
+    ("own", "hybrid"),
     ("own", "centred"),
     ("own", "whitened"),
     ("own_hybrid", "own"),
@@ -45,6 +46,7 @@ COMPARED = (
     ("own_without_relevant", "own"),
     ("parents", "own"),
     ("parents", "minilm"),
+    ("parents", "hybrid"),
     ("parents", "siblings_mean"),
     ("parents", "lead"),
     ("parents", "whitened_lead"),
@@ -69,6 +71,7 @@ class SetResult:
         truncated_passages: Longer than the contextual model reads.
         truncated_queries: Likewise.
         context_documents: In the own context.
+        missing_documents: That the queries' judgments name and the corpus lacks; they count as never found.
         foreign_corpus: Whose context `foreign` had; None where it did not run.
         query_ids: The queries asked.
         blocks: Queries of one number share their best relevant document.
@@ -82,6 +85,7 @@ class SetResult:
     truncated_passages: int
     truncated_queries: int
     context_documents: int
+    missing_documents: int
     foreign_corpus: str | None
     query_ids: tuple[str, ...]
     blocks: Int64[np.ndarray, " queries"]
@@ -112,6 +116,7 @@ class SetResult:
             "truncated_passages": self.truncated_passages,
             "truncated_queries": self.truncated_queries,
             "context_documents": self.context_documents,
+            "missing_documents": self.missing_documents,
             "foreign_corpus": self.foreign_corpus,
             **{metric: {system: self.mean(system, metric) for system in self.scores} for metric in METRICS},
             "intervals": _intervals(self.differences),
@@ -191,7 +196,12 @@ class Evaluation:
             lines += ["", f"foreign context: {self.foreign_corpus}"]
         for one in self.sets:
             if one.truncated_passages:
-                lines.append(f"{one.name}: {one.truncated_passages} of {one.passages} texts were cut")
+                cut = f"{one.truncated_passages} of {one.passages} texts were cut"
+                lines.append(f"{one.name}: {cut}; with at most 600 characters a passage few are (--max-characters)")
+            if one.missing_documents:
+                lines.append(
+                    f"{one.name}: {one.missing_documents} judged documents are not there: they are never found"
+                )
         return "\n".join(lines)
 
     @property

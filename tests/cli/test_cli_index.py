@@ -214,3 +214,24 @@ def test_sync_deletes_nothing_where_bad_records_were_passed_over(run, tmp_path: 
     told = run("index", source, collection, "--skip-bad", "--sync", code=1).stderr
     assert "--sync deleted nothing, since 1 bad records were passed over" in told
     assert json.loads(run("inspect", collection, "--json").stdout)["documents"] == 2
+
+
+def test_passages_of_files_without_their_siblings(run, tmp_path: Path):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "water.md").write_text(
+        "# River\n\nThe river bank of the delta.\n\n# Flood\n\nThe water rate of the flood.\n"
+    )
+    run("index", folder, tmp_path / "alone", "--alone", "--max-characters", 40)
+    run("index", folder, tmp_path / "together", "--max-characters", 40)
+    parents = [
+        json.loads(run("inspect", tmp_path / name, "--json").stdout)["parent_key"] for name in ("alone", "together")
+    ]
+    assert parents == [None, "source"]
+    again = run("index", folder, tmp_path / "alone", "--max-characters", 40)
+    assert again.stdout.endswith("2 documents (2 unchanged)\n")  # the collection knows
+    stderr = run("index", folder, tmp_path / "together", "--alone", code=1).stderr
+    assert "was made with the parent key 'source', by which passages have siblings. Leave --alone out" in stderr
+    assert (
+        "leave one of them out" in run("index", folder, tmp_path / "x", "--alone", "--parent-key", "a", code=2).stderr
+    )

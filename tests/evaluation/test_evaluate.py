@@ -86,6 +86,7 @@ def test_the_json_says_all(evaluation: Evaluation) -> None:
         "documents",
         "foreign_corpus",
         "intervals",
+        "missing_documents",
         "passages",
         "queries",
         "truncated_passages",
@@ -160,11 +161,13 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("parents", "minilm"),
         ("own", "foreign"),
         ("own", "minilm"),
+        ("own", "hybrid"),
         ("own", "centred"),
         ("own", "whitened"),
         ("own_hybrid", "own"),
         ("own_hybrid", "bm25"),
         ("parents", "own"),
+        ("parents", "hybrid"),
         ("parents", "siblings_mean"),
         ("parents", "lead"),
         ("parents", "whitened_lead"),
@@ -220,6 +223,21 @@ def test_it_measures_what_the_public_embedder_does(folders: list[Path], tiny_mod
         expected.append(1 / math.log2(rank + 1) if rank <= 10 else 0)
     found = evaluate([data], model=tiny_model, context_size=4, systems=["parents"])
     np.testing.assert_allclose(found.sets[0].scores["parents"]["ndcg@10"], expected)
+
+
+def test_judged_documents_that_are_not_there_are_told(tmp_path: Path, tiny_model: CDEModel) -> None:
+    corpus = [{"_id": "d0", "text": "river bank"}, {"_id": "d1", "text": "money"}]
+    queries = {"q0": "river", "q1": "money"}
+    folder = write_set(tmp_path / "some", corpus, queries, [("q0", "d0", 1), ("q1", "d1", 1), ("q1", "gone", 2)])
+    found = evaluate([folder], model=tiny_model, systems=["null"])
+    assert found.to_json()["sets"]["some"]["missing_documents"] == 1
+    assert "some: 1 judged documents are not there: they are never found" in str(found)
+
+
+def test_systems_that_no_set_gives_ground_for_are_an_error(folders: list[Path], tiny_model: CDEModel) -> None:
+    with pytest.raises(CorpusError, match="found parents, lead: those with siblings need documents with parents"):
+        evaluate(folders[:1], model=tiny_model, systems=["parents", "lead"])
+    assert evaluate(folders[:2], model=tiny_model, systems=["parents"]).systems == ("parents",)
 
 
 def test_a_foreign_context_is_that_of_the_other_corpus(folders: list[Path], tiny_model: CDEModel) -> None:
