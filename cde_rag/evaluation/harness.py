@@ -92,7 +92,8 @@ def evaluate(
     if not any(asked):
         raise CorpusError(
             f"Expected a system that the sets or the model give ground for, found {', '.join(systems)}: those with "
-            "siblings need documents with parents (name their field), and others what `cde-rag evaluate --help` says."
+            "siblings need documents with parents (name their field), own_without_relevant a corpus of at most two "
+            "contexts, null a model that knows it."
         )
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
     embed = MiniLM(device) if DENSE.intersection(systems) else None

@@ -101,7 +101,7 @@ class SetResult:
             return None
         return PairedQueries(self.scores[system][MAIN_METRIC] - self.scores[other][MAIN_METRIC], self.blocks)
 
-    @property
+    @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:
         """Those of `COMPARED` that can be told of this set alone."""
         return _differences([self])

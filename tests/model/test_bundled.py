@@ -12,7 +12,7 @@ from cde_rag.demo.corpus import documentation
 from cde_rag.model import checkpoints
 
 TEXTS = 1000
-GOLDENS = Path(__file__).parents[1] / "reference" / "bundled"  # written once, when docs/models was measured
+GOLDENS = Path(__file__).parents[1] / "reference" / "bundled"  # `readings` of each, as `save_file` writes them
 SAID = (
     "Snapshots are written every sixty seconds if at least a thousand keys have changed.",
     "Replicas ask for a part of the stream when they come back.",
