@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.faiss.connections import Place
 from cde_rag.stores.faiss.database import Database
-from cde_rag.stores.faiss.folder import DATABASE
+from cde_rag.stores.faiss.folder import DATABASE, MARKER
 from cde_rag.stores.faiss.manifest import Manifest
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.folder import fsync_folder
 
 _PIECE: Final = 2**20  # bytes
+_TRIES: Final = 8  # of a copy whose files are replaced meanwhile
 _FLOAT: Final = 4  # bytes
 
 
@@ -34,28 +36,41 @@ def copy_store(database: Database, folder: Path) -> None:
         StoreFormatError: A file of the store is missing or too short.
     """
     missing = ""
-    while replaced := _copy(database, folder):
-        if replaced == missing:
-            raise StoreFormatError(f"{missing}: expected this file, found none. Restore a copy.")
-        missing = replaced
+    for _ in range(_TRIES):
+        found, place = _copy(database, folder)
+        if database.is_at(place):
+            if found is None:
+                return
+            if str(found) == missing:
+                raise found
+        missing = str(found)
         shutil.rmtree(folder)
+    raise StoreError(
+        f"{database.path.parent}: expected files that stay for one copy, found them replaced at each of {_TRIES} "
+        "tries. Try again when fewer processes write."
+    )
 
 
-def _copy(database: Database, folder: Path) -> str | None:
-    """Copy the state that is now; returns the name of a file that was gone by then."""
+def _copy(database: Database, folder: Path) -> tuple[StoreFormatError | None, Place | None]:
+    """Copy the present state; returns an error for a file that was gone or shorter, and the files that were copied."""
     with database.reading() as connection:
         try:
             folder.mkdir()
             with contextlib.closing(sqlite3.connect(folder / DATABASE)) as copy:
                 connection.backup(copy)
             _copy_files(Records(connection, database.path).manifest(), database.path.parent, folder)
+            if (database.path.parent / MARKER).exists():
+                _copy_start(database.path.parent / MARKER, folder / MARKER, None)
             _fsync(folder / DATABASE)
             fsync_folder(folder)
         except FileNotFoundError as error:
-            return error.filename
+            gone = StoreFormatError(f"{error.filename}: expected this file, found none. Restore a copy.")
+            return gone, connection.place
+        except StoreFormatError as error:
+            return error, connection.place
         except (OSError, sqlite3.OperationalError) as error:
             raise StoreError(f"{folder}: not written ({error}). Give a new folder where there is space.") from error
-    return None
+        return None, connection.place
 
 
 def _copy_files(manifest: Manifest, folder: Path, copy: Path) -> None:

@@ -1,8 +1,8 @@
 """One SQLite file: its tables, its connections, and its errors in our words."""
 
 import contextlib
-import json
 import os
+import secrets
 import sqlite3
 import weakref
 from collections.abc import Generator
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.faiss.folder import CREATED
-from cde_rag.stores.faiss.lexicon import SHADOWS, TABLE, has_fts5
-from cde_rag.stores.folder import check_folder, check_new, fsync_folder
+from cde_rag.stores.faiss.connections import Connection, Connections, Place, copied_over, place_of
+from cde_rag.stores.faiss.folder import CREATED, MARKER
+from cde_rag.stores.faiss.lexicon import TABLE, has_fts5
+from cde_rag.stores.folder import check_folder, check_new, fsync_folder, replace_durably
 
 FORMAT: Final = 2  # stands in the file's header as user_version
 WITHOUT_WORDS: Final = 1  # the format of what has not the table of lexicon.py
 _APPLICATION: Final = 0x43444552  # "CDER"
 _BUSY_S: Final = 60.0  # how long a writer waits for another
-_inherited: Final = list[object]()  # connections of the process that this one is a fork of, which has them open
 _CHECKPOINT_PAGES: Final = 100  # of 4 KiB in the write-ahead log; small, so that adding one record writes little
 
 _TABLES: Final = (
@@ -47,18 +47,34 @@ _TABLES: Final = (
         generation INTEGER NOT NULL, block INTEGER NOT NULL, checksum INTEGER NOT NULL,
         PRIMARY KEY (generation, block)) WITHOUT ROWID""",
 )
+# The columns that statements here name; an operator's indexes, statistics and further columns do no harm.
+_COLUMNS: Final = {
+    "manifest": {"json", "checksum"},
+    "records": {"position", "id", "checksum", "title", "metadata", "text"},
+    "fields": {"path", "kind", "value", "position", "instant"},
+    "vectors": {"generation", "position", "row", "digest", "checksum"},
+    "dead": {"generation", "row"},
+    "blocks": {"generation", "block", "checksum"},
+}
 
 
 class Database:
-    """Connections to the SQLite file at `path`: any number of readers beside one writer, from any thread or process.
+    """Connections to the SQLite file at `path`: any number of readers and one writer, from any thread or process.
 
     A reader sees one state from its first statement to its end. Durable when `writing` ends (WAL, synchronous=FULL).
-    What a process may not write, such as a copy on a read-only file system, it can read.
+    A store that the process may not write, such as a copy on a read-only file system, can be read; so can a closed
+    store on a full disk.
+
+    The file is bound to its place. Where another store was put at the path since the first call (or since `close`),
+    reads follow it, and writes raise `StoreError` before they change a file. Where files were copied over the open
+    store, both raise: SQLite's connections and its log belong to the content that was there before.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._begin()
+        self._opened: Place | None = None  # the store that writes are for
+        self._connections = Connections(path)
+        weakref.finalize(self, self._connections.close)
 
     def create(self) -> None:
         """Make the folder and an empty file in it, which is no store until its tables are committed."""
@@ -73,9 +89,10 @@ class Database:
                 raise StoreError(
                     f"{self.path}: expected a file system with shared memory, found none. Use a local disk."
                 )
+            self._opened = None
 
     def exists(self) -> bool:
-        """Whether the file is there and has its tables."""
+        """Return True if the file is there and has its tables."""
         with self._errors():
             check_folder(self.path.parent)
             if not self.path.exists():
@@ -84,8 +101,8 @@ class Database:
                 return _has_tables(connection)
 
     @contextmanager
-    def reading(self) -> Generator[sqlite3.Connection, None, None]:
-        """A connection that sees one state of the file.
+    def reading(self) -> Generator[Connection, None, None]:
+        """A read transaction: a connection that sees one state of the file.
 
         Raises:
             StoreError: There is no store at this place, or it cannot be opened.
@@ -100,14 +117,15 @@ class Database:
                 _roll_back(connection)
 
     @contextmanager
-    def writing(self, *, new: bool = False) -> Generator[sqlite3.Connection, None, None]:
-        """The only connection that writes; what it did is committed at the end, or undone after an exception.
+    def writing(self, *, new: bool = False) -> Generator[Connection, None, None]:
+        """The write transaction, one at a time; committed at the end, or undone after an exception.
 
         Args:
             new: The file has no tables yet.
 
         Raises:
-            StoreError: Another writer did not end within a minute, the disk is full, or the place is not writable.
+            StoreError: Another store was put in place of this one, another writer did not end within a minute, the
+                disk is full, or the place is not writable.
             StoreFormatError: Damaged, or of a newer format.
         """
         if self.path.exists() and not self._writable():
@@ -115,67 +133,101 @@ class Database:
                 f"{self.path.parent}: expected a store that can be written, found one that can only be read. "
                 "Change its permissions, or write to a copy."
             )
-        with self._errors(), self._borrowed() as connection:
+        with self._errors(), self._borrowed(to_write=True) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self.check_place()
                 if new:
                     _create_tables(connection, self.path)
                 else:
                     self._check_format(connection)
                 yield connection
                 connection.execute("COMMIT")
+                self.check_place()  # after this, what was committed is in the store that the path names
             finally:
                 _roll_back(connection)
 
+    def check_place(self) -> None:
+        """Refuse to write where another store was put in place of the one that was opened.
+
+        Raises:
+            StoreError: The path names other files now, or none.
+        """
+        here = place_of(self.path)
+        if self._opened is None or self._opened.same_file(here):
+            return
+        if here is not None and self._opened.overwritten_by(here):
+            raise copied_over(self.path.parent)
+        raise StoreError(
+            f"{self.path.parent}: expected the store that was opened here, found that another was put in its place. "
+            "Nothing was written to it. Open it again with Collection.open(…)."
+        )
+
+    def is_at(self, place: Place | None) -> bool:
+        """Return True if the path still names these files."""
+        return place is not None and place.same_file(place_of(self.path))
+
+    def marker(self) -> str:
+        """The content of the marker file; made where there is none, by a writer."""
+        path = self.path.with_name(MARKER)
+        if not path.exists():
+            replace_durably(path, secrets.token_hex(16).encode())
+        return path.read_text("ascii", errors="replace")
+
     def close(self) -> None:
         """Close the connections; the last one of all processes moves the write-ahead log into the file."""
-        self._leave_inherited()
-        self._idle.clear()
+        self._opened = None
         self._connections.close()
 
-    def _begin(self) -> None:
-        self._process = os.getpid()
-        self._idle: list[sqlite3.Connection] = []
-        self._connections = contextlib.ExitStack()
-        weakref.finalize(self, _close, self._connections, self._process)
-
-    def _leave_inherited(self) -> None:
-        """Begin with connections of its own in a forked process.
-
-        Source: sqlite.org/howtocorrupt.html, 2.6.
-        """
-        if self._process != os.getpid():
-            _inherited.append(self._connections)
-            self._begin()
-
     @contextmanager
-    def _borrowed(self) -> Generator[sqlite3.Connection, None, None]:
-        if self.path.exists() and not self._writable():
+    def _borrowed(self, *, to_write: bool = False) -> Generator[Connection, None, None]:
+        check_folder(self.path.parent)
+        here = place_of(self.path)
+        if here is None:
+            raise StoreError(f"{self.path.parent}: expected a store, found none. Make one with Collection.create(…).")
+        if to_write:
+            self.check_place()
+        elif not self._writable():
             with self._read_only() as connection:
                 yield connection
             return
-        self._leave_inherited()
+        self._opened = self._opened or here
         try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect("mode=rw")
-            self._connections.callback(connection.close)
+            connection = self._connections.take(here) or self._connected(here)
+        except sqlite3.OperationalError:
+            if to_write or self._at_rest() is None:
+                raise
+            with self._read_only() as connection:  # a full disk has no room for SQLite's shared memory
+                yield connection
+            return
         try:
             yield connection
         finally:
-            self._idle.append(connection)
+            self._connections.put_back(connection)
+
+    def _connected(self, here: Place) -> Connection:
+        """A new connection whose log and shared memory are open, and known to be of the file at `here`."""
+        connection = self._connect("mode=rw", here)
+        try:
+            _has_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connections.own(connection)
+        return connection
 
     @contextmanager
-    def _read_only(self) -> Generator[sqlite3.Connection, None, None]:
-        """A connection for this once to what this process may not write.
+    def _read_only(self) -> Generator[Connection, None, None]:
+        """A connection for this once that writes nothing.
 
         To read SQLite's log takes files that can be written; where there is no log, it is told to look for none. That
         nobody who may write began to meanwhile is seen at the end.
         """
         before = self._at_rest()
         options = "mode=ro" if before is None else "mode=ro&immutable=1"
+        here = place_of(self.path)
         try:
-            with contextlib.closing(self._connect(options)) as connection:
+            with contextlib.closing(self._connect(options, here)) as connection:
                 yield connection
         except sqlite3.OperationalError as error:
             hint = "If it was not closed, open it once where it can be written."
@@ -184,8 +236,14 @@ class Database:
             raise StoreError(f"{self.path.parent}: another process wrote while it was read. Try again.")
 
     def _at_rest(self) -> tuple[int, int] | None:
-        """What changes when somebody writes; None where somebody has the file open to write, or did not close it."""
-        if any(self.path.with_name(f"{self.path.name}-{log}").exists() for log in ("wal", "shm")):
+        """A value that changes when somebody writes; None where a log holds what is not in the file yet.
+
+        An empty log is one that a process left which found no room for more.
+        """
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            return None
+        if not log.exists() and self.path.with_name(f"{self.path.name}-shm").exists():
             return None
         found = self.path.stat()
         return found.st_mtime_ns, found.st_size
@@ -193,12 +251,12 @@ class Database:
     def _writable(self) -> bool:
         return all(os.access(path, os.W_OK) for path in (self.path, self.path.parent))
 
-    def _connect(self, options: str) -> sqlite3.Connection:
-        check_folder(self.path.parent)
-        if not self.path.exists():
-            raise StoreError(f"{self.path.parent}: expected a store, found none. Make one with Collection.create(…).")
+    def _connect(self, options: str, here: Place | None) -> Connection:
         address = f"{self.path.absolute().as_uri()}?{options}"
-        connection = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, factory=Connection
+        )
+        connection.place, connection.process = here, os.getpid()
         connection.text_factory = bytes  # checksums are over bytes, and damaged text need not be UTF-8
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cell_size_check = ON")
@@ -206,22 +264,32 @@ class Database:
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         return connection
 
-    def _check_format(self, connection: sqlite3.Connection) -> None:
+    def _check_format(self, connection: Connection) -> None:
+        """Compare header and columns, once for each version of the schema that the connection sees."""
+        (version,) = connection.execute("PRAGMA schema_version").fetchone()
+        if version == connection.checked_schema:
+            return
         if not _has_tables(connection):
             raise StoreError(
                 f"{self.path.parent}: expected a store, found one whose creation did not finish. Create it."
             )
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application != _APPLICATION:
+            raise StoreFormatError(
+                f"{self.path}: expected a store (application id {_APPLICATION:#x}), found {application:#x}, another "
+                "program's file. Restore a copy."
+            )
         (found,) = connection.execute("PRAGMA user_version").fetchone()
         if found not in (WITHOUT_WORDS, FORMAT):
             raise StoreFormatError(f"{self.path}: expected format {FORMAT}, found {found}. Update cde-rag.")
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        shadows = json.dumps(SHADOWS)
-        statement = """SELECT sql FROM sqlite_schema
-            WHERE sql IS NOT NULL AND name NOT IN (SELECT value FROM json_each(?)) ORDER BY rowid"""
-        tables = [sql for (sql,) in connection.execute(statement, (shadows,))]
-        expected = [*_TABLES, *([TABLE] if found == FORMAT else [])]
-        if application != _APPLICATION or tables != [sql.encode() for sql in expected]:
-            raise StoreFormatError(f"{self.path}: expected the tables of a store, found others. Restore a copy.")
+        for table, columns in _COLUMNS.items():
+            there = {name.decode() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+            if lacking := columns - there:
+                raise StoreFormatError(
+                    f"{self.path}: expected the table {table} with the columns {', '.join(sorted(columns))}, found it "
+                    f"without {', '.join(sorted(lacking))}. Restore a copy."
+                )
+        connection.checked_schema = version
 
     @contextmanager
     def _errors(self) -> Generator[None, None, None]:
@@ -235,13 +303,6 @@ class Database:
         except OSError as error:
             hint = "Is the disk full, or the folder not writable?"
             raise StoreError(f"{self.path.parent}: expected to read or write it, found: {error}. {hint}") from error
-
-
-def _close(connections: contextlib.ExitStack, process: int) -> None:
-    if process == os.getpid():
-        connections.close()
-    else:
-        _inherited.append(connections)
 
 
 def _create_tables(connection: sqlite3.Connection, path: Path) -> None:

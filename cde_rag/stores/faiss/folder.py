@@ -1,17 +1,41 @@
 """The folder of a store: names of its files, and which of them stay."""
 
+import contextlib
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
 DATABASE: Final = "collection.sqlite"
-DERIVED: Final = re.compile(r"context-\d+|(vectors|index)-\d+(-[0-9a-f]{8})?")  # what the database refers to, or did
-CREATED: Final = re.compile(rf"{re.escape(DATABASE)}-.*|{DERIVED.pattern}")  # by `create`, after the database
+MARKER: Final = "store-id"  # written once; see connections.py
+# What the database refers to, or did.
+DERIVED: Final = re.compile(r"(context|vectors|(checked-)?index)-\d+(-[0-9a-f]{8})?")
+# What `create` makes after the database.
+CREATED: Final = re.compile(rf"{re.escape(DATABASE)}-.*|{MARKER}(\.new)?|{DERIVED.pattern}")
 
 
-def sweep(folder: Path, kept: Collection[str]) -> None:
-    """Delete the files that the database refers to no more."""
-    for path in folder.iterdir():
-        if DERIVED.fullmatch(path.name) and path.name not in kept:
-            path.unlink(missing_ok=True)
+def sweep(folder: Path, kept: Collection[str], check: Callable[[], None]) -> None:
+    """Delete the files that the database refers to no more.
+
+    Args:
+        folder: Of the store.
+        kept: Names of the files that stay.
+        check: Raises where another store was put in place of this one; called once the folder is open, so that what
+            is deleted lies in the folder that was checked.
+    """
+    if os.unlink not in os.supports_dir_fd:  # as on Windows, where the folder of an open store cannot be replaced
+        check()
+        for path in folder.iterdir():
+            if DERIVED.fullmatch(path.name) and path.name not in kept:
+                path.unlink(missing_ok=True)
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        check()
+        for name in os.listdir(opened):  # noqa: PTH208  # pathlib lists no open folder
+            if DERIVED.fullmatch(name) and name not in kept:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=opened)
+    finally:
+        os.close(opened)

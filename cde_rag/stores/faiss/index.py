@@ -157,6 +157,7 @@ class Index:
                 os.fsync(file.fileno())
             fsync_folder(path.parent)
             sha256 = file_sha256(path)
+            _note_checked(path)
         except FileNotFoundError:  # another writer swept it away, since nothing refers to it yet
             return None
         except (OSError, RuntimeError) as error:
@@ -186,13 +187,41 @@ class Index:
     def _read(cls, folder: Path, file: IndexFile, flags: int) -> "Index":
         path = folder / file.name
         hint = "It is derived: delete it, and searches are exact until the next one is built."
-        found = file_sha256(path)
-        if found != file.sha256:
-            raise StoreFormatError(f"{path}: expected sha256 {file.sha256[:16]}…, found {found[:16]}…. {hint}")
+        if not _is_checked(path):
+            found = file_sha256(path)
+            if found != file.sha256:
+                raise StoreFormatError(f"{path}: expected sha256 {file.sha256[:16]}…, found {found[:16]}…. {hint}")
+            _note_checked(path)
         try:
             return cls(faiss.read_index(str(path), flags), file.indexing, file.trained)
         except RuntimeError as error:
             raise StoreFormatError(f"{path}: expected an index, found: {error}. {hint}") from error
+
+
+def _is_checked(path: Path) -> bool:
+    """Return True if a process compared the file's bytes with its checksum, and nobody has written to it since.
+
+    The note next to it holds the file's inode, size and times then. So a process that begins to search reads the bytes
+    that the search touches, not the whole file; `verify` reads all of it always.
+    """
+    try:
+        return _note(path).read_bytes() == _stamp(path)
+    except FileNotFoundError:
+        return False
+
+
+def _note_checked(path: Path) -> None:
+    with contextlib.suppress(OSError):  # a full disk or a read-only folder; the next process compares again
+        _note(path).write_bytes(_stamp(path))
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"checked-{path.name}")
+
+
+def _stamp(path: Path) -> bytes:
+    found = path.stat()
+    return b"%d %d %d %d\n" % (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _choose_threads() -> None:

@@ -51,6 +51,7 @@ class GenerationState:
         rows: How many rows of the vector file count; what follows them was never committed.
         dead: How many of these rows belong to no record any more.
         index: The snapshot for approximate search, if there is one.
+        context_name: Name of the file with the Context's bytes; in stores of older versions it follows from the number.
     """
 
     number: int
@@ -60,11 +61,12 @@ class GenerationState:
     rows: int = 0
     dead: int = 0
     index: IndexFile | None = None
+    context_name: str | None = None
 
     @property
     def context(self) -> str:
         """Name of the file with the Context's bytes."""
-        return f"context-{self.number}"
+        return self.context_name or f"context-{self.number}"
 
     def check_space(self, fingerprint: str) -> None:
         """Refuse another vector space.
@@ -87,6 +89,7 @@ class Manifest:
         last: Number of the newest generation ever made.
         generations: All that are there, oldest first.
         indexing: Which index it has; None in stores of older versions, which have what they are opened with.
+        marker: Content of the marker file; None in stores that only older versions have written.
     """
 
     dim: int
@@ -95,6 +98,7 @@ class Manifest:
     last: int
     generations: tuple[GenerationState, ...]
     indexing: Indexing | None = None
+    marker: str | None = None
 
     @property
     def serving(self) -> GenerationState:
@@ -135,7 +139,8 @@ class Manifest:
     def files(self) -> set[str]:
         """Names of all files beside SQLite's that belong to the store."""
         names = {name for state in self.generations for name in (state.context, state.vectors)}
-        return names | {state.index.name for state in self.generations if state.index is not None}
+        indexes = [state.index.name for state in self.generations if state.index is not None]
+        return names.union(*((name, f"checked-{name}") for name in indexes))
 
     def public(self) -> StoreManifest:
         """What the Store protocol tells."""

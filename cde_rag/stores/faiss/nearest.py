@@ -14,6 +14,7 @@ from jaxtyping import Float32, Float64, Int64
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, Vectors
 
 _SCORES: Final = 2**24  # scores in memory at once: 64 MiB
+_WHOLE: Final = 4  # where more than one row in so many counts, whole blocks are scored: copying rows costs more
 
 
 def candidates(
@@ -28,16 +29,18 @@ def candidates(
         rows: Rows to search among, ascending; all where None.
     """
     count = len(vectors) if rows is None else len(rows)
+    whole = rows is None or count > len(vectors) // _WHOLE
+    scored = len(vectors) if whole else count
     slack = 2 * queries.shape[1] * np.finfo(np.float32).eps  # of two scores, each off by at most dim · eps / 2; doubled
-    at_once = max(1, _SCORES // max(1, count))
+    at_once = max(1, _SCORES // max(1, scored))
     for first in range(0, len(queries), at_once):
         some = queries[first : first + at_once]
-        scores = np.empty((len(some), count), np.float32)
+        scores = np.empty((len(some), scored), np.float32)
         start = 0
-        for block in _blocks(vectors, rows):
+        for block in _blocks(vectors, None if whole else rows):
             scores[:, start : start + len(block)] = (block @ some.T).T
             start += len(block)
-        for line in scores:
+        for line in scores if rows is None or not whole else scores[:, rows]:
             least = -np.inf if k >= count else np.partition(line, count - k)[count - k] - slack
             near = np.flatnonzero(line >= least)
             yield near if rows is None else rows[near]

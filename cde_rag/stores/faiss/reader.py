@@ -15,6 +15,7 @@ from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.checks import check_rows, seal
 from cde_rag.stores.conditions import Filter
+from cde_rag.stores.faiss.connections import Place
 from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.indexing import FLAT_ROWS, Indexing
 from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest
@@ -36,11 +37,13 @@ class Reader:
         dim: Length of a vector.
         name: Of the vector file.
         indexing: Which index the store has.
+        place: The files that the store's path named.
     """
 
-    def __init__(self, folder: Path, dim: int, name: str, indexing: Indexing) -> None:
+    def __init__(self, folder: Path, dim: int, name: str, indexing: Indexing, place: Place | None) -> None:
         self.name = name
         self.indexing = indexing
+        self.place = place
         self._folder = folder
         self._file = VectorFile(folder / name, dim)
         self._vectors = self._file.read(0, np.empty(0, np.int64))
@@ -146,9 +149,10 @@ class View:
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None) -> list[list[Hit]]:
         """For each query min(k, matching rows) hits, best first; equal scores in order of insertion."""
-        kept = None if where is None else self.records.vector_rows(self.state.number, where)
-        if kept is None and len(self.dead):
-            kept = np.delete(np.arange(len(self.vectors)), self.dead)
+        if where is not None:
+            kept = self.records.vector_rows(self.state.number, where)
+        else:
+            kept = np.delete(np.arange(len(self.vectors)), self.dead) if len(self.dead) else None
         return [self._best(query, near, k) for query, near in zip(queries, self._near(queries, k, kept), strict=True)]
 
     def _near(

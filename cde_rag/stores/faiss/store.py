@@ -9,10 +9,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import CorpusError, StoreFormatError
+from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
 from cde_rag.stores.conditions import Filter
+from cde_rag.stores.faiss.connections import Place
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, sweep
@@ -28,6 +29,7 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.texts import check_list
 
+_TRIES: Final = 8  # of a read whose files are replaced while it is at work
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
 
 Result = TypeVar("Result")
@@ -58,8 +60,8 @@ class FaissStore(TextSearch, Indexed):
         self._new.check(dim)
         self._database.create()
         with self._database.writing(new=True) as connection:
-            first = begun(self._folder, 1, fingerprint, context)
-            manifest = Manifest(dim, dict(settings), 1, 1, generations=(first,), indexing=self._new)
+            first, marker = begun(self._folder, 1, fingerprint, context), self._database.marker()
+            manifest = Manifest(dim, dict(settings), 1, 1, (first,), indexing=self._new, marker=marker)
             Records(connection, self._database.path).put_manifest(manifest)
         self._database.close()  # moves the tables from SQLite's log into its file
 
@@ -257,36 +259,57 @@ class FaissStore(TextSearch, Indexed):
         self._database.close()
 
     def _read(self, work: Callable[[View], Result]) -> Result:
-        """Do something with one state of the active generation; again where a writer just replaced its files."""
+        """Do something with one state of the active generation; again where a writer just replaced its files.
+
+        Raises:
+            StoreError: They were replaced at each of many tries.
+            StoreFormatError: A file is missing, or is not as it was written.
+        """
         missing = ""
-        while True:
+        for _ in range(_TRIES):
             with self._database.reading() as connection:
                 records = Records(connection, self._database.path)
                 manifest = records.manifest()
                 try:
-                    return work(self._reader_of(manifest).view(records, manifest, manifest.serving))
+                    return work(self._reader_of(manifest, connection.place).view(records, manifest, manifest.serving))
                 except FileNotFoundError as error:
-                    if error.filename == missing:
+                    if error.filename == missing and self._database.is_at(connection.place):
                         raise StoreFormatError(f"{missing}: expected this file, found none. Restore a copy.") from error
                     missing = error.filename
+                except StoreFormatError:
+                    if self._database.is_at(connection.place):
+                        raise  # else a file of the store that was put in place of this one
+        raise StoreError(
+            f"{self._folder}: expected files that stay for one read, found them replaced at each of {_TRIES} tries. "
+            "Try again when fewer processes write."
+        )
 
-    def _reader_of(self, manifest: Manifest) -> Reader:
+    def _reader_of(self, manifest: Manifest, place: Place | None) -> Reader:
         indexing, name, reader = self._indexing(manifest), manifest.serving.vectors, self._reader
-        if reader is None or (reader.name, reader.indexing) != (name, indexing):
-            reader = Reader(self._folder, manifest.dim, name, indexing)
+        if reader is None or (reader.name, reader.indexing, reader.place) != (name, indexing, place):
+            reader = Reader(self._folder, manifest.dim, name, indexing, place)
             self._reader = reader
         return reader
 
     def _view(self, serving: View, generation: int) -> View:
         state = serving.manifest.generation(generation)
-        reader = Reader(self._folder, serving.manifest.dim, state.vectors, self._indexing(serving.manifest))
+        place = serving.reader.place
+        reader = Reader(self._folder, serving.manifest.dim, state.vectors, self._indexing(serving.manifest), place)
         return reader.view(serving.records, serving.manifest, state)
 
     @contextmanager
     def _writing(self) -> Generator[Writer, None, None]:
+        check = self._database.check_place
         with self._database.writing() as connection:
-            writer = Writer(Records(connection, self._database.path), self._folder)
+            writer = Writer(Records(connection, self._database.path), self._folder, check)
             self._indexing(writer.manifest)
+            if writer.manifest.marker is None:
+                writer.manifest = dataclasses.replace(writer.manifest, marker=self._database.marker())
+            elif writer.manifest.marker != self._database.marker():
+                raise StoreError(
+                    f"{self._folder}: expected the files of one store, found those of two, one copied over the other. "
+                    "Restore a copy into an empty folder."
+                )
             before = writer.manifest.files()
             yield writer
             for state in writer.manifest.generations:
@@ -295,4 +318,4 @@ class FaissStore(TextSearch, Indexed):
             writer.records.put_manifest(writer.manifest)
         if before - writer.manifest.files():
             with self._database.writing() as connection:  # so that no other writer is about to refer to what goes
-                sweep(self._folder, Records(connection, self._database.path).manifest().files())
+                sweep(self._folder, Records(connection, self._database.path).manifest().files(), check)

@@ -6,7 +6,7 @@ What an interrupted append left behind the committed rows is cut off by the next
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +28,20 @@ class VectorFile:
         self.dim = dim
         self._checked: dict[int, int] = {}  # block → the checksum that its bytes were seen to have
 
-    def append(self, vectors: Float32[np.ndarray, "new dim"], *, rows: int) -> None:
-        """Write vectors behind the first `rows`, durably: they are on the disk when this returns.
+    def append(self, vectors: Float32[np.ndarray, "new dim"], *, rows: int, check: Callable[[], None]) -> None:
+        """Write vectors after the first `rows`, durably: they are on the disk when this returns.
+
+        Args:
+            vectors: New rows.
+            rows: How many rows the file keeps.
+            check: Raises where the file may be another store's; called once it is open, before it is changed.
 
         Raises:
             OSError: The disk is full, or the file not writable. The first `rows` are as before.
             StoreFormatError: There are fewer than `rows` rows.
         """
-        with self.path.open("r+b" if rows else "wb") as file:
+        with self.path.open("r+b" if rows else "ab") as file:
+            check()
             self._check_size(rows)
             file.truncate(rows * self._row_bytes)
             file.seek(0, os.SEEK_END)

@@ -11,6 +11,7 @@ from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.fields import flatten
+from cde_rag.stores.faiss.folder import MARKER
 from cde_rag.stores.faiss.manifest import GenerationState
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorFile, Vectors
@@ -42,6 +43,7 @@ def _damage(database: Database, folder: Path) -> Iterator[Damage]:
                 if found != b"ok":
                     yield Damage(where, f"Expected sound tables, found: {found.decode(errors='replace')}.")
             manifest = records.manifest()
+            yield from _marker(folder / MARKER, manifest.marker)
             for stray, statement in _STRAYS.items():
                 (count,) = connection.execute(statement).fetchone()
                 if count:
@@ -79,6 +81,14 @@ def _records(connection: sqlite3.Connection, where: str) -> Iterator[Damage]:
 def _stored(value: object) -> object:
     """A value as a connection of ours returns it."""
     return value.encode() if isinstance(value, str) else value
+
+
+def _marker(path: Path, expected: str | None) -> Iterator[Damage]:
+    if expected is None:  # only older versions have written the store
+        return
+    found = path.read_text("ascii", errors="replace") if path.exists() else None
+    if found != expected:
+        yield Damage(path.name, f"Expected {expected}, the id in the manifest, found {found}: files of two stores?")
 
 
 def _file(path: Path, sha256: str) -> Iterator[Damage]:

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +26,17 @@ class Writer:
     """One write transaction. `manifest` is what the store will say of itself once it is committed.
 
     Vectors are on the disk before the commit that refers to them; what a rollback leaves in a file counts for nothing.
+
+    Args:
+        records: The tables.
+        folder: Of the store.
+        check: Raises where another store was put in place of this one.
     """
 
-    def __init__(self, records: Records, folder: Path) -> None:
+    def __init__(self, records: Records, folder: Path, check: Callable[[], None]) -> None:
         self.records = records
         self.folder = folder
+        self._check = check
         self.manifest = records.manifest()
 
     def complete(self, state: GenerationState, last: Completion | None) -> None:
@@ -98,7 +104,7 @@ class Writer:
     def _appended(self, state: GenerationState, vectors: Float32[np.ndarray, "rows dim"]) -> GenerationState:
         checksums = self.records.checksums(state.number)
         file = VectorFile(self.folder / state.vectors, self.manifest.dim)
-        file.append(vectors, rows=state.rows)
+        file.append(vectors, rows=state.rows, check=self._check)
         grown = extended(vectors, rows=state.rows, last=int(checksums[-1]) if len(checksums) else 0)
         self.records.put_checksums(state.number, grown)
         return dataclasses.replace(state, rows=state.rows + len(vectors))
@@ -106,6 +112,8 @@ class Writer:
 
 def begun(folder: Path, number: int, fingerprint: str, context: bytes) -> GenerationState:
     """A new generation without vectors, whose Context is on the disk."""
-    state = GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest(), f"vectors-{number}")
+    name = f"{number}-{secrets.token_hex(4)}"  # no other store's files have these names
+    sha256 = hashlib.sha256(context).hexdigest()
+    state = GenerationState(number, fingerprint, sha256, f"vectors-{name}", context_name=f"context-{name}")
     write_durably(folder / state.context, context)
     return state

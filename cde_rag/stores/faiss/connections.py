@@ -1,0 +1,187 @@
+"""Connections of this process to one SQLite file, each bound to the file that it was opened on.
+
+A path may come to name another file while connections are open: a folder was removed and restored, or moved away and
+replaced. SQLite then reads and writes the file that it opened. Two cases are told apart:
+
+* Another file (inode) is at the path. Open connections are closed, which leaves the new file alone: SQLite itself
+  compares the inodes before it moves a log (sqlite.org, `SQLITE_FCNTL_HAS_MOVED`).
+* The same file has other content: somebody copied files over it. SQLite cannot see that, and closing a connection would
+  write pages of the old content into the new one. So these connections stay open until the process ends, unused.
+
+The marker file (`folder.MARKER`) shows the second case: it is written once, so that a copy put over it has another
+inode or modification time. On Windows an open SQLite file can be neither removed nor replaced, so neither case occurs.
+"""
+
+import ctypes
+import os
+import sqlite3
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import StoreError
+from cde_rag.stores.faiss.folder import MARKER
+
+_kept: Final = list[object]()  # what must not be closed: connections of the process that this one is a fork of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The files that a store's path names at one moment.
+
+    Attributes:
+        file: Device and inode of the SQLite file.
+        marker: Inode, modification time in nanoseconds and size of the marker file; None in stores without one.
+    """
+
+    file: tuple[int, int]
+    marker: tuple[int, int, int] | None
+
+    def overwritten_by(self, now: "Place") -> bool:
+        """Return True if other content was copied over the file."""
+        return self.file == now.file and self.marker is not None and self.marker != now.marker
+
+    def same_file(self, now: "Place | None") -> bool:
+        """Return True if the path still names this store."""
+        return now is not None and self.file == now.file and not self.overwritten_by(now)
+
+
+class Connection(sqlite3.Connection):
+    """A connection to SQLite.
+
+    Attributes:
+        place: The files that it was opened on.
+        process: The process that opened it.
+        checked_schema: The schema version whose tables were compared with those that a store has.
+    """
+
+    place: Place | None = None
+    process: int = 0
+    checked_schema: int | None = None
+
+
+class Connections:
+    """Pool of a process's connections to the file at `path`. Safe to use from threads, and after a fork."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin()
+        _pools.add(self)
+
+    def take(self, here: Place) -> Connection | None:
+        """Return an idle connection to the files at `here`, or None; connections to other files are closed.
+
+        Raises:
+            StoreError: Files were copied over the store while this process had it open, or SQLite's log at the path
+                belongs to the store that was there before.
+        """
+        self._leave_inherited()
+        with self._lock:
+            if any(pool.overwritten(here) for pool in _pools):
+                raise copied_over(self.path.parent)
+            if self._place is not None and self._place.file != here.file:
+                self._check_log()
+                for connection in self._idle:
+                    connection.close()
+                self._open, self._idle = [], []
+            self._place = here
+            return self._idle.pop() if self._idle else None
+
+    def own(self, connection: Connection) -> None:
+        """Take a new connection, which has read something, into the pool; it is lent to the caller."""
+        with self._lock:
+            self._open.append(connection)
+            self._log = _inode(self._log_path)
+
+    def put_back(self, connection: Connection) -> None:
+        """Return a connection to the pool; one to a file that is not at the path any more is closed."""
+        with self._lock:
+            if any(connection is one for one in self._open):
+                self._idle.append(connection)
+            elif connection.process == os.getpid():
+                connection.close()
+
+    def close(self) -> None:
+        """Close all connections; they stay open where closing would write into files that were copied over theirs."""
+        self._leave_inherited()
+        with self._lock:
+            here = place_of(self.path)
+            if here is not None and self.overwritten(here):
+                _keep_for_ever(self, *self._open)
+                return
+            for connection in self._open:
+                connection.close()
+            self._place, self._open, self._idle = None, [], []
+
+    def overwritten(self, here: Place) -> bool:
+        """Return True if this pool has connections to the file at `here`, and other content was copied over it."""
+        return bool(self._open) and self._place is not None and self._place.overwritten_by(here)
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._place: Place | None = None
+        self._open: list[Connection] = []
+        self._idle: list[Connection] = []
+        self._log: int | None = None  # inode of SQLite's log, as last seen
+
+    def _leave_inherited(self) -> None:
+        """Begin with connections of its own in a forked process.
+
+        Source: sqlite.org/howtocorrupt.html, 2.6.
+        """
+        if self._process != os.getpid():
+            _kept.append(self._open)
+            self._begin()
+
+    @property
+    def _log_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}-wal")
+
+    def _check_log(self) -> None:
+        """Refuse a new file at the path next to the old file's log, which SQLite would read as the new one's."""
+        if self._open and self._log is not None and self._log == _inode(self._log_path):
+            raise StoreError(
+                f"{self._log_path}: expected no log, or one of the store that is at this path now, found that of the "
+                "store that was there before. End the processes that have it open, then restore a copy into an empty "
+                "folder."
+            )
+
+
+def copied_over(folder: Path) -> StoreError:
+    """The error for a store whose files were overwritten while it was open."""
+    return StoreError(
+        f"{folder}: expected the files that this process opened, found that others were copied over them. Nothing more "
+        "is read or written. End the processes that have the store open, then restore a copy into an empty folder."
+    )
+
+
+def place_of(path: Path) -> Place | None:
+    """The files that the path of a store's SQLite file names now; None where there is none."""
+    try:
+        file = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        marker = (path.parent / MARKER).stat()
+    except FileNotFoundError:
+        return Place((file.st_dev, file.st_ino), None)
+    return Place((file.st_dev, file.st_ino), (marker.st_ino, marker.st_mtime_ns, marker.st_size))
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _keep_for_ever(*objects: object) -> None:
+    """Keep objects alive past the end of the interpreter, which would close connections otherwise."""
+    for each in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+_pools: Final = weakref.WeakSet[Connections]()
