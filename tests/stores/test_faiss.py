@@ -33,7 +33,7 @@ from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.manifest import GenerationState, Manifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records
-from cde_rag.stores.faiss.vectors import VectorFile
+from cde_rag.stores.faiss.vectors import VectorFile, Vectors
 from cde_rag.stores.filters import matches
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
@@ -559,3 +559,117 @@ def test_files_that_came_later_are_left_alone(tmp_path: Path) -> None:
     mine.write_text("mine")
     store.compact()
     assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "VACUUM",
+        "ANALYZE",
+        "PRAGMA optimize",
+        "CREATE INDEX mine ON records (text)",
+        "CREATE TABLE mine (note TEXT)",
+        "CREATE VIEW mine AS SELECT id FROM records",
+        "ALTER TABLE records ADD COLUMN note TEXT",
+        "ALTER TABLE vectors ADD COLUMN note TEXT",
+        "ALTER TABLE fields ADD COLUMN note TEXT",
+    ],
+)
+def test_what_an_operator_does_to_the_tables_does_no_harm(lived: Path, scratch: Path, statement: str) -> None:
+    """A store is known by its header and the columns that it needs, not by the text of its schema."""
+    folder = shutil.copytree(lived, scratch / "papers")
+    expected = answers(FaissStore(lived))
+    store = FaissStore(folder)
+    assert answers(store) == expected
+    connection = sqlite3.connect(folder / "collection.sqlite", isolation_level=None)
+    connection.execute(statement)
+    connection.close()
+    for used in (store, FaissStore(folder)):
+        assert answers(used) == expected
+        assert used.verify() == []
+        used.add(batch(99), matrix(2, BATCH), fingerprint=used.manifest().fingerprint)
+        assert used.delete(ids(99)) == BATCH
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("PRAGMA application_id = 7", "another program's file"),
+        ("ALTER TABLE vectors RENAME COLUMN digest TO other", "without digest"),
+        ("DROP TABLE blocks", "without block, checksum, generation"),
+    ],
+)
+def test_tables_that_lack_something_are_refused(lived: Path, scratch: Path, statement: str, found: str) -> None:
+    folder = shutil.copytree(lived, scratch / "papers")
+    store = FaissStore(folder)
+    store.count()
+    connection = sqlite3.connect(folder / "collection.sqlite", isolation_level=None)
+    connection.execute(statement)
+    connection.close()
+    with pytest.raises(StoreFormatError, match=found):
+        FaissStore(folder).count()
+    if "TABLE" in statement:  # an open store sees it with the next transaction
+        with pytest.raises(StoreFormatError, match=found):
+            store.count()
+
+
+@pytest.mark.parametrize("deleted", [1, 300])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_deleted_rows_cost_a_search_no_copies(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, deleted: int, filtered: bool
+) -> None:
+    """Whole blocks are scored and the tombstones left out; rows are copied for the few that are scored again only."""
+    store = created(opener(scratch / "papers.faiss"), dim=64)
+    rows = [row(str(number), "text", year=number % 10) for number in range(3000)]
+    matrix = units(3000, 64)
+    store.add(rows, matrix, fingerprint=SPACE)
+    gone = [str(number) for number in range(0, 3000, 3000 // deleted)][:deleted]
+    store.delete(gone)
+    where = {"year": {"lt": 8}} if filtered else None
+    copied, take = [], Vectors.take
+
+    def counted(vectors: Vectors, rows: np.ndarray) -> np.ndarray:
+        copied.append(len(rows))
+        return take(vectors, rows)
+
+    monkeypatch.setattr(Vectors, "take", counted)
+    (hits,) = store.search(units(1, 64, seed=5), 10, fingerprint=SPACE, where=where)
+    assert sum(copied) < 100
+    scores = matrix.astype(np.float64) @ units(1, 64, seed=5)[0].astype(np.float64)
+    for number in range(3000):
+        if str(number) in gone or (filtered and number % 10 >= 8):
+            scores[number] = -2
+    assert [hit.id for hit in hits] == [str(number) for number in np.argsort(-scores, kind="stable")[:10]]
+
+
+def test_an_index_is_hashed_once_not_by_each_process(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes are compared with their checksum again when its size, times or inode are others than then."""
+    store = FaissStore(scratch / "papers.faiss", index="hnsw")
+    store.create(dim=16, fingerprint=SPACE, context=b"c", settings={})
+    store.add([row(str(number), "text") for number in range(2000)], units(2000, 16), fingerprint=SPACE)
+    store.close()
+    hashed: list[str] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return folders.file_sha256(path)
+
+    monkeypatch.setattr("cde_rag.stores.faiss.index.file_sha256", counted)
+    expected = store.search(units(1, 16), 3, fingerprint=SPACE)
+    assert FaissStore(store.folder).search(units(1, 16), 3, fingerprint=SPACE) == expected
+    assert hashed == []
+    copy = FaissStore(shutil.copytree(store.folder, scratch / "copy"))
+    assert copy.search(units(1, 16), 3, fingerprint=SPACE) == expected
+    assert FaissStore(copy.folder).search(units(1, 16), 3, fingerprint=SPACE) == expected
+    assert len(hashed) == 1
+    (path,) = copy.folder.glob("index-*")
+    times = path.stat()
+    with path.open("r+b") as file:  # one byte, with the times put back as they were
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert FaissStore(copy.folder).search(units(1, 16), 3, fingerprint=SPACE) == expected  # exactly, without it
+    assert len(hashed) == 2
+    assert [damage.where for damage in FaissStore(copy.folder).verify()] == [path.name]

@@ -62,7 +62,7 @@ class Records:
         """Replace the manifest."""
         data = manifest.to_json()
         self._connection.execute("DELETE FROM manifest")
-        self._connection.execute("INSERT INTO manifest VALUES (?, ?)", (data.decode(), seal(data)))
+        self._connection.execute("INSERT INTO manifest (json, checksum) VALUES (?, ?)", (data.decode(), seal(data)))
 
     def position_of(self, id_: str) -> int | None:
         """Position of the record with that id, if there is one."""
@@ -168,10 +168,15 @@ class Records:
         self._put_words(position, record)
         checksum = seal(position, record.id, record.title, metadata, record.text)
         values = (position, record.id, checksum, record.title, metadata, record.text)
-        self._connection.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", values)
+        self._connection.execute(
+            """INSERT OR REPLACE INTO records (position, id, checksum, title, metadata, text)
+            VALUES (?, ?, ?, ?, ?, ?)""",
+            values,
+        )
         self._connection.execute("DELETE FROM fields WHERE position = ?", (position,))
         elements = ((*element[:3], position, element.instant) for element in flatten(json.loads(metadata)))
-        self._connection.executemany("INSERT OR IGNORE INTO fields VALUES (?, ?, ?, ?, ?)", elements)
+        statement = "INSERT OR IGNORE INTO fields (path, kind, value, position, instant) VALUES (?, ?, ?, ?, ?)"
+        self._connection.executemany(statement, elements)
         return position
 
     def remove(self, position: int) -> None:
@@ -191,7 +196,7 @@ class Records:
         """Forget a record's vector, unless it was made from what has this digest; returns how many were forgotten."""
         which = (generation, position, unless)
         self._connection.execute(
-            """INSERT INTO dead SELECT generation, row FROM vectors
+            """INSERT INTO dead (generation, row) SELECT generation, row FROM vectors
             WHERE generation = ? AND position = ? AND digest IS NOT ?""",
             which,
         )
@@ -201,12 +206,15 @@ class Records:
     def put_vectors(self, generation: int, vectors: Iterable[tuple[int, int, str, bytes]]) -> None:
         """Note vectors as (position, row, digest, checksum); the positions have none in the generation."""
         lines = ((generation, *vector) for vector in vectors)
-        self._connection.executemany("INSERT INTO vectors VALUES (?, ?, ?, ?, ?)", lines)
+        statement = "INSERT INTO vectors (generation, position, row, digest, checksum) VALUES (?, ?, ?, ?, ?)"
+        self._connection.executemany(statement, lines)
 
     def put_checksums(self, generation: int, checksums: Iterable[tuple[int, int]]) -> None:
         """Note blocks as (block, checksum), new ones and those that grew."""
         lines = ((generation, *block) for block in checksums)
-        self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", lines)
+        self._connection.executemany(
+            "INSERT OR REPLACE INTO blocks (generation, block, checksum) VALUES (?, ?, ?)", lines
+        )
 
     def renumber(self, generation: int, kept: Int64[np.ndarray, "kept"]) -> None:
         """Note that the vector file has only these rows now, in this order, and no checksums yet."""
