@@ -23,7 +23,7 @@ from cde_rag import __version__
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.parquet import export_collection, import_collection
 from cde_rag.stores.base import Store
-from cde_rag.stores.folder import copy_durably, file_sha256, fsync_folder, write_durably
+from cde_rag.stores.folder import check_no_link, check_path, copy_durably, file_sha256, fsync_folder, write_durably
 from cde_rag.stores.tenants import FOLDER, FolderTenants
 from cde_rag.tenancy import check_is_of, is_common
 
@@ -118,11 +118,13 @@ def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> B
         tenant: Whose collection it has to be, where the store is to be a tenant's.
 
     Raises:
-        StoreError: There is a collection already, the place cannot be written, or the store is of another kind.
+        StoreError: There is a collection already, the place cannot be written, the store is of another kind, or the
+            backup holds a link.
         StoreFormatError: The backup is damaged, of a newer format, or none.
         TenantError: It is another's collection.
     """
     folder = Path(folder)
+    check_path(folder)
     backup = _read(folder)
     if tenant is not None:
         check_is_of(backup.settings, tenant)
@@ -207,8 +209,17 @@ def _read(folder: Path) -> Backup:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / _MANIFEST)
-    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in paths}
+    """The sha256 of each file of a backup but its manifest.
+
+    Raises:
+        StoreError: It holds a link.
+    """
+    files: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        check_no_link(path)
+        if path.is_file() and path != folder / _MANIFEST:
+            files[path.relative_to(folder).as_posix()] = file_sha256(path)
+    return files
 
 
 @contextmanager
@@ -218,6 +229,7 @@ def _made(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Gener
     Raises:
         StoreError: There is something of that name, or it cannot be written.
     """
+    check_path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: expected nothing, or an empty folder, found other files. Give another name.")
     new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")

@@ -25,8 +25,9 @@ def check_folder(folder: Path) -> None:
     """Refuse what cannot be the folder of a store.
 
     Raises:
-        StoreError: It is a file, or lies on a network file system (known on Linux only).
+        StoreError: Its name holds a NUL, it is a file, or lies on a network file system (known on Linux only).
     """
+    check_path(folder)
     if folder.exists() and not folder.is_dir():
         raise StoreError(
             f"{folder}: expected a folder (a store is a folder of files), found a file. Give another path."
@@ -37,6 +38,16 @@ def check_folder(folder: Path) -> None:
         raise StoreError(
             f"{folder}: expected a local file system, found {kind}; {reason}. Put the store on a local disk."
         )
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that no file system has.
+
+    Raises:
+        StoreError: It holds a NUL.
+    """
+    if "\0" in str(path):
+        raise StoreError(f"{str(path)!r}: expected a path, found a NUL character in it.")
 
 
 def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
@@ -94,9 +105,14 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def copy_durably(folder: Path, copy: Path) -> None:
-    """Copy a folder that nobody writes to; holes stay holes. All of it is on the disk when this returns."""
+    """Copy a folder that nobody writes to; holes stay holes. All of it is on the disk when this returns.
+
+    Raises:
+        StoreError: It holds a link, whose target may be anybody's.
+    """
     copy.mkdir()
     for path in folder.iterdir():
+        check_no_link(path)
         if path.is_dir():
             copy_durably(path, copy / path.name)
             continue
@@ -108,6 +124,19 @@ def copy_durably(folder: Path, copy: Path) -> None:
             target.flush()
             os.fsync(target.fileno())
     fsync_folder(copy)
+
+
+def check_no_link(path: Path) -> None:
+    """Refuse a symbolic link.
+
+    Raises:
+        StoreError: It is one.
+    """
+    if path.is_symlink():
+        raise StoreError(
+            f"{path}: expected a file or folder, found a link to {path.readlink()}. Links are not followed. Put a "
+            "copy of the target in its place, or remove it."
+        )
 
 
 def pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -194,3 +194,34 @@ def test_nothing_is_written_over(tmp_path: Path):
     with pytest.raises(StoreFormatError, match=r"found no backup\.json"):
         restore(tmp_path / "papers", FaissStore(tmp_path / "copy"))
     assert answers(store) == expected
+
+
+@pytest.mark.parametrize("what", ["folder", "file", "dangling", "inside"])
+def test_a_backup_that_holds_a_link_is_refused(tmp_path: Path, what: str):
+    """The checksums of the manifest are over files; what a link leads to would come along unchecked."""
+    back_up(lived(tmp_path / "papers", 8), tmp_path / "backup")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/key").write_text("secret")
+    target = {"folder": "private", "file": "private/key", "dangling": "nothing", "inside": "backup/collection"}[what]
+    (tmp_path / "backup/collection/extra").symlink_to(tmp_path / target)
+    with pytest.raises(StoreError, match=f"extra: expected a file or folder, found a link to .*{target}"):
+        restore(tmp_path / "backup", FaissStore(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_file_of_a_backup_that_is_a_link_is_refused(tmp_path: Path):
+    """Also where its target has the bytes that the manifest names."""
+    back_up(lived(tmp_path / "papers", 8), tmp_path / "backup")
+    database = tmp_path / "backup/collection/collection.sqlite"
+    database.rename(tmp_path / "elsewhere")
+    database.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="found a link to"):
+        restore(tmp_path / "backup", FaissStore(tmp_path / "copy"))
+
+
+def test_a_path_with_a_nul_is_refused(tmp_path: Path):
+    store = lived(tmp_path / "papers", 8)
+    with pytest.raises(StoreError, match="found a NUL character"):
+        back_up(store, f"{tmp_path}/back\0up")
+    with pytest.raises(StoreError, match="found a NUL character"):
+        restore(f"{tmp_path}/back\0up", FaissStore(tmp_path / "copy"))

@@ -673,3 +673,16 @@ def test_an_index_is_hashed_once_not_by_each_process(scratch: Path, monkeypatch:
     assert FaissStore(copy.folder).search(units(1, 16), 3, fingerprint=SPACE) == expected  # exactly, without it
     assert len(hashed) == 2
     assert [damage.where for damage in FaissStore(copy.folder).verify()] == [path.name]
+
+
+def test_a_path_with_a_nul_is_refused_by_every_call(tmp_path: Path) -> None:
+    store = FaissStore(f"{tmp_path}/pap\0ers")
+    for call in (
+        store.exists,
+        store.manifest,
+        store.count,
+        lambda: created(lambda: store),
+        lambda: store.delete(["a"]),
+    ):
+        with pytest.raises(StoreError, match="found a NUL character"):
+            call()

@@ -162,7 +162,7 @@ def place_of(path: Path) -> Place | None:
     """The files that the path of a store's SQLite file names now; None where there is none."""
     try:
         file = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in the path
         return None
     try:
         marker = (path.parent / MARKER).stat()

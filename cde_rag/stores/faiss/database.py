@@ -181,9 +181,9 @@ class Database:
 
     @contextmanager
     def _borrowed(self, *, to_write: bool = False) -> Generator[Connection, None, None]:
-        check_folder(self.path.parent)
         here = place_of(self.path)
         if here is None:
+            check_folder(self.path.parent)
             raise StoreError(f"{self.path.parent}: expected a store, found none. Make one with Collection.create(…).")
         if to_write:
             self.check_place()
@@ -252,6 +252,7 @@ class Database:
         return all(os.access(path, os.W_OK) for path in (self.path, self.path.parent))
 
     def _connect(self, options: str, here: Place | None) -> Connection:
+        check_folder(self.path.parent)
         address = f"{self.path.absolute().as_uri()}?{options}"
         connection = sqlite3.connect(
             address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, factory=Connection
