@@ -29,8 +29,8 @@ test: lint ## lint, then run all tests
 mutations: $(READY) ## take the integrations' guards out one by one; a test has to miss each (some minutes)
 	@$(BIN)/python -m pytest -m mutations
 
-torture: $(READY) ## kill stores, cut their power, fill their disks, flip their bits, thousands of times; SEED=1 draws others
-	@CDE_TORTURE=$(or $(SEED),0) $(BIN)/python -m pytest --override-ini addopts= tests/durability
+torture: $(READY) ## the long durability run (some hours; started again, it continues); SEED=1 draws others
+	@$(BIN)/python tests/durability/torture.py --seed $(or $(SEED),0)
 
 train-tiny: $(READY) ## train a real tiny model with three seeds, and see whether it learns (needs ../shared/data)
 	@$(BIN)/python benchmarks/train_tiny.py

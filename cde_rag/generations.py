@@ -18,6 +18,7 @@ from cde_rag.writing import Progress
 
 ROWS_AT_ONCE = 1024  # embedded between two writes; what a kill can cost
 LAST_ROWS = 64  # that came during a run and are embedded while writers wait: some seconds
+ACTIVATIONS = 8  # tries to activate a generation while others write
 LAST_PASSES = 8  # over what came meanwhile; after that writers wait for all of it, or the run would never end
 
 
@@ -91,23 +92,23 @@ def complete(
     embedding, embedded, behind = Embedding(store, embedder, parent_key), 0, total - before
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
-        while True:
+        for last_try in (False,) * (ACTIVATIONS - 1) + (True,):
             for taken in _fill(store, number, embedding, behind):
                 embedded += taken
                 note({"documents": embedded})
                 if on_progress is not None:
-                    elapsed = time.monotonic() - started
-                    on_progress(Progress(_vectors(store, number), store.count(), elapsed, before))
+                    done = before + embedded
+                    on_progress(Progress(done, max(total, done), time.monotonic() - started, before))
             check()
             try:
                 store.activate(number, last=embedding.last)
+                break
             except StoreError:
-                if not store.lacking(number, limit=1):
+                if last_try or not store.lacking(number, limit=1):
                     raise
                 behind = 1  # some are written before the next try, and where that is what fails, it says so
-            else:
-                note({"documents": embedded + embedding.lasted})
-                return embedded + embedding.lasted
+        note({"documents": embedded + embedding.lasted})
+        return embedded + embedding.lasted
 
 
 def report(store: Store, embedded: int, started: float) -> Recontextualization:
@@ -154,16 +155,22 @@ def _fill(store: Store, number: int, embedding: Embedding, behind: int) -> Itera
         embedding: Of its space.
         behind: How many it lacked when the run began; what comes after as many came meanwhile.
     """
-    passes = 0
-    while lacking := store.lacking(number, limit=ROWS_AT_ONCE):
+    passes, after = 0, None
+    while (lacking := store.lacking(number, limit=ROWS_AT_ONCE, after=after)) or after is not None:
+        if not lacking:
+            after = None  # once more from the first row: those that changed after they were read
+            continue
         if behind <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
             return
         passes += behind <= 0
         taken = store.add_to_generation(number, lacking, *embedding.of(lacking))
         behind -= len(lacking)
+        after = lacking[-1]
         yield taken
 
 
 def _vectors(store: Store, number: int) -> int:
-    (state,) = (one for one in store.generations() if one.number == number)
-    return state.vectors
+    for generation in store.generations():
+        if generation.number == number:
+            return generation.vectors
+    raise StoreError(f"Expected generation {number}, found that it was dropped by another run. Run it again.")

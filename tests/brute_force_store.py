@@ -115,7 +115,7 @@ class BruteForceStore:
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         raise NotImplementedError
 
-    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+    def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
         raise NotImplementedError
 
     def add_to_generation(

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model, tiny_tokenizer
 
 from cde_rag import generations
@@ -20,6 +21,7 @@ from cde_rag.model import CDEModel, checkpoints
 from cde_rag.recontextualization import estimate, recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.writing import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
@@ -269,3 +271,78 @@ def test_the_estimate_changes_nothing(papers: Collection):
     assert found.tokens == pytest.approx(30 * 8, rel=0.5)
     assert found.seconds > 0
     assert len(papers.store.generations()) == 1
+
+
+def steps_of_sqlite(store: FaissStore, work: Callable[[], object]) -> int:
+    """Instructions of SQLite's machine, in thousands, that the work takes."""
+    steps = 0
+
+    def stepped() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def connected(path: Path, place: Any, connect: Callable[..., Any] = store._database._connect) -> Any:
+        connection = connect(path, place)
+        connection.set_progress_handler(stepped, 1000)
+        return connection
+
+    with mock.patch.object(store._database, "_connect", connected):
+        work()
+    return steps
+
+
+def test_a_run_reads_what_it_has_done_no_more(tmp_path: Path, tiny_model: CDEModel) -> None:
+    """The statements of a run over twice the records take about twice the steps: nothing is scanned at each chunk."""
+    steps: list[int] = []
+    for count in (400, 800, 1600):
+        made(tmp_path / str(count), tiny_model, count=count).close()
+        store = FaissStore(tmp_path / str(count))
+        collection = Collection.open(store, model=tiny_model)
+        store.close()
+        steps.append(steps_of_sqlite(store, lambda collection=collection: move(collection)))
+    assert steps[0] > 0
+    assert steps[2] / steps[1] < 2.5
+    assert steps[1] / steps[0] < 2.5
+
+
+def test_a_run_reads_each_point_once_and_once_more(tiny_model: CDEModel) -> None:
+    """In Qdrant: once to sample the context, and once to embed it."""
+    client = QdrantClient(":memory:")
+    papers = records(200)
+    embedder = ContextualEmbedder.from_corpus([one.text for one in papers], model=tiny_model, context_size=SIZE)
+    collection = Collection.create(QdrantStore(client, "papers"), embedder)
+    collection.add_records(papers)
+    read, scroll = 0, client.scroll
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        nonlocal read
+        found = scroll(*arguments, **more)
+        read += len(found[0])
+        return found
+
+    with mock.patch.object(client, "scroll", counted), mock.patch.object(generations, "ROWS_AT_ONCE", 20):
+        move(collection)
+    assert 400 <= read <= 400 + 2 * 200 / 20  # of each page the last point comes with the next one, too
+
+
+def test_a_generation_that_another_run_dropped_ends_the_run_in_words(tmp_path: Path, tiny_model: CDEModel) -> None:
+    store = made(tmp_path / "papers", tiny_model).store
+    with pytest.raises(StoreError, match="Expected generation 7, found that it was dropped"):
+        generations._vectors(store, 7)
+
+
+def test_a_generation_that_is_never_complete_is_given_up(papers: Collection) -> None:
+    """Where somebody else's records come faster than a run can give them vectors; the next call continues it."""
+    tries: list[int] = []
+
+    def refused(number: int, **_: Any) -> None:
+        tries.append(number)
+        papers.add(["late " + str(len(tries))], ids=[f"late{len(tries)}"], metadata=[{"page": "p0"}])
+        raise StoreError("Expected a vector for each record.")
+
+    with mock.patch.object(papers.store, "activate", refused), pytest.raises(StoreError, match="a vector for each"):
+        move(papers)
+    assert len(tries) == generations.ACTIVATIONS
+    assert move(papers).documents == 30 + len(tries)
+    assert papers.verify() == []

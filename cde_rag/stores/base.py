@@ -228,8 +228,14 @@ class Store(Protocol):
         """Begin another, empty, inactive generation; returns its number."""
         ...
 
-    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+    def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
         """Up to `limit` rows that have no vector in an inactive generation, in order of insertion.
+
+        Args:
+            generation: Its number.
+            limit: Most rows that are returned.
+            after: The last row of the call before: rows inserted up to that one are not read again. Where it was
+                deleted meanwhile, the call begins with the first row.
 
         Raises:
             StoreError: The generation is active, or not there.

@@ -42,8 +42,15 @@ def times() -> Callable[[int, int], int]:
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Says at the end of the run what came out of a test."""
-    return lambda line: _told.append(f"{request.node.name}: {line}")
+    """Reports a test's counts at the end of the run, and to `torture.py`."""
+
+    def told(line: str) -> None:
+        _told.append(f"{request.node.name}: {line}")
+        if counts := os.environ.get("CDE_TORTURE_COUNTS"):
+            with Path(counts).open("a", encoding="utf-8") as file:
+                file.write(_told[-1] + "\n")
+
+    return told
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

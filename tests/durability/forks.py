@@ -8,9 +8,10 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ class Order:
         lasting: Whether all later steps fail too.
         again: Whether an operation that failed is done once more by the same object, on a disk that works.
         journal: File that all steps are written down in.
+        limit: A limit of the process while it works: "FSIZE", no file grows beyond so many bytes; or "AS", it gets no
+            more than so many bytes of memory on top of what it has.
     """
 
     store: str
@@ -47,6 +50,24 @@ class Order:
     lasting: bool = False
     again: bool = False
     journal: str | None = None
+    limit: tuple[str, int] | None = None
+
+
+@contextlib.contextmanager
+def limited(limit: Sequence[Any] | None) -> Iterator[None]:
+    """Hold a limit of the operating system over the process, until the block ends."""
+    if limit is None:
+        yield
+        return
+    name, size = limit
+    which = getattr(resource, f"RLIMIT_{name}")
+    _, most = resource.getrlimit(which)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() if name == "AS" else 0
+    resource.setrlimit(which, (used + size, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, (most, most))
 
 
 def live(order: Order, tell: Callable[[Any], None]) -> None:
@@ -63,9 +84,10 @@ def live(order: Order, tell: Callable[[Any], None]) -> None:
         store = store_at(order.store, Path(order.folder))
         disk.disk_arm(order.do, order.at, order.error, int(order.lasting))
         try:
-            BY_NAME[name].do(store, progressed)
+            with limited(order.limit):
+                BY_NAME[name].do(store, progressed)
             disk.disk_mark(name.encode())
-        except CDEError as error:
+        except (CDEError, MemoryError) as error:
             tell(["error", f"{type(error).__name__}: {error}"])
             if order.again:
                 disk.disk_arm(0, 0, 0, 0)

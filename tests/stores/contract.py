@@ -402,6 +402,10 @@ class StoreContract(TextContract):
         number = store.create_generation(fingerprint=OTHER, context=b"other")
         read = store.lacking(number)
         assert store.lacking(number, limit=2) == read[:2]
+        assert store.lacking(number, after=read[0]) == read[1:]
+        assert store.lacking(number, limit=1, after=read[0]) == read[1:2]
+        assert store.lacking(number, after=read[-1]) == []
+        assert store.lacking(number, after=row("unknown", "text")) == read
         store.add([row("b", "new")], EXACT[4:5], fingerprint=SPACE)
         store.delete(["c"])
         store.update_metadata({"d": {"year": 1}})

@@ -141,11 +141,12 @@ class View:
         """The first rows behind a position that match, in order of insertion."""
         return self.at(self.records.positions(where, after=position, limit=limit))
 
-    def lacking(self, generation: int, limit: int) -> list[Row]:
-        """Up to `limit` rows that have no vector in an inactive generation, in order of insertion."""
+    def lacking(self, generation: int, limit: int, after: Row | None) -> list[Row]:
+        """Up to `limit` rows inserted after a row that have no vector in an inactive generation."""
         check_rows(limit, "limit")
         self.manifest.inactive(generation)
-        return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit))]
+        position = None if after is None else self.records.position_of(after.record.id)
+        return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit, after=position or 0))]
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None) -> list[list[Hit]]:
         """For each query min(k, matching rows) hits, best first; equal scores in order of insertion."""

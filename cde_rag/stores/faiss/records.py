@@ -105,11 +105,12 @@ class Records:
         ((position,),) = self._connection.execute("SELECT coalesce(max(position), 0) FROM records")
         return position
 
-    def lacking(self, generation: int, *, limit: int) -> list[int]:
-        """The first positions of records that have no vector in the generation."""
-        statement = """SELECT position FROM records
-            WHERE position NOT IN (SELECT position FROM vectors WHERE generation = ?) ORDER BY position LIMIT ?"""
-        return self._integers(statement, (generation, limit)).tolist()
+    def lacking(self, generation: int, *, limit: int, after: int = 0) -> list[int]:
+        """The first positions after `after` of records that have no vector in the generation."""
+        statement = """SELECT position FROM records WHERE position > ? AND NOT EXISTS
+            (SELECT 1 FROM vectors WHERE generation = ? AND vectors.position = records.position)
+            ORDER BY position LIMIT ?"""
+        return self._integers(statement, (after, generation, limit)).tolist()
 
     def digests(self, generation: int, ids: Sequence[str]) -> dict[str, str]:
         """The digests of those of the records that have a vector in the generation, by id."""

@@ -190,9 +190,9 @@ class FaissStore(TextSearch, Indexed):
             writer.manifest = dataclasses.replace(manifest, last=number)
         return number
 
-    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+    def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
         """See `Store.lacking`."""
-        return self._read(lambda view: view.lacking(generation, limit))
+        return self._read(lambda view: view.lacking(generation, limit, after))
 
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]

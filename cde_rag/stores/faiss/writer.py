@@ -41,7 +41,9 @@ class Writer:
 
     def complete(self, state: GenerationState, last: Completion | None) -> None:
         """Give the records that lack a vector in an inactive generation theirs."""
-        while last is not None and (lacking := self.records.lacking(state.number, limit=_FILLED_AT_ONCE)):
+        after = 0
+        while last is not None and (lacking := self.records.lacking(state.number, limit=_FILLED_AT_ONCE, after=after)):
+            after = lacking[-1]
             rows = [stored.row for stored in self.records.stored(self.manifest.active, lacking)]
             digests, vectors = last(rows)
             check_unit(vectors, len(rows), self.manifest.dim)

@@ -19,7 +19,7 @@ from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.points import writing
 from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
 from cde_rag.stores.points.points import Point, Points
-from cde_rag.stores.points.rows import Stored, checked_vector, read
+from cde_rag.stores.points.rows import Stored, checked_vector, place_of, read
 from cde_rag.stores.points.search import search
 from cde_rag.stores.points.selection import Having, No
 from cde_rag.stores.points.text_search import search_text
@@ -200,13 +200,14 @@ class PointStore(ABC):
                 for state in manifest.generations
             ]
 
-    def lacking(self, generation: int, *, limit: int = 1000) -> list[Row]:
+    def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
         """See `Store.lacking`."""
         check_rows(limit, "limit")
         with self._turns.reading():
             manifest = self._load()
             lacks = No(Having(manifest.inactive(generation).vector))
-            found = itertools.islice(self._points.in_order(lacks, at_once=limit + 1), limit)
+            place = (0, "") if after is None else self._place_of(after.record.id)
+            found = itertools.islice(self._points.in_order(lacks, after=place, at_once=limit + 1), limit)
             return [self._read(point, manifest.serving.vector).row for point in found]
 
     def add_to_generation(
@@ -220,8 +221,10 @@ class PointStore(ABC):
     def activate(self, generation: int, *, last: Completion | None = None) -> None:
         """See `Store.activate`. One write of the manifest, once all vectors are there."""
         with self._turns.alone():
-            while last is not None and (lacking := self.lacking(generation)):
+            after: Row | None = None
+            while last is not None and (lacking := self.lacking(generation, after=after)):
                 self._put_vectors(generation, lacking, *last(lacking))
+                after = lacking[-1]
             self._activate(generation)
 
     def _activate(self, generation: int) -> None:
@@ -241,6 +244,12 @@ class PointStore(ABC):
             state = manifest.inactive(generation)
             check_unit(vectors, len(rows), manifest.dim)
             return writing.put_vectors(self._points, manifest, state, rows, digests, vectors)
+
+    def _place_of(self, id_: str) -> tuple[int, str]:
+        """Place and point id of a record in the order of insertion; before all others where it is not there."""
+        point_id = self._points.point_id(id_)
+        found = None if point_id is None else self._points.retrieve([point_id]).get(point_id)
+        return (0, "") if found is None else place_of(found, self._points.place)
 
     def _read(self, point: Point, name: str) -> Stored:
         return read(point, name, self._points.place)
