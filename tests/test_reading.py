@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import re
 import sys
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from cde_rag.errors import CorpusError, MissingExtraError
 from cde_rag.intake import default_id
-from cde_rag.reading import Fields, RecordReader
+from cde_rag.reading import Fields, RecordReader, tables
 from cde_rag.reading.headings import Headings
 from cde_rag.stores.base import Record
 
@@ -588,3 +589,63 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'cde-rag\[files\]'"):
         list(RecordReader(written(tmp_path, "a.md", b"A.")))
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path: Path, skip_bad: bool) -> None:
+    """Whoever may put a link into a folder would have any file of the reader's indexed, and found."""
+    (tmp_path / "secret.md").write_text("The key is 1234.")
+    (tmp_path / "docs/inside").mkdir(parents=True)
+    (tmp_path / "docs/page.md").write_text("A page.")
+    (tmp_path / "docs/same.md").symlink_to("page.md")
+    (tmp_path / "docs/inside/out.md").symlink_to(tmp_path / "secret.md")
+    reader = RecordReader(tmp_path / "docs", skip_bad=skip_bad)
+    if not skip_bad:
+        with pytest.raises(
+            CorpusError, match=r"inside/out\.md: expected a file of the folder, found a link to .*secret"
+        ):
+            list(reader)
+        return
+    assert [record.text for record in reader] == ["A page.", "A page."]
+    assert reader.skipped == 1
+    (tmp_path / "way").symlink_to(tmp_path / "docs")  # the folder itself may be named by a link
+    assert len(list(RecordReader(tmp_path / "way", skip_bad=True))) == 2
+
+
+class Counting(io.BytesIO):
+    """A file that notes how much was asked of it at once."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        assert size is not None
+        assert 0 < size <= 101
+        return super().readline(size)
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_a_line_that_is_too_long_is_bad_and_not_held(tmp_path: Path, skip_bad: bool) -> None:
+    path = tmp_path / "birds.jsonl"
+    lines = [json.dumps({"id": str(number), "text": "x" * length}) for number, length in enumerate((10, 100_000, 20))]
+    path.write_text("\n".join(lines))
+    reader = RecordReader(path, skip_bad=skip_bad, max_line_bytes=100)
+    reason = r"line 2: expected at most 100 bytes in a line, found more; .*--max-line-bytes"
+    if skip_bad:
+        assert [record.id for record in reader] == ["0", "2"]
+        assert re.search(reason, reader.reports[0])
+    else:
+        with pytest.raises(CorpusError, match=reason):
+            list(reader)
+    rows = list(tables.jsonl_rows(Counting(path.read_bytes()), "birds", 100))
+    assert [where for where, _ in rows] == ["birds, line 1", "birds, line 2", "birds, line 3"]
+
+
+def test_a_csv_line_that_is_too_long_stops(tmp_path: Path) -> None:
+    """Where its quotes end is not known, so that no row after it is."""
+    path = tmp_path / "birds.csv"
+    path.write_text("id,text\n1,short\n2," + "x" * 200 + "\n")
+    with pytest.raises(CorpusError, match=r"line 3: expected at most 100 bytes"):
+        list(RecordReader(path, skip_bad=True, max_line_bytes=100))
+
+
+def test_a_path_with_a_nul_is_refused() -> None:
+    with pytest.raises(CorpusError, match="found a NUL character"):
+        RecordReader("birds\0.jsonl")

@@ -48,6 +48,9 @@ def index(
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
     max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 600,
+    max_line_bytes: Annotated[
+        int, typer.Option(min=1, help="Longest line of JSONL or CSV; a longer one is a bad record.")
+    ] = 64 * 2**20,
     context_size: Annotated[
         int | None,
         typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512, or the model's]"),
@@ -94,7 +97,9 @@ def index(
 
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
-    reader = RecordReader(*sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters)
+    reader = RecordReader(
+        *sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters, max_line_bytes=max_line_bytes
+    )
     if alone and parent_key is not None:
         raise typer.BadParameter("without siblings there is no parent key; leave one of them out", param_hint="--alone")
     if alone:

@@ -19,7 +19,8 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag.errors import CorpusError, require
+from cde_rag.errors import CorpusError
+from cde_rag.reading.splitting import split
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,7 @@ def _splitter(max_characters: int | None) -> Callable[[str], list[str]]:
         return lambda text: [text]
     if max_characters < 1:
         raise ValueError(f"max_characters must be at least 1, not {max_characters}")
-    splitter: Any = require("semantic_text_splitter", "files").TextSplitter(max_characters)
-    return splitter.chunks
+    return lambda text: [text[begin:end] for begin, end in split(text, max_characters)]
 
 
 def _read_queries(folder: Path, split: str) -> dict[str, str]:

@@ -1,13 +1,18 @@
 """Texts to token ids."""
 
 import hashlib
-from collections.abc import Sequence
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from cde_rag.errors import ModelError
 from cde_rag.texts import check_texts
+
+CHARACTERS_A_TOKEN: Final = 32  # a text is first tokenized up to so many characters for each token that is read
+_MARGIN: Final = 8  # tokens beyond what is read, special tokens included, that show that a text is longer
+_WORD_END: Final = re.compile(r"(?<=\S)\s")
 
 
 class Tokens(NamedTuple):
@@ -79,7 +84,7 @@ class TextTokenizer:
         """
         check_texts(texts, first=first)
         cut: list[Tokens] = []
-        for encoding in self._tokenizer.encode_batch_fast([prefix + text for text in texts]):
+        for encoding in self._encoded([prefix + text for text in texts], max_length, self._tokenizer.encode_batch_fast):
             ids = encoding.ids
             too_long = len(ids) > max_length
             cut.append(Tokens([*ids[: max_length - 1], ids[-1]] if too_long else ids, too_long))
@@ -98,6 +103,31 @@ class TextTokenizer:
         """
         check_texts(texts)
         ends: list[int] = []
-        for text, encoding in zip(texts, self._tokenizer.encode_batch(list(texts)), strict=True):
+        encodings = self._encoded(list(texts), max_length, self._tokenizer.encode_batch)
+        for text, encoding in zip(texts, encodings, strict=True):
             ends.append(encoding.offsets[max_length - 2][1] if len(encoding.ids) > max_length else len(text))
         return ends
+
+    def _encoded(
+        self, texts: list[str], max_length: int, encode: Callable[[list[str]], Sequence[Encoding]]
+    ) -> list[Encoding]:
+        """Encode texts, of very long ones only so much of the beginning that it has more than `max_length` tokens.
+
+        A beginning ends where a word does, so that its tokens are the first ones of the whole text.
+        """
+        characters = CHARACTERS_A_TOKEN * max_length
+        encodings = list(encode([_beginning(text, characters) for text in texts]))
+        for place, text in enumerate(texts):
+            read = characters
+            while len(encodings[place].ids) <= max_length + _MARGIN and len(_beginning(text, read)) < len(text):
+                read *= 4
+                (encodings[place],) = encode([_beginning(text, read)])
+        return encodings
+
+
+def _beginning(text: str, characters: int) -> str:
+    """The text up to the end of the word that stands at a place; all of it where that is not far."""
+    if len(text) <= 2 * characters:
+        return text
+    end = _WORD_END.search(text, characters)
+    return text if end is None else text[: end.start()]

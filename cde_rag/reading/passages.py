@@ -2,14 +2,15 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cde_rag.errors import CorpusError, require
+from cde_rag.errors import CorpusError
 from cde_rag.reading.headings import Headings
 from cde_rag.reading.paragraphs import unmarked
 from cde_rag.reading.records import Found, UnusableError
+from cde_rag.reading.splitting import Span, split
 from cde_rag.stores.base import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
@@ -17,7 +18,6 @@ TEXT = frozenset({".txt", ".text", ".rst"})
 PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
-Span = tuple[int, int]  # of characters in a file
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
@@ -28,7 +28,9 @@ _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quo
 def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
     """The passages of all text and Markdown files below a folder, in order of paths; what is hidden is passed over.
 
-    A file is called by the folder's name and its path in it, so that the folder may be named in any way.
+    A file is called by the folder's name and its path in it, so that the folder may be named in any way. A link to a
+    file outside the folder is a bad file: what is indexed is the folder, whoever may have put links into it. Links to
+    folders are not followed.
 
     Raises:
         CorpusError: There is no such file.
@@ -48,6 +50,10 @@ def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
     for path in sorted(texts, key=lambda path: path.relative_to(folder).parts):
         source = f"{whole.name}/{path.relative_to(folder).as_posix()}"
         metadata = {PARENT_KEY: source, FOLDER_KEY: str(whole)}
+        if not (target := path.resolve()).is_relative_to(whole):
+            found = f"expected a file of the folder, found a link to {target}, outside it; copy the file, or name it"
+            yield str(path), UnusableError(found)
+            continue
         yield from _passages(path, metadata, max_characters=max_characters)
 
 
@@ -70,7 +76,6 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         kept with the beginning of its text. `metadata["section"]` has the headings under which that text stands, such
         as "Roll back > By hand", where there are any beside the title; each is cut to 200 characters.
     """
-    splitters = require("semantic_text_splitter", "files")
     markdown = path.suffix.lower() in MARKDOWN
     try:
         "".join(metadata.values()).encode("utf-8")
@@ -83,10 +88,9 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         return
     headings = Headings(text) if markdown else None
     title = headings.all[0].text if headings and headings.all else path.stem
-    splitter: Any = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(max_characters)
     shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
-    spans = [(offset, offset + len(passage)) for offset, passage in splitter.chunk_indices(shown)]
-    whole = _with_headings(text, shown, spans, max_characters, splitters.TextSplitter) if markdown else spans
+    spans = split(shown, max_characters, markdown=markdown)
+    whole = _with_headings(text, shown, spans, max_characters) if markdown else spans
     for number, (offset, end) in enumerate(whole):
         place: dict[str, Any] = {**metadata, "offset": offset}
         if headings and (below := [heading.text for heading in headings.above(offset) if heading != headings.all[0]]):
@@ -95,9 +99,7 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         yield f"{path}, character {offset}", record
 
 
-def _with_headings(
-    text: str, shown: str, spans: list[Span], most: int, splitter: Callable[[int], Any]
-) -> Iterator[Span]:
+def _with_headings(text: str, shown: str, spans: list[Span], most: int) -> Iterator[Span]:
     """The passages of a Markdown file, headings without text joined to what follows.
 
     Args:
@@ -106,7 +108,6 @@ def _with_headings(
         spans: Of its passages.
         most: Characters of a passage. What follows is cut again where the two together have more; a heading of more
             than half as many stays alone.
-        splitter: Makes what cuts text.
     """
     bare: Span | None = None
     left = spans[::-1]
@@ -118,8 +119,7 @@ def _with_headings(
             yield bare
             bare, begin, room = None, start, most
         if end - start > room:
-            cut = splitter(room).chunk_indices(shown[start:end])
-            left += [(start + at, start + at + len(piece)) for at, piece in cut][::-1]
+            left += [(start + begins, start + ends) for begins, ends in split(shown[start:end], room)][::-1]
         elif _says_nothing(text[start:end]):
             bare = begin, end
         else:

@@ -36,6 +36,7 @@ class RecordReader:
             no parent is named, `source` is.
         skip_bad: Pass over records that cannot be used, and count them, instead of raising at the first.
         max_characters: Longest passage of a text file; with 600 few have more than 256 tokens.
+        max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
 
     Attributes:
         fields: As given; may be set, such as to the parent of the collection that the records go to.
@@ -59,9 +60,15 @@ class RecordReader:
     """
 
     def __init__(
-        self, *sources: str | Path, fields: Fields | None = None, skip_bad: bool = False, max_characters: int = 600
+        self,
+        *sources: str | Path,
+        fields: Fields | None = None,
+        skip_bad: bool = False,
+        max_characters: int = 600,
+        max_line_bytes: int = tables.MAX_LINE_BYTES,
     ) -> None:
         self.skip_bad = skip_bad
+        self.max_line_bytes = max_line_bytes
         self.max_characters = max_characters
         self.skipped = 0
         self.reports: list[str] = []
@@ -105,11 +112,14 @@ class RecordReader:
             yield from tables.records(tables.parquet_rows(path), self.fields)
         elif path == STDIN:
             self._stdin.seek(0)
-            yield from tables.records(tables.jsonl_rows(self._stdin, "standard input"), self.fields)
+            rows = tables.jsonl_rows(self._stdin, "standard input", self.max_line_bytes)
+            yield from tables.records(rows, self.fields)
         else:
             with tables.opened(path) as file:
-                delimiter = DELIMITERS.get(_format(path))
-                rows = tables.csv_rows(file, str(path), delimiter) if delimiter else tables.jsonl_rows(file, str(path))
+                if delimiter := DELIMITERS.get(_format(path)):
+                    rows = tables.csv_rows(file, str(path), delimiter, self.max_line_bytes)
+                else:
+                    rows = tables.jsonl_rows(file, str(path), self.max_line_bytes)
                 yield from tables.records(rows, self.fields)
 
     @cached_property
@@ -129,6 +139,8 @@ def _format(path: Path) -> str:
 
 def _checked(source: str | Path) -> Path:
     path = Path(source)
+    if "\0" in str(path):
+        raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")
     if path == STDIN or path.is_dir():
         return path
     if not path.exists():

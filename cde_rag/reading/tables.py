@@ -22,6 +22,7 @@ from cde_rag.reading.records import Fields, Found, UnusableError, kind, to_recor
 from cde_rag.stores.base import Record
 
 BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets
+MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
 PARQUET_ROWS = 1024  # rows held in memory at a time
 
 Rows = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
@@ -45,12 +46,20 @@ def opened(path: Path) -> BufferedIOBase:
         raise CorpusError(f"{path}: not readable: {error.strerror}.") from error
 
 
-def jsonl_rows(file: BufferedIOBase, name: str) -> Rows:
-    """One JSON object a line, in UTF-8; empty lines are passed over."""
+def jsonl_rows(file: BufferedIOBase, name: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
+    """One JSON object a line, in UTF-8; empty lines are passed over.
+
+    Args:
+        file: Open for reading.
+        name: Of the file, for messages.
+        max_line_bytes: Longest line; a longer one is a bad row, of which no more is held in memory.
+    """
     begun = False
-    for number, line in _lines(file, name):
-        if line.strip():
-            where = f"{name}, line {number}"
+    for number, line in _lines(file, name, max_line_bytes):
+        where = f"{name}, line {number}"
+        if len(line) > max_line_bytes:
+            yield where, partial(_refuse_line, max_line_bytes)
+        elif line.strip():
             if not begun:
                 _check_first(line.strip(), where)
                 begun = True
@@ -67,11 +76,26 @@ def _check_first(line: bytes, where: str) -> None:
             raise CorpusError(f"{where}: expected one JSON object a line, found {found}. Convert it with: {remedy}")
 
 
-def csv_rows(file: BufferedIOBase, name: str, delimiter: str) -> Rows:
-    """Rows under one header line, in UTF-8. Cells are strings; an empty cell is a missing field."""
-    # Bad bytes pass the csv module as lone surrogates, so that one bad row does not end the file.
-    text = (line.decode("utf-8", "surrogateescape") for _, line in _lines(file, name))
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
+    """Rows under one header line, in UTF-8. Cells are strings; an empty cell is a missing field.
+
+    Args:
+        file: Open for reading.
+        name: Of the file, for messages.
+        delimiter: Between cells.
+        max_line_bytes: Longest line.
+
+    Raises:
+        CorpusError: A line is longer, so that rows cannot be told apart; or the header is none.
+    """
+
+    def text() -> Iterator[str]:
+        for number, line in _lines(file, name, max_line_bytes):
+            if len(line) > max_line_bytes:
+                raise CorpusError(f"{name}, line {number}: {_too_long(max_line_bytes)}.")
+            yield line.decode("utf-8", "surrogateescape")  # so that one bad row does not end the file
+
+    reader = csv.reader(text(), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
     except csv.Error as error:
@@ -170,10 +194,15 @@ def _microseconds(column: Any) -> Any:
     return column.cast(pyarrow.duration("us") if pyarrow.types.is_duration(of) else pyarrow.time64("us"))
 
 
-def _lines(file: BufferedIOBase, name: str) -> Iterator[tuple[int, bytes]]:
+def _lines(file: BufferedIOBase, name: str, longest: int) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number; of one with more than `longest` bytes no more than one byte beyond."""
     number = 0
     try:
-        for number, line in enumerate(file, 1):
+        while line := file.readline(longest + 1):
+            number += 1
+            rest = line
+            while len(rest) > longest and not rest.endswith(b"\n"):
+                rest = file.readline(longest + 1)
             yield number, line.removeprefix(BOM) if number == 1 else line
     except (EOFError, OSError, zlib.error) as error:
         raise CorpusError(f"{name}: not readable after line {number}: {error}") from error
@@ -221,6 +250,14 @@ def _check_unicode(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UnusableError(f"not valid Unicode: a lone surrogate {text[error.start]!r}") from error
+
+
+def _too_long(longest: int) -> str:
+    return f"expected at most {longest} bytes in a line, found more; cut the text, or allow more (--max-line-bytes)"
+
+
+def _refuse_line(longest: int) -> NoReturn:
+    raise UnusableError(_too_long(longest))
 
 
 def _refuse_row(error: str) -> NoReturn:
