@@ -15,9 +15,10 @@ from cde_rag.artifact import MAX_BYTES, canonical_json, pack, unpack, unreadable
 from cde_rag.context_documents import generic_documents
 from cde_rag.errors import ContextError, ContextMissingError
 from cde_rag.identity import HasIdentity, ModelIdentity, ReadsContexts
+from cde_rag.siblings import SIBLING_RULE, SIBLING_RULES
 from cde_rag.texts import digest
 
-FORMAT = 1
+FORMAT = 2  # 1 says no sibling rule, which is rule 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class ContextManifest:
         sampling: Strategy of the sample.
         seed: Of the sample.
         documents_seen: Texts the sample was drawn from.
+        sibling_rule: Rule by which siblings of vectors in this context are chosen; see `cde_rag.siblings`.
         library_version: Of cde-rag.
         created: UTC, ISO 8601.
     """
@@ -45,6 +47,7 @@ class ContextManifest:
     sampling: str
     seed: int
     documents_seen: int
+    sibling_rule: int = SIBLING_RULE
     library_version: str = __version__
     created: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
@@ -189,7 +192,10 @@ class Context:
     def to_bytes(self) -> bytes:
         """The file's content; equal contexts give equal bytes."""
         tensors = {"context_embeddings": self.context_embeddings, "counts": self.counts, "digests": self.digests}
-        return pack(tensors, asdict(self.manifest))
+        manifest = asdict(self.manifest)
+        if self.manifest.format == 1:
+            del manifest["sibling_rule"]  # as it was read
+        return pack(tensors, manifest)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> "Context":
@@ -206,6 +212,7 @@ class Context:
         try:
             identity = _typed(ModelIdentity, raw.pop("identity"))
             raw.setdefault("context_size", int(tensors["counts"].sum()) if "counts" in tensors else 0)  # older: unsaid
+            raw.setdefault("sibling_rule", 1)
             manifest = _typed(ContextManifest, {**raw, "identity": identity})
         except (TypeError, KeyError, ValueError) as error:
             raise unreadable(where, f"other fields than those of format {FORMAT} ({error})") from error
@@ -286,6 +293,8 @@ def _problem(manifest: ContextManifest, tensors: Mapping[str, np.ndarray]) -> st
         return "embeddings that are not finite, or counts below 1"
     if manifest.fingerprint != _fingerprint(manifest.identity, tensors["digests"], tensors["counts"]):
         return "a fingerprint that is not that of its model and documents"
+    if manifest.sibling_rule not in SIBLING_RULES:
+        return f"the sibling rule {manifest.sibling_rule}, where {SIBLING_RULES} are known"
     if manifest.context_size != tensors["counts"].sum():
         return f"{tensors['counts'].sum()} context documents and not {manifest.context_size}"
     return None

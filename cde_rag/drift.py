@@ -172,7 +172,7 @@ def measure_drift(
     gain, interval, kept, asked, embedded = 0.0, (0.0, 0.0), 1.0, 0, candidate.context.size
     if candidate.fingerprint != embedder.fingerprint:
         sample = _sample(store, probes, seed)
-        passages = with_siblings(store, sample, parent_key, embedder.max_siblings)
+        passages = with_siblings(store, sample, parent_key, embedder)
         texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
         null = embedder.rebound(Context.null(embedder.model))
         found = compare(embedder, candidate, null, texts, siblings)

@@ -185,7 +185,8 @@ class ContextualEmbedder:
         elif len(parents) != len(texts):
             raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
         else:
-            positions = sibling_positions(parents, self.max_siblings)
+            rule = self.context.manifest.sibling_rule
+            positions = sibling_positions(parents, texts, self.max_siblings, rule=rule)
             siblings = [[texts[position] for position in row] for row in positions]
         embedded = self.embed_passages(texts, siblings, progress=progress)
         self._warn(embedded.truncated)

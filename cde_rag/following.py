@@ -14,6 +14,7 @@ from cde_rag.plain_model import PLAIN
 from cde_rag.stores.base import Store
 
 UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # stands where its Context is going to be
+SWITCHES: Final = 8  # of the active generation that one call follows
 Result = TypeVar("Result")
 
 
@@ -63,8 +64,9 @@ class ActiveEmbedder:
 
         Raises:
             ContextMismatchError: The active Context was made by a model that is not here under its name.
+            StoreError: Other generations are activated all the time.
         """
-        while True:
+        for _ in range(SWITCHES):
             embedder = self._embedder
             try:
                 return work(embedder)
@@ -72,6 +74,10 @@ class ActiveEmbedder:
                 if error.found != embedder.fingerprint:
                     raise  # it is something else that does not match
                 self._embedder = self.embedder
+        raise StoreError(
+            f"Expected a vector space that stays for one call, found another in each of {SWITCHES} tries: other runs "
+            "recontextualize this collection all the time. Wait until they have ended."
+        )
 
 
 def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:

@@ -133,7 +133,7 @@ class Embedding:
 
     def of(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Digests and vectors."""
-        passages = with_siblings(self._store, rows, self._parent_key, self._embedder.max_siblings)
+        passages = with_siblings(self._store, rows, self._parent_key, self._embedder)
         texts = [embedded_text(row.record) for row in rows]
         embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
         return [passage.digest for passage in passages], embedded.vectors

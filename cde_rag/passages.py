@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from cde_rag.embedding import Embedder
 from cde_rag.intake import Parent, embedded_text, parent_of
 from cde_rag.siblings import choose_siblings
 from cde_rag.stores.base import Record, Row, Store
@@ -25,16 +26,15 @@ class Passage:
     siblings: list[str]
 
 
-def passages(group: Sequence[Row], limit: int) -> list[Passage]:
-    """The rows of one parent, in order, as they are to be embedded."""
+def passages(group: Sequence[Row], embedder: Embedder) -> list[Passage]:
+    """Passages of the rows of one parent, in order, as an embedder embeds them."""
     texts = [embedded_text(row.record) for row in group]
     digests = [digest(text) for text in texts]
-    made: list[Passage] = []
-    for place, row in enumerate(group):
-        chosen = choose_siblings(place, len(group), limit)
-        found = _row_digest(row.record, [digests[other] for other in chosen])
-        made.append(Passage(found, [texts[other] for other in chosen]))
-    return made
+    chosen = choose_siblings(digests, embedder.max_siblings, rule=embedder.context.manifest.sibling_rule)
+    return [
+        Passage(_row_digest(row.record, [digests[other] for other in others]), [texts[other] for other in others])
+        for row, others in zip(group, chosen, strict=True)
+    ]
 
 
 def stored_groups(
@@ -51,21 +51,21 @@ def stored_groups(
     return groups
 
 
-def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, limit: int) -> list[Passage]:
+def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, embedder: Embedder) -> list[Passage]:
     """Rows as they are embedded with the siblings that they have in the store now.
 
     Args:
         store: Holds a collection.
         some: Rows of it.
         parent_key: As in `Writer`.
-        limit: Most siblings of a passage.
+        embedder: Of the vectors.
     """
     parents = {parent for row in some if (parent := parent_of(row.record, parent_key)) is not None}
     groups = stored_groups(store, parents, parent_key)
     found: dict[str, Passage] = {}
     for group in groups.values():
-        found.update(zip(group, passages(list(group.values()), limit), strict=True))
-    return [found[row.record.id] if row.record.id in found else passages([row], limit)[0] for row in some]
+        found.update(zip(group, passages(list(group.values()), embedder), strict=True))
+    return [found[row.record.id] if row.record.id in found else passages([row], embedder)[0] for row in some]
 
 
 def _row_digest(record: Record, siblings: Sequence[bytes]) -> str:

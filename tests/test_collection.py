@@ -36,6 +36,7 @@ from cde_rag.intake import MAX_LEVELS
 from cde_rag.siblings import choose_siblings
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.texts import digest
 from cde_rag.writing import AddReport
 
 DIM = 16
@@ -121,7 +122,9 @@ def assert_true_vectors(papers: Collection) -> None:
         parent = record.metadata.get(papers.parent_key or "")
         group = [record] if parent is None else [each for each in records if each.metadata.get("parent") == parent]
         place = [each.id for each in group].index(record.id)
-        siblings = [embedded(group[other]) for other in choose_siblings(place, len(group), MAX_SIBLINGS)]
+        digests, rule = [digest(embedded(each)) for each in group], embedder.context.manifest.sibling_rule
+        chosen = choose_siblings(digests, MAX_SIBLINGS, rule=rule)[place]
+        siblings = [embedded(group[other]) for other in chosen]
         (stored,) = papers.store.vectors([record.id], fingerprint=papers.embedder.fingerprint)
         np.testing.assert_allclose(stored, embedder.vector(embedded(record), siblings), atol=1e-6)
 

@@ -224,9 +224,25 @@ def test_older_files_do_not_say_how_many():
     assert loaded.manifest == context.manifest
 
 
+def test_a_context_of_format_1_chooses_siblings_by_rule_1_and_writes_what_was_read():
+    context = make(["a", "b"])
+    fields = {name: value for name, value in dataclasses.asdict(context.manifest).items() if name != "sibling_rule"}
+    arrays = {name: getattr(context, name) for name in ("context_embeddings", "counts", "digests")}
+    old = artifact.pack(arrays, {**fields, "format": 1})
+    read = Context.from_bytes(old, where="here")
+    assert (context.manifest.sibling_rule, read.manifest.sibling_rule) == (2, 1)
+    assert read.fingerprint == context.fingerprint
+    assert read.to_bytes() == old
+
+
+def test_a_sibling_rule_that_is_not_known_is_refused():
+    with pytest.raises(ContextFormatError, match=r"the sibling rule 3, where \(1, 2\) are known"):
+        Context.from_bytes(rewritten(make(["a"]), {"sibling_rule": 3}), where="here")
+
+
 def test_newer_format_says_what_to_do():
     data = rewritten(make(["a"]), {"format": FORMAT + 1, "more": "fields"})
-    with pytest.raises(ContextFormatError, match=r"here: expected format 1 or older, found format 2\. Update cde-rag"):
+    with pytest.raises(ContextFormatError, match=r"here: expected format 2 or older, found format 3\. Update cde-rag"):
         Context.from_bytes(data, where="here")
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -97,6 +98,29 @@ def test_who_opened_it_before_follows(papers: Collection, tiny_model: CDEModel):
     assert diverse.search_diverse("money", 3) == papers.search_diverse("money", 3)
     assert {reader.embedder.fingerprint, writer.embedder.fingerprint} == {papers.embedder.fingerprint}
     assert papers.search("money loan", 1, where={"page": "p0"})[0].id == "new"
+
+
+def test_a_collection_of_before_keeps_its_sibling_rule_until_it_is_moved(tmp_path: Path, tiny_model: CDEModel):
+    texts = [record.text for record in records(40)]
+    embedder = ContextualEmbedder.from_corpus(texts, model=tiny_model, context_size=SIZE)
+    manifest = replace(embedder.context.manifest, format=1, sibling_rule=1)
+    before = embedder.rebound(replace(embedder.context, manifest=manifest))
+    papers = Collection.create(FaissStore(tmp_path / "papers"), before, parent_key="page")
+    same_page = [replace(record, metadata={"page": "one"}) for record in records(40)]
+    papers.add_records(same_page)
+    papers = opened(papers, tiny_model)
+    assert papers.embedder.context.manifest.sibling_rule == 1
+    by_position = before.embed_documents(texts, parents=["one"] * 40)
+    np.testing.assert_allclose(papers.vectors([record.id for record in same_page]), by_position, atol=1e-5)
+    with mock.patch.object(ContextualEmbedder, "embed_passages", side_effect=AssertionError("embedded")):
+        assert papers.add_records(same_page).unchanged == 40
+    move(papers)
+    assert papers.embedder.context.manifest.sibling_rule == 2
+    by_digest = papers.embedder.embed_documents(texts, parents=["one"] * 40)
+    np.testing.assert_allclose(papers.vectors([record.id for record in same_page]), by_digest, atol=1e-5)
+    papers.rollback()
+    np.testing.assert_allclose(papers.vectors([record.id for record in same_page]), by_position, atol=1e-5)
+    assert not np.allclose(by_position, by_digest, atol=1e-2)
 
 
 def test_the_same_documents_are_no_new_context(papers: Collection):

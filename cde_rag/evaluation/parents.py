@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from cde_rag.siblings import sibling_positions
+from cde_rag.siblings import siblings_by_position
 
 SIBLINGS_SHARE = 0.3  # weight of the siblings' mean beside the document's own vector; measured, see the design §4
 LEAD_SHARE = 0.5  # weight of a parent's first passage; the better of 0.3 and 0.5 on four documentation sites
@@ -21,9 +21,10 @@ def mix_siblings(
 ) -> Float32[np.ndarray, "documents dim"]:
     """Each document's vector plus 0.3 × the mean of its siblings', at unit norm."""
     mixed = documents.copy()
-    for row, siblings in enumerate(sibling_positions(parents)):
-        if siblings:
-            mixed[row] += SIBLINGS_SHARE * documents[siblings].mean(axis=0)
+    for group in groups(parents):
+        for place, row in enumerate(group):
+            if siblings := [group[other] for other in siblings_by_position(place, len(group))]:
+                mixed[row] += SIBLINGS_SHARE * documents[siblings].mean(axis=0)
     return unit(mixed)
 
 

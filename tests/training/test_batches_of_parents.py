@@ -1,4 +1,4 @@
-"""Siblings are other passages of the same parent, as `choose_siblings` says, and never the text itself."""
+"""Siblings are other passages of the same parent, as `siblings_by_position` says, and never the text itself."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_pairs import made_pairs
 
-from cde_rag.siblings import choose_siblings
+from cde_rag.siblings import siblings_by_position
 from cde_rag_training.groups import Groups
 from cde_rag_training.parents import ParentConfig, Parents
 
@@ -39,7 +39,7 @@ def test_siblings_are_chosen_among_the_parent_s_passages(seed, limit):
     for pair, siblings in zip(pairs, parents.siblings(pairs, shown, np.random.default_rng(seed)), strict=True):
         family = passages.get(int(prepared.parents[pair]), [prepared.documents[pair]])
         place = family.index(prepared.documents[pair])
-        near = [family[other] for other in choose_siblings(place, len(family), limit)]
+        near = [family[other] for other in siblings_by_position(place, len(family), limit)]
         assert siblings == [row for row in near if row not in in_part]
         assert prepared.documents[pair] not in siblings
         assert parents.families[pair] == (len(family) > 1)

@@ -68,7 +68,7 @@ def test_siblings_are_those_of_the_parent_and_wrong_ones_those_of_another(lab: L
     others = of_the_same(parents)
     by_hand = {
         ("siblings", 0): space.score(river).mean(),
-        ("siblings", 1): under(space, river, sibling_positions(parents, 1)),
+        ("siblings", 1): under(space, river, sibling_positions(parents, river.corpus.texts, 1, rule=1)),
         **{("siblings", count): under(space, river, others) for count in (2, 4, 8, 16)},
         ("wrong siblings", 16): under(space, river, of_the_same(shuffled)),
         ("bm25", 0): evaluate([river], systems=("bm25",)).sets[0].mean("bm25"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from cde_rag.siblings import SIBLINGS, choose_siblings
+from cde_rag.siblings import SIBLINGS, siblings_by_position
 from cde_rag_training.groups import Groups
 from cde_rag_training.prepared import Prepared
 
@@ -127,4 +127,4 @@ class Parents:
             return []
         passages = self._passages.of(int(self._parents[pair]))
         place = int(np.searchsorted(passages, self._passage[pair]))
-        return self._rows[passages[choose_siblings(place, len(passages), self._config.siblings)]].tolist()
+        return self._rows[passages[siblings_by_position(place, len(passages), self._config.siblings)]].tolist()

@@ -80,7 +80,8 @@ def readings(lab: Laboratory) -> dict[str, Figures]:
 
 def _siblings(lab: Laboratory, space: Space, data: RetrievalSet) -> Float64[np.ndarray, " queries"]:
     texts = data.corpus.texts
-    positions = sibling_positions(data.corpus.parents or (), lab.model.config.max_siblings)
+    limit = lab.model.config.max_siblings
+    positions = sibling_positions(data.corpus.parents or (), texts, limit, rule=1)
     vectors = space.embedder.embed_passages(texts, [[texts[other] for other in row] for row in positions]).vectors
     return score(data, space.queries(data.queries), vectors)
 

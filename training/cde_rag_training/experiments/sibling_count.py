@@ -73,7 +73,7 @@ def _given(
 ) -> tuple[Float64[np.ndarray, " queries"], float]:
     """Figures of each query, and seconds."""
     texts = data.corpus.texts
-    positions = sibling_positions(parents, count) if count else [[] for _ in texts]
+    positions = sibling_positions(parents, texts, count, rule=1) if count else [[] for _ in texts]
     start = time.perf_counter()
     vectors = space.embedder.embed_passages(texts, [[texts[other] for other in row] for row in positions]).vectors
     seconds = time.perf_counter() - start

@@ -53,7 +53,8 @@ def embed_documents(
     elif not config.max_siblings:
         return embedder.embed_documents(texts, parents=parents).tolist()  # refuses
     else:
-        positions = sibling_positions(parents, config.max_siblings)
+        rule = embedder.context.manifest.sibling_rule
+        positions = sibling_positions(parents, texts, config.max_siblings, rule=rule)
         siblings = [[texts[position] for position in row] for row in positions]
     embedded = embedder.embed_passages(texts, siblings, progress=progress)
     if count := int(embedded.truncated.sum()):

@@ -1,0 +1,256 @@
+"""Upserts and deletes of several threads: they embed side by side, and every vector is right in the end."""
+
+import random
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import WORDS, tiny_cde_model
+
+from cde_rag import Collection, ContextualEmbedder, Record
+from cde_rag.embedding import Embedded
+from cde_rag.errors import StoreError, TruncationWarning
+from cde_rag.stores.faiss import FaissStore
+
+TEXTS = [" ".join(random.Random(number).choices(WORDS, k=6)) for number in range(64)]
+
+
+class Embedder(ContextualEmbedder):
+    """Real vectors; `begin` is called before each batch of passages, `embedded` are the texts of all batches."""
+
+    embedded: list[str]
+
+    def begin(self, texts: Sequence[str]) -> None: ...
+
+    def embed_passages(
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
+    ) -> Embedded:
+        self.begin(texts)
+        self.embedded += texts
+        return super().embed_passages(texts, siblings, progress=progress)
+
+
+@pytest.fixture
+def embedder() -> Embedder:
+    bound = ContextualEmbedder.from_corpus(TEXTS, model=tiny_cde_model(), context_size=64)
+    found = Embedder(bound.model, bound.context)
+    found.embedded = []
+    return found
+
+
+@pytest.fixture
+def papers(tmp_path: Path, embedder: Embedder) -> Iterator[Collection]:
+    with Collection.create(FaissStore(tmp_path / "papers.faiss"), embedder, parent_key="page") as papers:
+        yield papers
+
+
+def page(name: str, count: int, *, first: int = 0) -> list[Record]:
+    return [
+        Record(f"{name}{place}", f"{TEXTS[place % 64]} {name} {place}", metadata={"page": name})
+        for place in range(first, first + count)
+    ]
+
+
+def assert_true_vectors(papers: Collection) -> None:
+    """Every vector is the one that its text and siblings get in one call."""
+    records = list(papers.scroll())
+    fresh = papers.embedder.embed_documents(
+        [record.text for record in records], parents=[str(record.metadata["page"]) for record in records]
+    )
+    stored = papers.vectors([record.id for record in records])
+    np.testing.assert_allclose(stored, fresh, atol=1e-5)
+
+
+def run(*calls: object) -> None:
+    """Run calls in threads; raises what one of them raised."""
+    errors: list[BaseException] = []
+
+    def caught(call: object) -> None:
+        try:
+            call()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=caught, args=[call]) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_two_threads_embed_side_by_side(papers: Collection, embedder: Embedder):
+    both = threading.Barrier(2, timeout=30)  # breaks, where one thread embeds only after the other
+    embedder.begin = lambda texts: both.wait()  # type: ignore[method-assign]
+    run(lambda: papers.add_records(page("a", 3)), lambda: papers.add_records(page("b", 3)))
+    assert papers.count() == 6
+    assert_true_vectors_without(embedder, papers)
+
+
+def assert_true_vectors_without(embedder: Embedder, papers: Collection) -> None:
+    embedder.begin = lambda texts: None  # type: ignore[method-assign]
+    assert_true_vectors(papers)
+
+
+def test_a_delete_does_not_wait_for_an_upsert_that_embeds(papers: Collection, embedder: Embedder):
+    papers.add_records([*page("a", 3), *page("b", 3)])
+    embedding, deleted = threading.Event(), threading.Event()
+
+    def begin(texts: Sequence[str]) -> None:
+        if any(" c " in text for text in texts):
+            embedding.set()
+            assert deleted.wait(30), "the delete waited for the upsert"
+
+    embedder.begin = begin  # type: ignore[method-assign]
+
+    def delete() -> None:
+        assert embedding.wait(30)
+        assert papers.delete(["b0", "b1", "b2"]) == 3
+        assert papers.delete(["a0"]) == 1
+        deleted.set()
+
+    run(lambda: papers.add_records(page("c", 3)), delete)
+    assert [record.id for record in papers.scroll()] == ["a1", "a2", "c0", "c1", "c2"]
+    assert_true_vectors_without(embedder, papers)
+
+
+def test_what_another_thread_did_to_a_parent_meanwhile_is_embedded_again_and_no_more(
+    papers: Collection, embedder: Embedder
+):
+    papers.add_records([*page("a", 4), *page("b", 4)])
+    embedder.embedded.clear()
+    meanwhile = [True]
+
+    def begin(texts: Sequence[str]) -> None:
+        if meanwhile.pop() if meanwhile else False:
+            papers.add_records([Record("a9", "the last of a", metadata={"page": "a"})])
+
+    embedder.begin = begin  # type: ignore[method-assign]
+    papers.add_records([*page("a", 1, first=4), *page("b", 1, first=4)])
+    a, b = 5 + 5 + 6, 5  # of a: what came meanwhile, what was planned before, and all again as they are now
+    assert len(embedder.embedded) == a + b
+    assert_true_vectors_without(embedder, papers)
+
+
+def test_a_passage_that_moves_to_another_parent_while_it_is_embedded(papers: Collection, embedder: Embedder):
+    papers.add_records([*page("a", 3), *page("b", 3), *page("c", 3)])
+    (moved,) = papers.get(["a1"])
+    meanwhile = [True]
+
+    def begin(texts: Sequence[str]) -> None:
+        if meanwhile.pop() if meanwhile else False:
+            papers.add_records([Record("a1", moved.text, metadata={"page": "c"})])
+
+    embedder.begin = begin  # type: ignore[method-assign]
+    papers.add_records([Record("a1", "another text", metadata={"page": "b"})])
+    assert papers.get(["a1"])[0].metadata == {"page": "b"}
+    assert_true_vectors_without(embedder, papers)
+
+
+def test_a_parent_that_changes_during_every_try_is_embedded_under_the_lock(papers: Collection, embedder: Embedder):
+    papers.add_records(page("a", 3))
+    others, tries = iter(range(100)), 0
+    writing = threading.local()
+
+    def begin(texts: Sequence[str]) -> None:
+        nonlocal tries
+        if getattr(writing, "other", False) or not any("arrives" in text for text in texts):
+            return
+        tries += 1
+        done = threading.Event()
+
+        def other() -> None:
+            writing.other = True
+            papers.add_records([Record(f"o{next(others)}", "of another call", metadata={"page": "a"})])
+            done.set()
+
+        thread = threading.Thread(target=other, daemon=True)
+        thread.start()
+        waiting.append(thread)
+        done.wait(5 if tries <= 8 else 0.2)  # the ninth time it waits for the lock
+
+    waiting: list[threading.Thread] = []
+    embedder.begin = begin  # type: ignore[method-assign]
+    papers.add_records([Record("new", "it arrives", metadata={"page": "a"})])
+    embedder.begin = lambda texts: None  # type: ignore[method-assign]
+    for thread in waiting:
+        thread.join(30)
+    assert tries == 9
+    assert papers.count() == 3 + 9 + 1
+    assert_true_vectors(papers)
+
+
+def test_parents_that_another_process_changes_in_every_try_are_an_error(papers: Collection, embedder: Embedder):
+    """The other process is another collection on the same folder: it has a lock of its own."""
+    papers.add_records(page("a", 3))
+    other = Collection.open(FaissStore(papers.store._folder), model=embedder.model)  # type: ignore[attr-defined]
+    numbers = iter(range(10, 100))
+    embedder.begin = lambda texts: other.add_records(  # type: ignore[method-assign]
+        page("a", 1, first=next(numbers))
+    )
+    with pytest.raises(
+        StoreError, match=r"Another process changed the same parents in each of 16 tries\. Nothing is lost"
+    ):
+        papers.add_records([Record("new", "it arrives", metadata={"page": "a"})])
+    embedder.begin = lambda texts: None  # type: ignore[method-assign]
+    assert papers.get(["new"]) == []
+    papers.add_records([Record("new", "it arrives", metadata={"page": "a"})])
+    assert papers.count() == 3 + 16 + 1
+    assert_true_vectors(papers)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_threads_that_change_the_same_parents_leave_true_vectors(papers: Collection, embedder: Embedder, seed: int):
+    def work(worker: int) -> None:
+        order = random.Random(f"{seed} {worker}")
+        for step in range(12):
+            name, place = order.choice("ab"), order.randrange(24)
+            match order.randrange(4):
+                case 0:
+                    papers.delete([f"a{place}", f"b{place}"])
+                case 1:
+                    moved = Record(f"a{place}", f"moved by {worker}", metadata={"page": name})
+                    papers.add_records([moved])
+                case _:
+                    papers.add_records(
+                        page(name, order.randrange(1, 5), first=place) + page("own", 1, first=worker * 20 + step)
+                    )
+
+    papers.add_records([*page("a", 24), *page("b", 24)])
+    run(*(lambda worker=worker: work(worker) for worker in range(3)))
+    assert papers.count({"page": "own"}) > 0
+    assert_true_vectors(papers)
+
+
+@pytest.mark.parametrize("step", [1, 10])
+def test_appending_to_a_parent_embeds_ten_passages_for_each_at_most(papers: Collection, embedder: Embedder, step: int):
+    records = page("a", 60)
+    for first in range(0, 60, step):
+        papers.add_records(records[first : first + step])
+        assert len(embedder.embedded) <= 10 * (first + step)
+    assert_true_vectors(papers)
+    embedder.embedded.clear()
+    for record in reversed(records):
+        papers.delete([record.id])
+    assert len(embedder.embedded) <= 10 * 60
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_warning_that_is_an_error_hides_no_error(papers: Collection, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cde_rag.intake.CHUNK", 4)
+
+    def records(name: str) -> Iterator[Record]:
+        yield Record(name, "the river bank " * 40, metadata={"page": name})
+        yield from (page(other, 1)[0] for other in "bcdefgh")
+        raise RuntimeError("the source broke")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TruncationWarning)
+        with pytest.raises(RuntimeError, match="the source broke"):
+            papers.add_records(records("long"))
+    with pytest.warns(TruncationWarning, match="1 of "), pytest.raises(RuntimeError, match="the source broke"):
+        papers.add_records(records("another"))
