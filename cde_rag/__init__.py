@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cde_rag.context import Context
     from cde_rag.drift import Drift
     from cde_rag.embedder import ContextualEmbedder
+    from cde_rag.embedding import EmbedderOptions
     from cde_rag.evaluation import evaluate
     from cde_rag.generations import Recontextualization
     from cde_rag.grouping import Group, ParentHit
@@ -66,6 +67,7 @@ __all__ = [
     "CorpusError",
     "Damage",
     "Drift",
+    "EmbedderOptions",
     "FilterError",
     "Group",
     "Hit",
@@ -99,6 +101,7 @@ _HOMES = {
     "ContextualEmbedder": "cde_rag.embedder",
     "Damage": "cde_rag.stores.base",
     "Drift": "cde_rag.drift",
+    "EmbedderOptions": "cde_rag.embedding",
     "Group": "cde_rag.grouping",
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.inspection",

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.drift import PROBES, Drift, measure_drift
-from cde_rag.embedding import Embedder
+from cde_rag.embedding import Embedder, EmbedderOptions
 from cde_rag.following import ActiveEmbedder, loaded, stored_context
 from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
@@ -88,16 +88,14 @@ class Collection(Searchable):
         store: Store,
         *,
         model: str | Path | CDEModel | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Collection":
         """Open what `create` made: context and model come back with the vectors.
 
         Args:
             store: Where the collection is.
             model: A folder or model in place of the name that is stored with the collection.
-            device: See CDEModel.
-            dtype: See CDEModel.
+            options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
 
         Raises:
             ContextFormatError: The stored context is damaged, or of a newer format.
@@ -107,7 +105,7 @@ class Collection(Searchable):
             TypeError: That is no store.
         """
         _check_store(store)
-        return cls(store, loaded(stored_context(store), model=model, device=device, dtype=dtype))
+        return cls(store, loaded(stored_context(store), model=model, options=options))
 
     def add(
         self,

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from cde_rag.context import Context
 from cde_rag.context_documents import repeated
-from cde_rag.embedding import Embedded
+from cde_rag.embedding import Embedded, EmbedderOptions
 from cde_rag.errors import ContextError, CorpusError, ModelError, SmallContextWarning, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
@@ -137,6 +137,11 @@ class ContextualEmbedder:
     def device(self) -> str:
         """Where it computes, such as "cpu"."""
         return self.model.device
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Device, dtype and batch size, for the embedder that follows this one."""
+        return EmbedderOptions(device=self.device, dtype=self.model.dtype, mini_batch_size=self.mini_batch_size)
 
     @property
     def max_siblings(self) -> int:

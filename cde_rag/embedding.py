@@ -8,6 +8,29 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from cde_rag.context import Context
+from cde_rag.texts import check_positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedderOptions:
+    """Options of an embedder that change no vector space. They go with it to every Context and model that it follows.
+
+    Attributes:
+        device: Such as "cpu" or "cuda"; None: CUDA where there is one.
+        dtype: "float32", "bfloat16" or "float16"; None: as the model's class says.
+        mini_batch_size: Texts per forward pass; lower it when memory runs out.
+
+    Raises:
+        TypeError: A batch size that is no int.
+        ValueError: A batch size below 1.
+    """
+
+    device: str | None = None
+    dtype: str | None = None
+    mini_batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        check_positive(self.mini_batch_size, "mini_batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +66,8 @@ class Embedder(Protocol):
         ...
 
     @property
-    def device(self) -> str:
-        """Where it computes, such as "cpu"."""
+    def options(self) -> EmbedderOptions:
+        """Device, dtype and batch size, for the embedder that follows this one."""
         ...
 
     @property

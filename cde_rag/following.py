@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.embedding import Embedder
+from cde_rag.embedding import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.model import CDEModel
 from cde_rag.plain_embedder import PlainEmbedder
@@ -92,13 +92,16 @@ def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Em
         return embedder.rebound(context)
     except ContextMismatchError as mismatch:
         try:
-            return loaded(context, device=embedder.device)
+            return loaded(context, options=embedder.options)
         except ModelError as error:
             raise mismatch from error
 
 
 def loaded(
-    context: Context, *, model: str | Path | CDEModel | None = None, device: str | None = None, dtype: str | None = None
+    context: Context,
+    *,
+    model: str | Path | CDEModel | None = None,
+    options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
 ) -> Embedder:
     """The embedder of a stored Context, its model loaded by the name that is in the Context, unless one is given.
 
@@ -109,15 +112,22 @@ def loaded(
     identity = context.identity
     try:
         if identity.attention != PLAIN:
-            return ContextualEmbedder(model or identity.name, context, device=device, dtype=dtype)
+            return ContextualEmbedder(
+                model or identity.name,
+                context,
+                device=options.device,
+                dtype=options.dtype,
+                mini_batch_size=options.mini_batch_size,
+            )
         if isinstance(model, CDEModel):
             raise ContextMismatchError(expected=identity.weights_sha256, found=model.identity.weights_sha256)
         plain = PlainEmbedder(
             model or identity.name,
             max_length=identity.max_length,
             prefixes=identity.prefixes,
-            device=device,
-            dtype=dtype,
+            device=options.device,
+            dtype=options.dtype,
+            mini_batch_size=options.mini_batch_size,
         )
         return plain.rebound(context)
     except ModelError as error:

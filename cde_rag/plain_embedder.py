@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from tokenizers import Tokenizer
 
 from cde_rag.context import Context
-from cde_rag.embedding import Embedded
+from cde_rag.embedding import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
 from cde_rag.observability import operation, short
 from cde_rag.plain_model import load
@@ -56,6 +56,7 @@ class PlainEmbedder:
             str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype
         )
         self.mini_batch_size = mini_batch_size
+        self._dtype = dtype
         self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
         self.context = Context.null(self)
 
@@ -76,6 +77,11 @@ class PlainEmbedder:
     def device(self) -> str:
         """Where it computes, such as "cpu"."""
         return str(self._model.device)
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Device, dtype and batch size, for the embedder that follows this one."""
+        return EmbedderOptions(device=self.device, dtype=self._dtype, mini_batch_size=self.mini_batch_size)
 
     @property
     def max_siblings(self) -> int:

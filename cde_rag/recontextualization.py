@@ -16,7 +16,7 @@ from cde_rag.canary import Canary
 from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder, as_model, context_size_for
-from cde_rag.embedding import Embedder
+from cde_rag.embedding import Embedder, EmbedderOptions
 from cde_rag.errors import ModelError, StoreError
 from cde_rag.following import stored_context
 from cde_rag.generations import Recontextualization, complete, report
@@ -93,8 +93,10 @@ def recontextualize(
     _check_end(collection.store, canary, grace_s)
     started, store = time.monotonic(), collection.store
     if embedder is None:
-        new_model = _model(collection.embedder) if model is None else as_model(model)
-        target = _Sample(new_model, seed, context_size_for(new_model, context_size), strategy)
+        options = collection.embedder.options
+        new_model = _model(collection.embedder) if model is None else _loaded(model, options)
+        size = context_size_for(new_model, context_size)
+        target = _Sample(new_model, seed, size, strategy, options.mini_batch_size)
         _check(collection, new_model.dim, new_model.config.max_siblings)
     elif model is None and context_size is None:
         target = _Given(embedder)
@@ -159,12 +161,14 @@ class _Sample:
         seed: Of the sample.
         context_size: Documents of it.
         strategy: Of the sample.
+        mini_batch_size: Of the embedder.
     """
 
     model: CDEModel
     seed: int
     context_size: int
     strategy: str
+    mini_batch_size: int
 
     def begun(self, context: Context) -> bool:
         """Whether a run with these arguments made the Context."""
@@ -180,11 +184,12 @@ class _Sample:
             context_size=self.context_size,
             seed=self.seed,
             strategy=self.strategy,
+            mini_batch_size=self.mini_batch_size,
         )
 
     def go_on(self, context: Context) -> Embedder:
         """Use what was sampled before."""
-        return ContextualEmbedder(self.model, context)
+        return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size)
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,11 @@ def _model(embedder: Embedder) -> CDEModel:
         f"{embedder.context.identity.name} is a plain model, which reads no context. Give "
         "model='cde-mini' or another contextual one; or an embedder."
     )
+
+
+def _loaded(model: str | Path | CDEModel, options: EmbedderOptions) -> CDEModel:
+    """Another model, on the device of the one before where it is named."""
+    return model if isinstance(model, CDEModel) else as_model(model, options.device, options.dtype)
 
 
 def _check(collection: Collection, dim: int, max_siblings: int) -> None:

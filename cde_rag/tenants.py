@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cde_rag import __version__
 from cde_rag.collection import Collection
-from cde_rag.embedding import Embedder
+from cde_rag.embedding import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
 from cde_rag.following import ActiveEmbedder, bound, loaded, stored_context
 from cde_rag.inspection import Inspection, inspect
@@ -78,12 +78,11 @@ class Tenants:
         stores: TenantStores,
         *,
         model: str | Path | CDEModel | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Tenants":
         """Open what `create` made; arguments and errors are those of `Collection.open`."""
         context = stored_context(_common(stores))
-        return cls(stores, loaded(context, model=model, device=device, dtype=dtype))
+        return cls(stores, loaded(context, model=model, options=options))
 
     def create_tenant(self, name: str) -> Collection:
         """Make an empty collection for a new tenant.

@@ -66,7 +66,9 @@ class StubEmbedder(ContextualEmbedder):
     """Vectors made of a text, its siblings, the first of them apart, and the context; remembers what it was given."""
 
     def __init__(self, documents: Sequence[str] = ("a", "b")) -> None:
-        self.model = SimpleNamespace(device="cpu", config=SimpleNamespace(max_siblings=MAX_SIBLINGS))  # type: ignore[assignment]
+        config = SimpleNamespace(max_siblings=MAX_SIBLINGS)
+        self.model = SimpleNamespace(device="cpu", dtype="float32", config=config)  # type: ignore[assignment]
+        self.mini_batch_size = 32
         embeddings = np.zeros((len(documents), DIM), dtype=np.float32)
         self.context = Context.create(
             IDENTITY, documents, embeddings, sampling="random", seed=0, documents_seen=len(documents)

@@ -77,9 +77,10 @@ def test_another_process_finds_the_same(filled: Collection, tmp_path: Path):
     papers.add(corpus(100), metadata=[{"parent": parent} for parent in PARENTS])
     code = (
         "import json, sys\n"
-        "from cde_rag import Collection\n"
+        "from cde_rag import Collection, EmbedderOptions\n"
         "from cde_rag.stores.faiss import FaissStore\n"
-        "papers = Collection.open(FaissStore(sys.argv[1]), model=sys.argv[2], device='cpu', dtype='float32')\n"
+        "options = EmbedderOptions(device='cpu', dtype='float32')\n"
+        "papers = Collection.open(FaissStore(sys.argv[1]), model=sys.argv[2], options=options)\n"
         "hits = papers.search('a fish in the river', k=7)\n"
         "print(json.dumps([papers.inspect().fingerprint, papers.parent_key, [[hit.id, hit.score] for hit in hits]]))\n"
     )

@@ -17,7 +17,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.embedding import Embedder
+from cde_rag.embedding import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.plain_embedder import PlainEmbedder
@@ -56,7 +56,7 @@ def papers(plain: PlainEmbedder, tmp_path: Path) -> Collection:
 
 
 def opened(collection: Collection) -> Collection:
-    return Collection.open(FaissStore(collection.store._folder), device="cpu")  # type: ignore[attr-defined]
+    return Collection.open(FaissStore(collection.store._folder), options=EmbedderOptions(device="cpu"))  # type: ignore[attr-defined]
 
 
 def test_vectors_are_those_of_sentence_transformers(plain: PlainEmbedder, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Moving a collection to a new context: it serves all the while, loses nothing, and ends as if built in it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ from unittest import mock
 import numpy as np
 import pytest
 from qdrant_client import QdrantClient
-from tiny import WORDS, tiny_cde_model, tiny_tokenizer
+from tiny import WORDS, tiny_cde_model, tiny_network, tiny_tokenizer
 
 from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedding import EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.generations import Recontextualization
 from cde_rag.model import CDEModel, checkpoints
@@ -121,6 +122,41 @@ def test_a_collection_of_before_keeps_its_sibling_rule_until_it_is_moved(tmp_pat
     papers.rollback()
     np.testing.assert_allclose(papers.vectors([record.id for record in same_page]), by_position, atol=1e-5)
     assert not np.allclose(by_position, by_digest, atol=1e-2)
+
+
+def test_options_go_with_the_embedder_everywhere(tmp_path: Path):
+    """Batch size, dtype and device stay through every way to another embedder; batches are counted."""
+    folder = tmp_path / "model"
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    options = EmbedderOptions(device="cpu", dtype="bfloat16", mini_batch_size=3)
+    texts = [record.text for record in records(40)]
+    embedder = ContextualEmbedder.from_corpus(texts, model=folder, context_size=SIZE, device="cpu")
+    Collection.create(FaissStore(tmp_path / "papers"), embedder).add_records(records(40))
+    papers = Collection.open(FaissStore(tmp_path / "papers"), model=folder, options=options)
+    follower = Collection.open(FaissStore(tmp_path / "papers"), model=folder, options=options)
+    batches: list[int] = []
+    second_stage = CDEModel.second_stage
+
+    def spy(model: CDEModel, rows: Sequence[Sequence[int]], *others: Any) -> np.ndarray:
+        batches.append(len(rows))
+        return second_stage(model, rows, *others)
+
+    with mock.patch.object(CDEModel, "second_stage", spy):
+        move(papers)
+        assert papers.embedder.options == options
+        move(papers, seed=2, model=folder)
+        assert papers.embedder.options == options
+        papers.rollback()
+        assert papers.embedder.options == follower.embedder.options == options
+        papers.add(["money loan"])
+        follower.add(["river boat", *texts[:9]], ids=map(str, range(10)))
+    assert max(batches) == 3
+
+
+@pytest.mark.parametrize(("size", "error"), [(0, ValueError), (2.5, TypeError)])
+def test_a_batch_size_that_is_none(size: Any, error: type[Exception]):
+    with pytest.raises(error, match="mini_batch_size"):
+        EmbedderOptions(mini_batch_size=size)
 
 
 def test_the_same_documents_are_no_new_context(papers: Collection):

@@ -14,6 +14,7 @@ from cde_rag import (
     Context,
     ContextualEmbedder,
     Damage,
+    EmbedderOptions,
     Group,
     Hit,
     Inspection,
@@ -117,7 +118,7 @@ def migrate(texts: list[str]) -> list[str]:
 def share(embedder: ContextualEmbedder) -> list[Hit]:
     stores = FolderTenants("customers.faiss", FaissStore)
     Tenants.create(stores, embedder, tenant_key="customer", parent_key="source").create_tenant("acme").close()
-    with Tenants.open(stores, device="cpu") as tenants:
+    with Tenants.open(stores, options=EmbedderOptions(device="cpu", mini_batch_size=8)) as tenants:
         for name in tenants.grown(512):
             recontextualize(tenants.tenant(name))
         assert tenants.inspect()["acme"].tenant in tenants.names()

@@ -26,6 +26,7 @@ PUBLIC = [
     "CorpusError",
     "Damage",
     "Drift",
+    "EmbedderOptions",
     "FilterError",
     "Group",
     "Hit",
