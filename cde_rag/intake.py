@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+from jaxtyping import Int64
 
 from cde_rag import __version__
 from cde_rag.embedding import Embedder
@@ -205,20 +205,33 @@ def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[R
 
 
 class Positions:
-    """Where in a call its ids stood, in eight bytes for each record."""
+    """Where in a call its ids stood, in sixteen bytes for each record.
+
+    Ids are kept as hashes in sorted runs; a run is merged with those before it that are no longer (as in an LSM tree),
+    so that a call of n records sorts each hash log n times, and looks up an id in log n runs.
+    """
 
     def __init__(self) -> None:
-        self._hashes = array("q")
+        self._count = 0
+        self._runs: list[tuple[Int64[np.ndarray, " ids"], Int64[np.ndarray, " ids"]]] = []  # hashes, first positions
 
     def extend(self, ids: Iterable[str]) -> None:
         """Note the next records' ids."""
-        self._hashes.extend(map(hash, ids))
+        hashes = np.fromiter(map(hash, ids), np.int64)
+        run, first = np.unique(hashes, return_index=True)
+        positions = self._count + first
+        self._count += len(hashes)
+        while self._runs and len(self._runs[-1][0]) <= len(run):
+            earlier, earlier_positions = self._runs.pop()
+            run, first = np.unique(np.concatenate([earlier, run]), return_index=True)  # of equal ones the earlier
+            positions = np.concatenate([earlier_positions, positions])[first]
+        self._runs.append((run, positions))
 
     def first(self, ids: Sequence[str]) -> list[int]:
         """The first position of each of some ids, which all stood in the call."""
-        if not ids:
-            return []
-        hashes, asked = np.array(self._hashes, dtype=np.int64), [hash(each) for each in ids]
-        found = np.flatnonzero(np.isin(hashes, np.array(asked, dtype=np.int64)))
-        firsts = {int(hashes[position]): int(position) for position in reversed(found)}
-        return [firsts[each] for each in asked]
+        asked = np.fromiter(map(hash, ids), np.int64)
+        found = np.full(len(asked), self._count)
+        for run, positions in self._runs:
+            places = np.minimum(np.searchsorted(run, asked), len(run) - 1)
+            found = np.where(run[places] == asked, np.minimum(found, positions[places]), found)
+        return found.tolist()

@@ -22,6 +22,7 @@ from cde_rag.following import stored_context
 from cde_rag.generations import Recontextualization, complete, report
 from cde_rag.intake import embedded_text
 from cde_rag.model import CDEModel
+from cde_rag.passages import with_siblings
 from cde_rag.stores.base import Store
 from cde_rag.writing import Progress
 
@@ -132,7 +133,8 @@ def estimate(collection: Collection, *, sample: int = 128) -> Estimate:
 
     Args:
         collection: Open.
-        sample: Documents that are embedded to see how long it takes, spread over the collection.
+        sample: Documents that are embedded, with their siblings, to see how long it takes; from a few places of the
+            collection. Only these and the other passages of their parents are read.
 
     Raises:
         StoreError: The collection is empty.
@@ -141,12 +143,13 @@ def estimate(collection: Collection, *, sample: int = 128) -> Estimate:
     documents = store.count()
     if not documents:
         raise StoreError("Expected documents, found an empty collection: there is nothing to embed.")
-    step = max(documents // sample, 1)
-    texts = [embedded_text(row.record) for place, row in enumerate(store.scroll()) if place % step == 0]
+    rows = store.sample(sample)
+    texts = [embedded_text(row.record) for row in rows]
+    siblings = [each.siblings for each in with_siblings(store, rows, collection.parent_key, embedder)]
     tokens = embedder.count_tokens(texts)
-    embedder.embed_passages(texts[:8], None)
+    embedder.embed_passages(texts[:8], siblings[:8])
     started = time.monotonic()
-    embedder.embed_passages(texts, None)
+    embedder.embed_passages(texts, siblings)
     elapsed = time.monotonic() - started
     scale = documents / len(texts)
     return Estimate(documents, round(tokens * scale), elapsed * scale, documents * embedder.dim * 4)

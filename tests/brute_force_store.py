@@ -73,6 +73,9 @@ class BruteForceStore:
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         return (entry.row for entry in self._matching(where))
 
+    def sample(self, count: int) -> list[Row]:
+        return [entry.row for entry in self._matching(None)][:count]
+
     def search(
         self,
         queries: np.ndarray,

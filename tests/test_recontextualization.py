@@ -16,12 +16,12 @@ from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.embedding import EmbedderOptions
+from cde_rag.embedding import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.generations import Recontextualization
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.recontextualization import estimate, recontextualize
-from cde_rag.stores.base import Record
+from cde_rag.stores.base import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.writing import Progress
@@ -323,6 +323,31 @@ def test_an_empty_collection(tmp_path: Path, tiny_model: CDEModel):
         recontextualize(empty)
     with pytest.raises(StoreError, match="empty collection"):
         estimate(empty)
+
+
+def test_the_estimate_reads_and_embeds_a_sample_with_its_siblings(tmp_path: Path, tiny_model: CDEModel):
+    papers = made(tmp_path / "papers", tiny_model, parent_key="page", count=300)
+    read: list[int] = []
+    scroll, embed, embedded = papers.store.scroll, ContextualEmbedder.embed_passages, []
+
+    def counted(**asked: Any) -> Iterator[Row]:
+        for row in scroll(**asked):
+            read.append(1)
+            yield row
+
+    def spy(embedder: ContextualEmbedder, texts: Sequence[str], siblings: Sequence[Sequence[str]]) -> Embedded:
+        embedded.append([*map(len, siblings)])
+        return embed(embedder, texts, siblings)
+
+    with (
+        mock.patch.object(papers.store, "scroll", counted),
+        mock.patch.object(ContextualEmbedder, "embed_passages", spy),
+    ):
+        found = estimate(papers, sample=12)
+    assert found.documents == 300
+    assert [len(each) for each in embedded] == [8, 12]
+    assert set(embedded[1]) == {2}  # of three passages on each page
+    assert len(read) <= 12 * 3
 
 
 def test_the_estimate_changes_nothing(papers: Collection):

@@ -5,14 +5,18 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
 from cde_rag.embedding import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
+from cde_rag.intake import Positions
 from cde_rag.stores.faiss import FaissStore
 
 TEXTS = [" ".join(random.Random(number).choices(WORDS, k=6)) for number in range(64)]
@@ -254,3 +258,36 @@ def test_a_warning_that_is_an_error_hides_no_error(papers: Collection, monkeypat
             papers.add_records(records("long"))
     with pytest.warns(TruncationWarning, match="1 of "), pytest.raises(RuntimeError, match="the source broke"):
         papers.add_records(records("another"))
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=5), min_size=1, max_size=12))
+def test_positions_are_the_first_of_each_id(parts: list[list[str]]):
+    positions, seen = Positions(), list[str]()
+    for part in parts:
+        positions.extend(part)
+        seen += part
+        assert positions.first(part) == [seen.index(each) for each in part]
+    assert positions.first([]) == []
+
+
+def test_positions_of_a_long_call_are_not_read_for_each_chunk():
+    """A call that updates all of its records: elements that are sorted, and that lookups go through."""
+    sorted_, looked_up = [0], [0]
+    unique, search = np.unique, np.searchsorted
+
+    def count_sorted(values: np.ndarray, **more: bool) -> tuple[np.ndarray, np.ndarray]:
+        sorted_[0] += len(values)
+        return unique(values, **more)
+
+    def count_lookups(run: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        looked_up[0] += len(asked)
+        return search(run, asked)
+
+    positions, chunks, size = Positions(), 256, 64
+    with mock.patch.object(np, "unique", count_sorted), mock.patch.object(np, "searchsorted", count_lookups):
+        for chunk in range(chunks):
+            ids = [f"{chunk} {place}" for place in range(size)]
+            positions.extend(ids)
+            assert positions.first(ids)[-1] == (chunk + 1) * size - 1
+    assert sorted_[0] <= 10 * chunks * size
+    assert looked_up[0] <= 9 * chunks * size

@@ -10,6 +10,8 @@ from jaxtyping import Float32
 
 from cde_rag.stores.manifests import Generation, StoreManifest
 
+SAMPLE_BLOCKS = 4  # places of a store that a sample is read from
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -157,6 +159,16 @@ class Store(Protocol):
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
             ValueError: `page` is below 1.
+        """
+        ...
+
+    def sample(self, count: int) -> list[Row]:
+        """Rows from a few blocks that are spread over the order of insertion, `count` of them or all that there are.
+
+        No more than `count` rows are read; where many were deleted, there may be fewer than `count`.
+
+        Raises:
+            ValueError: `count` is below 1.
         """
         ...
 

@@ -325,6 +325,19 @@ class StoreContract(TextContract):
             found = store.scroll(where=where, page=4)
             assert [row.record.id for row in found] == [str(number) for number in expected]
 
+    def test_a_sample_comes_from_all_quarters(self, store: Store) -> None:
+        assert store.sample(5) == []
+        store.add([row(str(number)) for number in range(200)], units(200), fingerprint=SPACE)
+        numbers = [int(row.record.id) for row in store.sample(8)]
+        assert numbers == sorted(set(numbers))
+        assert [number // 50 for number in numbers] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert [row.record.id for row in store.sample(500)] == [str(number) for number in range(200)]
+        assert [len(store.sample(count)) for count in (1, 2, 3, 5, 199, 200)] == [1, 2, 3, 5, 199, 200]
+        store.delete([str(number) for number in range(200) if number not in (3, 77, 199)])
+        assert [row.record.id for row in store.sample(200)] == ["3", "77", "199"]
+        with pytest.raises(ValueError, match="count: expected a positive number, found 0"):
+            store.sample(0)
+
     @pytest.mark.parametrize("again", [False, True])
     def test_rows_that_are_there_all_the_time_come_once(self, store: Store, again: bool) -> None:
         """Whatever is deleted, and added again, between two pages; the last that was given out, above all."""

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Hit, Row
+from cde_rag.stores.base import SAMPLE_BLOCKS, Hit, Row
 from cde_rag.stores.checks import check_rows, seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.connections import Place
@@ -140,6 +140,15 @@ class View:
     def behind(self, position: int, where: Filter | None, *, limit: int) -> list[Stored]:
         """The first rows behind a position that match, in order of insertion."""
         return self.at(self.records.positions(where, after=position, limit=limit))
+
+    def sample(self, count: int) -> list[Row]:
+        """Up to `count` rows, in blocks spread over the positions."""
+        last, found = self.records.last_position(), list[Stored]()
+        for block in range(SAMPLE_BLOCKS):
+            after = max(block * last // SAMPLE_BLOCKS, found[-1].position if found else 0)
+            if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):
+                found += self.behind(after, None, limit=limit)
+        return [stored.row for stored in found]
 
     def lacking(self, generation: int, limit: int, after: Row | None) -> list[Row]:
         """Up to `limit` rows inserted after a row that have no vector in an inactive generation."""

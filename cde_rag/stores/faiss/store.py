@@ -142,6 +142,11 @@ class FaissStore(TextSearch, Indexed):
                 return
             after = found[-1].position
 
+    def sample(self, count: int) -> list[Row]:
+        """See `Store.sample`."""
+        check_rows(count, "count")
+        return self._read(lambda view: view.sample(count))
+
     def search(
         self,
         queries: Float32[np.ndarray, "queries dim"],

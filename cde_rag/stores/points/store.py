@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreError
-from cde_rag.stores.base import Completion, Hit, Row
+from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
@@ -139,6 +139,19 @@ class PointStore(ABC):
         with self._turns.reading():
             found = self._matching(self._load(), where, after=after, at_once=limit + 1)
             return list(itertools.islice(found, limit))
+
+    def sample(self, count: int) -> list[Row]:
+        """See `Store.sample`."""
+        check_rows(count, "count")
+        with self._turns.reading():
+            self._load()
+            last = self._points.last_order()
+        found: list[Stored] = []
+        for block in range(SAMPLE_BLOCKS):
+            read = (found[-1].order, found[-1].point) if found else (0, "")
+            if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):
+                found += self._behind(max((block * last // SAMPLE_BLOCKS, "~"), read)  # "~" is behind all ids of points, None, limit)
+        return [stored.row for stored in found]
 
     def search(
         self,
