@@ -149,8 +149,9 @@ class PointStore(ABC):
         found: list[Stored] = []
         for block in range(SAMPLE_BLOCKS):
             read = (found[-1].order, found[-1].point) if found else (0, "")
+            place = (block * last // SAMPLE_BLOCKS, "~")  # which no id of a point is behind
             if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):
-                found += self._behind(max((block * last // SAMPLE_BLOCKS, "~"), read)  # "~" is behind all ids of points, None, limit)
+                found += self._behind(max(place, read), None, limit)
         return [stored.row for stored in found]
 
     def search(
