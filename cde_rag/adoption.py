@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
-
-from qdrant_client import QdrantClient
+from typing import TYPE_CHECKING, Final
 
 from cde_rag.collection import Collection
 from cde_rag.embedder import ContextualEmbedder
@@ -24,6 +22,9 @@ from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.adoption import AdoptingStore, Foreign, only_here, release
 from cde_rag.stores.qdrant.dialects import Reading, Texts, reading
 from cde_rag.writing import Progress
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient
 
 __all__ = ["Adoption", "adopt", "catch_up", "foreign_records", "only_here", "release"]
 
@@ -48,7 +49,7 @@ class Adoption:
 
 
 def adopt(
-    client: QdrantClient,
+    client: "QdrantClient",
     collection: str,
     *,
     texts: Texts,
@@ -136,7 +137,7 @@ def catch_up(
     return _take_in(collection, reading(texts), on_progress)
 
 
-def foreign_records(client: QdrantClient, collection: str, *, texts: Texts) -> Iterator[Record]:
+def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) -> Iterator[Record]:
     """The texts of a collection as records, those that an adopted one has already left out; changes nothing.
 
     For a collection that cannot be adopted: `Collection.create(…).add_records(foreign_records(…))` copies them.

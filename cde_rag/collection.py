@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,8 @@ from jaxtyping import Float32
 
 from cde_rag.drift import PROBES, Drift, measure_drift
 from cde_rag.embedding import Embedder, EmbedderOptions
-from cde_rag.following import ActiveEmbedder, loaded, stored_context
+from cde_rag.errors import ContextMismatchError
+from cde_rag.following import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
 from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
 from cde_rag.intake import from_columns, settings_of
@@ -105,7 +107,11 @@ class Collection(Searchable):
             TypeError: That is no store.
         """
         _check_store(store)
-        return cls(store, loaded(stored_context(store), model=model, options=options))
+        for _ in range(SWITCHES):
+            embedder = loaded(stored_context(store), model=model, options=options)
+            with suppress(ContextMismatchError):  # another generation was activated since its Context was read
+                return cls(store, embedder)
+        raise switched_all_the_time()
 
     def add(
         self,

@@ -229,9 +229,9 @@ class Context:
         """
         try:
             write_durably(Path(path), self.to_bytes())
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ContextError(
-                f"{path}: not written ({error.strerror}). Choose a writable folder with space."
+                f"{path}: not written ({_reason(error)}). Choose a writable folder with space."
             ) from error
 
     @classmethod
@@ -249,9 +249,14 @@ class Context:
             raise ContextMissingError(
                 f"{path}: there is no such file. Make one with embedder.context.save(path)."
             ) from error
-        except OSError as error:
-            raise ContextError(f"{path}: not readable ({error.strerror}).") from error
+        except (OSError, ValueError) as error:
+            raise ContextError(f"{path}: not readable ({_reason(error)}).") from error
         return cls.from_bytes(data, where=str(path))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Why a path cannot be opened; a ValueError is that of a NUL character in it."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _fingerprint(

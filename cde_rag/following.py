@@ -74,10 +74,15 @@ class ActiveEmbedder:
                 if error.found != embedder.fingerprint:
                     raise  # it is something else that does not match
                 self._embedder = self.embedder
-        raise StoreError(
-            f"Expected a vector space that stays for one call, found another in each of {SWITCHES} tries: other runs "
-            "recontextualize this collection all the time. Wait until they have ended."
-        )
+        raise switched_all_the_time()
+
+
+def switched_all_the_time() -> StoreError:
+    """The error for a store whose active generation is another one in every try."""
+    return StoreError(
+        f"Expected a vector space that stays for one call, found another in each of {SWITCHES} tries: other runs move "
+        "this collection all the time. Wait until they have ended."
+    )
 
 
 def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:

@@ -114,9 +114,17 @@ def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Ite
 
 
 def default_id(record: Record, parent_key: str | None) -> str:
-    """The id of a record that came without: a digest of title, text and parent, the same in every run."""
+    """The id of a record that came without: a digest of title, text and parent, the same in every run.
+
+    The parent 1 and the parent "1" are two, and so are all parts in other places: where NUL between them does not say
+    which is which, they are written as JSON.
+    """
     parent = _named_parent(record, parent_key)
-    parts = f"{record.title}\0{record.text}" + ("" if parent is None else f"\0{parent}")
+    strings = [part for part in (record.title, record.text, parent) if part is not None]
+    if all(isinstance(part, str) and "\0" not in part for part in strings):
+        parts = "\0".join(cast(list[str], strings))
+    else:
+        parts = "\0" + json.dumps([part if isinstance(part, str | int) else repr(part) for part in strings])
     return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

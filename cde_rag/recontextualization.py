@@ -17,7 +17,7 @@ from cde_rag.collection import Collection
 from cde_rag.context import Context
 from cde_rag.embedder import ContextualEmbedder, as_model, context_size_for
 from cde_rag.embedding import Embedder, EmbedderOptions
-from cde_rag.errors import ModelError, StoreError
+from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.following import stored_context
 from cde_rag.generations import Recontextualization, complete, report
 from cde_rag.intake import embedded_text
@@ -120,7 +120,7 @@ def recontextualize(
                 canary.check(store, number, serving, new)
 
         embedded = complete(store, number, embedder, collection.parent_key, on_progress, check)
-        collection.embedder = embedder
+        _follow(collection, number, embedder)
         time.sleep(max(0.0, grace_s - (time.monotonic() - started)))
         for generation in store.generations():
             if generation.number not in (number, before):
@@ -241,6 +241,18 @@ def _check_end(store: Store, canary: Canary | None, grace_s: float) -> None:
         raise ValueError(f"grace_s has to be a number of seconds, 0 or more; found {grace_s!r}")
     if canary is not None:
         canary.check_known(store)
+
+
+def _follow(collection: Collection, number: int, embedder: Embedder) -> None:
+    """Have the collection use the generation that was just activated."""
+    try:
+        collection.embedder = embedder
+    except ContextMismatchError as error:
+        active = collection.store.manifest().generation
+        raise StoreError(
+            f"Expected generation {number}, which this run activated, found generation {active} active: another run "
+            "changed that since, when this one had lost its lease. The collection is in that one's context."
+        ) from error
 
 
 def _begin(store: Store, embedder: Embedder) -> int:

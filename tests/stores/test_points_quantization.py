@@ -19,10 +19,11 @@ from server import URL, collections_on
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.points.fields import NUMBERS, numbers_key
-from cde_rag.stores.points.manifest import WORDED, Manifest, prefix_name
+from cde_rag.stores.points.manifest import FENCED, Manifest, prefix_name
 from cde_rag.stores.points.points import MOST_INDEXED
 from cde_rag.stores.points.rows import point_id
 from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
+from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.quantization import prefix_dims, prefixes
 
@@ -169,12 +170,12 @@ def test_an_opened_store_keeps_its_prefixes(client: QdrantClient, tmp_path: Path
 def test_a_store_with_prefixes_is_not_for_versions_that_do_not_write_them(client: QdrantClient) -> None:
     created(lambda: QdrantStore(client, "plain"))
     created(lambda: QdrantStore(client, "prefixed", quantization=PREFIX))
-    found = {name: client.get_collection(name).config.metadata["cde"] for name in ("plain", "prefixed")}
-    assert (found["plain"]["format"], found["prefixed"]["format"]) == (WORDED, WORDED)
+    assert {client.get_collection(name).config.metadata["cde"]["format"] for name in ("plain", "prefixed")} == {FENCED}
+    found = {name: load(client, name).to_metadata() for name in ("plain", "prefixed")}
     assert "prefix" not in found["plain"]
     assert Manifest.from_metadata(found["prefixed"], "here").prefix == 2
     with pytest.raises(StoreFormatError, match="Update"):
-        Manifest.from_metadata(found["prefixed"] | {"format": WORDED + 1}, "here")
+        Manifest.from_metadata(found["prefixed"] | {"format": FENCED + 1}, "here")
 
 
 def test_a_changed_or_missing_prefix_is_found(client: QdrantClient) -> None:
@@ -230,10 +231,17 @@ def test_a_kill_between_requests_is_mended_by_the_same_call(step: int) -> None:
         assert_hits(store, list(store.scroll()), EXACT[5:7], EXACT[5], 2, fingerprint=OTHER)
         store.drop(store.create_generation(fingerprint="c3" * 32, context=b"three"))  # takes with it what was left
         names = store.client.get_collection("papers").config.params.vectors
-        assert set(names) == {vector_name(OTHER), prefix_name(vector_name(OTHER), 2)}
+        whole = load(store.client, "papers").serving.vector
+        assert whole.startswith(vector_name(OTHER))
+        assert set(names) == {whole, prefix_name(whole, 2)}
 
 
 # What a server is asked for
+
+
+def newest(client: QdrantClient) -> str:
+    """Name of the vectors of the newest generation."""
+    return load(client, "papers").generations[-1].vector
 
 
 @pytest.fixture
@@ -280,7 +288,7 @@ def test_codes_are_asked_for_in_every_generation(client: QdrantClient, server: l
     del server[:]
     on_server(client).create_generation(fingerprint=OTHER, context=b"other")  # whoever opens it knows nothing of codes
     ((name, diff),) = server
-    assert (name, diff.hnsw_config.m) == (vector_name(OTHER), 24)
+    assert (name, diff.hnsw_config.m) == (newest(client), 24)
     assert diff.quantization_config == params.quantization_config
     del server[:]
     store.add([row("a")], EXACT[:1], fingerprint=SPACE)
@@ -299,7 +307,7 @@ def test_a_graph_of_prefixes_and_none_of_whole_vectors(client: QdrantClient, ser
     del server[:]
     on_server(client).create_generation(fingerprint=OTHER, context=b"other")
     diffs = {name: diff.hnsw_config.m for name, diff in server}
-    assert diffs == {vector_name(OTHER): 0, prefix_name(vector_name(OTHER), 2): 24}
+    assert diffs == {newest(client): 0, prefix_name(newest(client), 2): 24}
     del server[:]
     store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
     assert_hits(store, [row("a"), row("b")], EXACT[:2], EXACT[0], 2, fingerprint=SPACE, where={"not": {"year": 1}})

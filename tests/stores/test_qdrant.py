@@ -1,5 +1,6 @@
 """QdrantStore: the contract, in memory and on a server; kills between requests, damage, and what is someone else's."""
 
+import dataclasses
 import functools
 import itertools
 import threading
@@ -24,8 +25,10 @@ from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import parse
 from cde_rag.stores.points.rows import point_id
 from cde_rag.stores.points.translation import translate
-from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name
+from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name, write_context
 from cde_rag.stores.qdrant import store as store_module
+from cde_rag.stores.qdrant.contexts import MANIFEST_ID, delete_context
+from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant.points import ClientPoints, selection_filter
 from cde_rag.stores.qdrant.turns import leased
 
@@ -284,13 +287,76 @@ def test_a_changed_vector_is_found(client: QdrantClient, store: Store) -> None:
 
 
 def test_a_changed_manifest_or_context_is_found(client: QdrantClient, store: Store) -> None:
-    client.delete_collection("papers__cde_contexts")
-    assert "write_context" in store.verify()[0].found
-    metadata = client.get_collection("papers").config.metadata["cde"]
-    for harmed in (metadata | {"dim": 5}, metadata | {"format": 2}):
-        client.update_collection("papers", metadata={"cde": harmed})
+    name, (point,) = "papers__cde_contexts", client.retrieve("papers__cde_contexts", [MANIFEST_ID])
+    manifest = (point.payload or {})["manifest"]
+    for harmed in (manifest | {"dim": 5}, manifest | {"format": 2}, manifest | {"format": 5}, 7):
+        client.set_payload(name, {"manifest": harmed}, [MANIFEST_ID])
         with pytest.raises(StoreFormatError):
             store.manifest()
+    client.set_payload(name, {"manifest": manifest}, [MANIFEST_ID])
+    assert store.verify() == []
+    client.delete(name, [id_ for id_ in point_ids(client, name) if id_ != MANIFEST_ID])
+    assert "write_context" in store.verify()[0].found
+    client.delete_collection(name)
+    with pytest.raises(StoreFormatError, match=r"papers__cde_contexts: expected the manifest of a store, found none\."):
+        store.verify()
+
+
+def point_ids(client: QdrantClient, collection: str) -> list[Any]:
+    return [point.id for point in client.scroll(collection, limit=1000)[0]]
+
+
+def in_metadata(client: QdrantClient, store: Store) -> None:
+    """Make a store what versions before 0027 made: its manifest is in the collection's metadata."""
+    manifest = dataclasses.replace(load(client, "papers"), version=0, run="", activating=None)
+    client.delete("papers__cde_contexts", [MANIFEST_ID])
+    client.update_collection("papers", metadata={"cde": manifest.to_metadata()})
+
+
+def test_a_store_of_before_is_read_and_gets_its_manifest_point_with_the_first_change(
+    client: QdrantClient, store: Store
+) -> None:
+    store.add(ROWS, EXACT[:3], fingerprint=SPACE)
+    before = state(store)
+    in_metadata(client, store)
+    assert state(store) == before
+    assert read_context(client, "papers") == store.context()
+    store.add([row("d")], EXACT[3:4], fingerprint=SPACE)
+    assert MANIFEST_ID not in point_ids(client, "papers__cde_contexts")
+    number = store.create_generation(fingerprint=OTHER, context=b"two")
+    assert client.get_collection("papers").config.metadata["cde"] == {"format": 4, "manifest": "papers__cde_contexts"}
+    store.add_to_generation(number, store.lacking(number), list("1234"), EXACT[5:9])
+    store.activate(number)
+    assert read_context(client, "papers") == b"two"
+    assert store.verify() == []
+
+
+def test_a_collection_that_is_made_again_beside_the_contexts_of_another(client: QdrantClient, store: Store) -> None:
+    store.create_generation(fingerprint=OTHER, context=b"two")
+    client.delete_collection("papers")
+    with pytest.raises(StoreError, match="found none"):
+        store.manifest()
+    again = created(lambda: QdrantStore(client, "papers"))
+    again.add(ROWS, EXACT[:3], fingerprint=SPACE)
+    assert again.create_generation(fingerprint=OTHER, context=b"three") == 2
+    assert again.verify() == []
+
+
+def test_no_two_runs_name_vectors_or_a_context_alike(client: QdrantClient, store: Store) -> None:
+    """So that what a run writes or deletes late is not what another has made of the same space."""
+    store.add(ROWS, EXACT[:3], fingerprint=SPACE)
+    store.drop(store.create_generation(fingerprint=OTHER, context=b"two"))
+    number = store.create_generation(fingerprint=OTHER, context=b"two")
+    store.add_to_generation(number, store.lacking(number), list("123"), EXACT[5:8])
+    store.activate(number)
+    write_context(client, "papers", b"not two", fingerprint=OTHER)
+    delete_context(client, "papers", OTHER)
+    client.delete_payload("papers", [vector_name(OTHER)], models.Filter())
+    vectors = client.get_collection("papers").config.params.vectors
+    assert [name.removeprefix(vector_name(OTHER))[:1] for name in vectors if name != vector_name(SPACE)] == ["_"]
+    assert store.context() == read_context(client, "papers") == read_context(client, "papers", OTHER) == b"two"
+    assert store.verify() == []
+    assert store.search(EXACT[5:6], 1, fingerprint=OTHER)[0][0].id == "a"
 
 
 # Filters

@@ -20,9 +20,10 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore, lexicon
 from cde_rag.stores.faiss.lexicon import SHADOWS
-from cde_rag.stores.points.manifest import WORDED, Manifest
+from cde_rag.stores.points.manifest import Manifest
 from cde_rag.stores.points.words import WORDS, weights
 from cde_rag.stores.qdrant import QdrantStore, generations
+from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.qdrant_edge import generations as edge_generations
 from cde_rag.stores.stems import stem
@@ -142,9 +143,9 @@ def test_a_qdrant_store_without_words_gets_them(monkeypatch: pytest.MonkeyPatch)
         patched.setattr(generations, "Manifest", lambda *args, words, **more: Manifest(*args, **more))
         made(lambda: store)
     store.add(ROWS, vectors(4), fingerprint=SPACE)
-    assert client.get_collection("papers").config.metadata["cde"]["format"] < WORDED
+    assert not load(client, "papers").words
     assert_gets_words(QdrantStore(client, "papers"), point_scores)
-    assert client.get_collection("papers").config.metadata["cde"]["format"] == WORDED
+    assert load(client, "papers").words
     client.upsert("papers", [models.PointStruct(id=1, vector={"theirs": [1, 0]}, payload={"text": "river"})])
     assert_found(store, [*ROWS, row("e", "river bank")], "river", 5, point_scores)
 

@@ -17,6 +17,7 @@ from cde_rag.stores.quantization import prefixes
 FORMAT: Final = 1
 PREFIXED: Final = 2  # format of a store with prefixes, which older versions would not write
 WORDED: Final = 3  # likewise of one with words, be there prefixes or not
+FENCED: Final = 4  # likewise of one with versions, which is compared and swapped
 
 
 def vector_name(fingerprint: str) -> str:
@@ -44,16 +45,23 @@ class GenerationState:
         number: Of the generation.
         fingerprint: Names the vector space.
         context_sha256: Of its Context's bytes.
+        run: Tells it from what any other run makes of the same space; "" for the first generation of a store.
     """
 
     number: int
     fingerprint: str
     context_sha256: str
+    run: str = ""
+
+    @property
+    def key(self) -> str:
+        """Names what the store has of it, and of no other generation that there ever was."""
+        return f"{self.fingerprint}_{self.run}" if self.run else self.fingerprint
 
     @property
     def vector(self) -> str:
         """Name of its vectors, and of what is noted of them in a point's payload."""
-        return vector_name(self.fingerprint)
+        return vector_name(self.key)
 
     def check_space(self, fingerprint: str) -> None:
         """Refuse another vector space.
@@ -75,10 +83,13 @@ class Manifest:
         active: Number of the active generation.
         last: Number of the newest generation ever made.
         generations: All that are there, oldest first.
-        leftover: Fingerprints of generations that are being made or dropped; what there is of them counts for nothing.
+        leftover: Keys of generations that are being made or dropped; what there is of them counts for nothing.
         adopted: Whether it is made of someone else's points, which keep their ids, payload and vectors.
         words: Whether points have a sparse vector of their words; see points/words.py.
         prefix: How many dimensions are walked over, in named vectors of their own; None for all.
+        version: Of the manifest, where it is compared and swapped; 0 where a single process replaces it.
+        run: Token of the run that took the lease last; another run that still goes on has lost it.
+        activating: The generation that is about to be activated; a record that is written meanwhile ends that.
     """
 
     dim: int
@@ -90,6 +101,9 @@ class Manifest:
     adopted: bool = False
     words: bool = False
     prefix: int | None = None
+    version: int = 0
+    run: str = ""
+    activating: int | None = None
 
     @property
     def serving(self) -> GenerationState:
@@ -112,10 +126,10 @@ class Manifest:
         """
         return numbered(self.generations, number, active=self.active)
 
-    def sizes(self, fingerprint: str) -> dict[str, int]:
+    def sizes(self, key: str) -> dict[str, int]:
         """Lengths of the named vectors of a generation, by name: those of whole vectors, then those of prefixes."""
-        prefixed = {} if self.prefix is None else {prefix_name(vector_name(fingerprint), self.prefix): self.prefix}
-        return {vector_name(fingerprint): self.dim, **prefixed}
+        prefixed = {} if self.prefix is None else {prefix_name(vector_name(key), self.prefix): self.prefix}
+        return {vector_name(key): self.dim, **prefixed}
 
     def named(self, state: GenerationState, vector: Float32[np.ndarray, "dim"]) -> dict[str, list[float]]:
         """A vector of a generation, and its prefix, by name."""
@@ -133,14 +147,17 @@ class Manifest:
         """As stored."""
         content = json.loads(json.dumps(dataclasses.asdict(self)))
         content |= {"format": self._format, "fingerprint": self.serving.fingerprint}
-        for name in [
-            name for name, plain in (("adopted", False), ("words", False), ("prefix", None)) if content[name] == plain
-        ]:
+        for name in [name for name, plain in _PLAIN.items() if content[name] == plain]:
             del content[name]  # as all versions read it
+        for state in content["generations"]:
+            if not state["run"]:
+                del state["run"]
         return content | {"checksum": _checksum(content)}
 
     @property
     def _format(self) -> int:
+        if self.version:
+            return FENCED
         if self.words:
             return WORDED
         return FORMAT if self.prefix is None else PREFIXED
@@ -152,17 +169,27 @@ class Manifest:
         Raises:
             StoreFormatError: Damaged, or of a newer format.
         """
-        if (found := stored.get("format")) not in (FORMAT, PREFIXED, WORDED):
-            raise StoreFormatError(f"{where}: expected format {WORDED} or older, found {found}. Update cde-rag.")
+        if (found := stored.get("format")) not in (FORMAT, PREFIXED, WORDED, FENCED):
+            raise StoreFormatError(f"{where}: expected format {FENCED} or older, found {found}. Update cde-rag.")
         content = {name: value for name, value in stored.items() if name != "checksum"}
         if _checksum(content) != stored.get("checksum"):
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
         if not all(type(state["number"]) is int for state in content["generations"]):  # it becomes a file's name
             raise StoreFormatError(f"{where}: expected numbers of generations, found others. Restore a copy.")
         generations = tuple(GenerationState(**state) for state in content["generations"])
-        plain = {name: content[name] for name in ("dim", "settings", "active", "last")}
-        more = {name: content[name] for name in ("adopted", "words", "prefix") if name in content}
-        return cls(**plain, generations=generations, leftover=tuple(content["leftover"]), **more)
+        others = ("dim", "settings", "active", "last", "adopted", "words", "prefix", "version", "run", "activating")
+        found = {name: content[name] for name in others if name in content}
+        return cls(**found, generations=generations, leftover=tuple(content["leftover"]))
+
+
+_PLAIN: Final[Mapping[str, Any]] = {  # what is left out where it says nothing
+    "adopted": False,
+    "words": False,
+    "prefix": None,
+    "version": 0,
+    "run": "",
+    "activating": None,
+}
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

@@ -64,15 +64,17 @@ class NewVector(NamedTuple):
         point: Its id.
         vectors: The vector, and its prefix where the store has such, by name.
         noted: Goes into the payload with it.
-        digest_of: Name of the active generation's vectors.
-        digest: What is noted of the point's vector there as long as the new one fits its record.
+        active: Name of the active generation's vectors.
+        checksum: What is noted of the point's vector there as long as the new one fits its record.
+        replaced: What is noted of the vector that this one replaces; None where there is none.
     """
 
     point: str
     vectors: dict[str, list[float]]
     noted: dict[str, Any]
-    digest_of: str
-    digest: str
+    active: str
+    checksum: str
+    replaced: str | None
 
 
 @runtime_checkable

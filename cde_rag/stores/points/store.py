@@ -1,23 +1,22 @@
 """What every store of points does alike."""
 
-import dataclasses
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import CorpusError, StoreError
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.points import writing
-from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
+from cde_rag.stores.points.manifest import GenerationState, Manifest
 from cde_rag.stores.points.points import Point, Points
 from cde_rag.stores.points.rows import Stored, checked_vector, place_of, read
 from cde_rag.stores.points.search import search
@@ -26,6 +25,9 @@ from cde_rag.stores.points.text_search import search_text
 from cde_rag.stores.points.translation import translate
 from cde_rag.stores.points.turns import Turns
 from cde_rag.texts import check_list
+
+_TRIES: Final = 8  # to read what another process moves meanwhile
+Result = TypeVar("Result")
 
 
 class PointStore(ABC):
@@ -55,8 +57,24 @@ class PointStore(ABC):
         """
 
     @abstractmethod
-    def _save(self, manifest: Manifest) -> None:
-        """Replace the manifest in one write."""
+    def _check_written(self, state: GenerationState) -> None:
+        """Make sure that what was just written to the active generation is there after a switch, too.
+
+        Raises:
+            ContextMismatchError: Another generation is active now: write it again, to that.
+        """
+
+    def _load_own(self) -> Manifest:
+        """The manifest, for a call of the run that has the lease.
+
+        Raises:
+            StoreError: It has lost it.
+        """
+        return self._load()
+
+    @abstractmethod
+    def _activate(self, generation: int) -> None:
+        """Activate a generation that has a vector for every record, in one write of the manifest."""
 
     @abstractmethod
     def _context(self, state: GenerationState) -> bytes:
@@ -68,18 +86,17 @@ class PointStore(ABC):
 
     def context(self, generation: int | None = None) -> bytes:
         """See `Store.context`."""
-        with self._turns.reading():
+        with self._turns.reading(), self._owned():
             manifest = self._load()
             return self._context(manifest.serving if generation is None else manifest.generation(generation))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """See `Store.add`."""
         records = list(check_records(row.record for row in rows))
-        with self._turns.writing():
-            manifest = self._load()
-            manifest.serving.check_space(fingerprint)
+        with self._turns.writing(), self._in(fingerprint) as manifest:
             check_unit(vectors, len(rows), manifest.dim)
             writing.put_rows(self._points, manifest, records, [row.digest for row in rows], vectors)
+            self._check_written(manifest.serving)
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """See `Store.update_metadata`."""
@@ -100,22 +117,26 @@ class PointStore(ABC):
     def get(self, ids: Sequence[str]) -> list[Row]:
         """See `Store.get`."""
         check_list(ids, call="get", what="ids")
-        with self._turns.reading():
-            name = self._load().serving.vector
+
+        def read(manifest: Manifest) -> list[Row]:
             found = writing.records_of(self._points, ids)
-            return [self._read(point, name).row for point in found if point is not None]
+            return [self._read(point, manifest.serving.vector).row for point in found if point is not None]
+
+        return self._follow(read)
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         """See `Store.count`."""
         condition = None if where is None else parse(where)
-        with self._turns.reading():
-            manifest = self._load()
+
+        def read(manifest: Manifest) -> int:
             if condition is None:
                 return self._points.count()
             translated = translate(condition)
             if translated.exact:
                 return self._points.count(translated.where)
             return sum(1 for _ in self._matching(manifest, condition))
+
+        return self._follow(read)
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         """See `Store.scroll`."""
@@ -136,9 +157,11 @@ class PointStore(ABC):
 
     def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[Stored]:
         """The first rows behind a place and point id that match."""
-        with self._turns.reading():
-            found = self._matching(self._load(), where, after=after, at_once=limit + 1)
-            return list(itertools.islice(found, limit))
+        return self._follow(
+            lambda manifest: list(
+                itertools.islice(self._matching(manifest, where, after=after, at_once=limit + 1), limit)
+            )
+        )
 
     def sample(self, count: int) -> list[Row]:
         """See `Store.sample`."""
@@ -168,9 +191,10 @@ class PointStore(ABC):
         check_k(k)
         with self._turns.reading(), self._in(fingerprint, generation) as manifest:
             check_unit(queries, len(queries), manifest.dim)
+            state = manifest.serving if generation is None else manifest.generation(generation)
             return search(
                 self._points,
-                vector_name(fingerprint),
+                state.vector,
                 queries,
                 k,
                 where=condition,
@@ -183,12 +207,14 @@ class PointStore(ABC):
         check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
         check_k(k)
-        with self._turns.reading():
-            manifest = self._load()
+
+        def read(manifest: Manifest) -> list[list[Hit]]:
             if not manifest.words:
                 expected = "expected words that can be searched, found a store that was made without"
                 raise StoreError(f"{self._points.place}: {expected}. Collection.index_texts() adds them.")
             return search_text(self._points, manifest.serving.vector, queries, k, where=condition)
+
+        return self._follow(read)
 
     @abstractmethod
     def index_texts(self) -> None:
@@ -217,12 +243,15 @@ class PointStore(ABC):
     def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
         """See `Store.lacking`."""
         check_rows(limit, "limit")
-        with self._turns.reading():
-            manifest = self._load()
+
+        def read(manifest: Manifest) -> list[Row]:
             lacks = No(Having(manifest.inactive(generation).vector))
             place = (0, "") if after is None else self._place_of(after.record.id)
             found = itertools.islice(self._points.in_order(lacks, after=place, at_once=limit + 1), limit)
             return [self._read(point, manifest.serving.vector).row for point in found]
+
+        with self._owned():
+            return self._follow(read)
 
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
@@ -241,20 +270,22 @@ class PointStore(ABC):
                 after = lacking[-1]
             self._activate(generation)
 
-    def _activate(self, generation: int) -> None:
-        with self._turns.writing():
-            manifest = self._load()
-            count, vectors = self._points.count(), self._vectors(manifest.inactive(generation))
-            if vectors != count:
-                hint = "Add the others with add_to_generation."
-                raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
-            self._save(dataclasses.replace(manifest, active=generation))
+    def _check_complete(self, state: GenerationState) -> None:
+        """Refuse a generation that lacks vectors.
+
+        Raises:
+            StoreError: It does.
+        """
+        count, vectors = self._points.count(), self._vectors(state)
+        if vectors != count:
+            hint = "Add the others with add_to_generation."
+            raise StoreError(f"Expected a vector for each of {count} records, found {vectors}. {hint}")
 
     def _put_vectors(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
-        with self._turns.writing():
-            manifest = self._load()
+        with self._turns.writing(), self._owned():
+            manifest = self._load_own()
             state = manifest.inactive(generation)
             check_unit(vectors, len(rows), manifest.dim)
             return writing.put_vectors(self._points, manifest, state, rows, digests, vectors)
@@ -285,14 +316,37 @@ class PointStore(ABC):
     def _in(self, fingerprint: str, generation: int | None = None) -> Generator[Manifest, None, None]:
         """The manifest, where that space is a generation's, the active one's by default, from the begin to the end."""
 
-        def check(manifest: Manifest) -> None:
+        def checked() -> tuple[Manifest, GenerationState]:
+            manifest = self._load()
             state = manifest.serving if generation is None else manifest.generation(generation)
             state.check_space(fingerprint)
+            return manifest, state
 
-        manifest = self._load()
-        check(manifest)
+        manifest, state = checked()
         try:
             yield manifest
-        except StoreError:
-            check(self._load())
+        except StoreError as error:
+            if checked()[1].key != state.key:  # of the same space, made again meanwhile
+                raise ContextMismatchError(expected=fingerprint, found=fingerprint) from error
             raise
+
+    @contextmanager
+    def _owned(self) -> Generator[None, None, None]:
+        """Where a call of a run fails since the run has lost its lease, that is the error."""
+        try:
+            yield
+        except StoreError:
+            self._load_own()
+            raise
+
+    def _follow(self, read: Callable[[Manifest], Result]) -> Result:
+        """What `read` returns; again, where it fails since another process activated another generation meanwhile."""
+        for last_try in (False,) * (_TRIES - 1) + (True,):
+            with self._turns.reading():
+                manifest = self._load()
+                try:
+                    return read(manifest)
+                except StoreError:
+                    if last_try or self._load().serving.key == manifest.serving.key:
+                        raise
+        raise AssertionError("the last try returns or raises")

@@ -80,7 +80,9 @@ def put_vectors(
         noted = note(found[id_].payload or {}, active) if id_ in found else None
         if noted is not None and noted[0] == row.digest:
             payload = vector_payload(row.record.id, state.vector, digest, vector)
-            made.append(NewVector(id_, manifest.named(state, vector), payload, active, row.digest))
+            before = note(found[id_].payload or {}, state.vector)
+            replaced = None if before is None else before[1]
+            made.append(NewVector(id_, manifest.named(state, vector), payload, active, noted[1], replaced))
     points.set_vectors(made)
     there = points.retrieve([new.point for new in made])
     return sum(
@@ -119,7 +121,7 @@ def _kept(was: Point, manifest: Manifest, digest: str) -> tuple[dict[str, Any], 
         vectors = {"": cast(list[float], found)}
     states = manifest.generations
     gone = [one for one in states if (note(payload, one.vector) or ("",))[0] != digest or one is manifest.serving]
-    names = {WORDS} | {name for state in gone for name in manifest.sizes(state.fingerprint)}
+    names = {WORDS} | {name for state in gone for name in manifest.sizes(state.key)}
     return (
         {key: value for key, value in payload.items() if key not in OURS | names},
         {name: vector for name, vector in vectors.items() if name not in names},

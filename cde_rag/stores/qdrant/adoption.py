@@ -25,15 +25,16 @@ from cde_rag.stores.points.rows import ID, OURS, metadata_payload, record_payloa
 from cde_rag.stores.points.words import named_weights
 from cde_rag.stores.qdrant import generations, points, space
 from cde_rag.stores.qdrant.calls import call, call_if_found
-from cde_rag.stores.qdrant.contexts import CONTEXTS, METADATA, concrete, delete_context, metadata_of
+from cde_rag.stores.qdrant.contexts import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
 from cde_rag.stores.qdrant.ids import native, natives
+from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant.points import MARK
 from cde_rag.stores.qdrant.queries import given_vectors
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant.store import QdrantStore
 
 _PAGE: Final = 512  # points read at once
-_VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}"))
+_VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
 _COPY: Final = "Or copy the texts into a collection of their own; cde_rag.adoption.foreign_records reads them."
 _THEIRS: Final = models.Filter(must_not=[points.OURS])  # points that are no records of ours
 
@@ -136,6 +137,7 @@ class AdoptingStore(QdrantStore):
                         self.collection, operations, wait=True
                     )
                 )
+            self._check_written(manifest.serving)
         for row in rows:
             del self._marks[row.record.id]
 
@@ -199,6 +201,8 @@ def release(client: QdrantClient, collection: str) -> None:
     _forget_keys(client, collection, [*map(points.among_theirs, OURS), MARK])
     points.ClientPoints(client, collection, local=store.local, adopted=True).indexes.delete()
     beside = concrete(client, collection) + CONTEXTS
+    if client.collection_exists(beside):
+        call(lambda: client.delete(beside, models.PointIdsList(points=[MANIFEST_ID]), wait=True))
     if client.collection_exists(beside) and not call(lambda: client.count(beside, exact=True)).count:
         call(lambda: client.delete_collection(beside))
     call(lambda: client.update_collection(collection, metadata={METADATA: None}))
@@ -206,7 +210,7 @@ def release(client: QdrantClient, collection: str) -> None:
 
 def _give_up(client: QdrantClient, collection: str) -> None:
     """From here on there is no store, but what there was of it."""
-    manifest = generations.load(points.ClientPoints(client, collection, local=True))
+    manifest = load(client, collection)
     if not manifest.adopted:
         hint = "It is a store of its own: drop the collection."
         raise StoreError(f"{collection}: expected a collection that was adopted, found one that was not. {hint}")

@@ -26,16 +26,19 @@ def call(work: Callable[[], Result]) -> Result:
     Raises:
         StoreError: The server refused it, or was away or busy all the time.
     """
-    wait, tries = _FIRST_WAIT_S, 1
-    while True:
+    wait = _FIRST_WAIT_S
+    for last_try in (False,) * (_TRIES - 1) + (True,):
         try:
             return work()
         except (ApiException, QdrantException, grpc.RpcError) as error:  # noqa: PERF203
-            if tries == _TRIES or not _transient(error):
+            if last_try or not _transient(error):
                 raise _told(error) from error
             asked = float(error.retry_after_s) if isinstance(error, ResourceExhaustedResponse) else 0.0
             time.sleep(min(_LONGEST_WAIT_S, max(asked, wait * random.uniform(0.5, 1))))
-            wait, tries = 2 * wait, tries + 1
+            wait *= 2
+        except (KeyError, ValueError) as error:  # the client in local mode, where a server would refuse it
+            raise _told(error) from error
+    raise AssertionError("the last try returns or raises")
 
 
 def call_if_found(work: Callable[[], Result]) -> Result | None:
@@ -44,10 +47,6 @@ def call_if_found(work: Callable[[], Result]) -> Result | None:
         return call(work)
     except StoreError as error:
         if _not_found(error.__cause__):
-            return None
-        raise
-    except (KeyError, ValueError) as error:  # the client in local mode, of a point and of a collection
-        if isinstance(error, KeyError) or "not found" in str(error):
             return None
         raise
 
@@ -71,6 +70,8 @@ def _transient(error: object) -> bool:
 
 
 def _not_found(error: object) -> bool:
+    if isinstance(error, KeyError | ValueError):  # local mode: of a point, of a collection
+        return isinstance(error, KeyError) or "not found" in str(error)
     return error.status_code == 404 if isinstance(error, UnexpectedResponse) else _code(error) == "NOT_FOUND"
 
 

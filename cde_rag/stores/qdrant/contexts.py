@@ -3,6 +3,8 @@
     papers__cde_contexts     points without vectors
         a head               fingerprint, sha256, bytes and number of chunks of one context; it is written last
         a chunk              a part of the bytes in base64
+        the manifest         of a store of ours; see manifest_point.py
+        the lease            of a run; see turns.py
 
 The collection that they belong to can be anyone's, and need not exist yet. With a `cde_rag.Context`:
 
@@ -19,13 +21,17 @@ from typing import Any, Final, cast
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import ContextFormatError, ContextMissingError, StoreError
+from cde_rag.stores.points.manifest import Manifest
 from cde_rag.stores.qdrant.calls import call, call_if_found
 
 CONTEXTS: Final = "__cde_contexts"  # behind the name of the collection
 METADATA: Final = "cde"  # our key in a collection's metadata
+MANIFEST_ID: Final = "7a1de2b6-33f5-4a27-9a37-4f0d5e6f0b52"  # of the point with a store's manifest
 _CHUNK_BYTES: Final = 2**19
 _NAMES: Final = uuid.UUID("5c0a1f3e-6a52-4d0f-9a5b-2b8c1f0c7d11")  # namespace of the points' ids
 _MOST: Final = 10_000  # contexts listed
+_TRIES: Final = 8  # to read one that is replaced meanwhile
+_EMPTY_HEAD: Final = models.IsEmptyCondition(is_empty=models.PayloadField(key="head"))
 
 
 def concrete(client: QdrantClient, collection: str) -> str:
@@ -36,7 +42,9 @@ def concrete(client: QdrantClient, collection: str) -> str:
     return collection
 
 
-def write_context(client: QdrantClient, collection: str, context: bytes, *, fingerprint: str) -> None:
+def write_context(
+    client: QdrantClient, collection: str, context: bytes, *, fingerprint: str, key: str | None = None
+) -> None:
     """Keep a context beside a collection, in place of one of the same fingerprint.
 
     A reader finds the whole old one or the whole new one, also after a kill.
@@ -46,6 +54,7 @@ def write_context(client: QdrantClient, collection: str, context: bytes, *, fing
         collection: Name of the collection or an alias of it; it need not exist.
         context: Any bytes.
         fingerprint: Of the context, 64 hex digits.
+        key: Begins with the fingerprint, and tells several contexts of it apart; the fingerprint by default.
 
     Raises:
         StoreError: Qdrant refused it.
@@ -53,17 +62,24 @@ def write_context(client: QdrantClient, collection: str, context: bytes, *, fing
     name = contexts_beside(client, collection)
     sha256 = hashlib.sha256(context).hexdigest()
     parts = [context[start : start + _CHUNK_BYTES] for start in range(0, len(context), _CHUNK_BYTES)]
+    key = key or fingerprint
     for number, part in enumerate(parts):
         data = base64.b64encode(part).decode("ascii")
         _put(
             client,
             name,
-            _chunk_id(fingerprint, sha256, number),
-            {"fingerprint": fingerprint, "sha256": sha256, "data": data},
+            _chunk_id(key, sha256, number),
+            {"fingerprint": fingerprint, "key": key, "sha256": sha256, "data": data},
         )
-    head = {"fingerprint": fingerprint, "head": sha256, "bytes": len(context), "chunks": len(parts)}
-    _put(client, name, _head_id(fingerprint), head)
-    _delete(client, name, must=[_equal("fingerprint", fingerprint)], must_not=_belongs(sha256))
+    head = {
+        "fingerprint": fingerprint,
+        "key": key,
+        "head": sha256,
+        "bytes": len(context),
+        "chunks": len(parts),
+    }
+    _put(client, name, _head_id(key), head)
+    _delete(client, name, must=[_of(key)], must_not=_belongs(sha256))
 
 
 def read_context(client: QdrantClient, collection: str, fingerprint: str | None = None) -> bytes:
@@ -83,7 +99,7 @@ def read_context(client: QdrantClient, collection: str, fingerprint: str | None 
     name = collection + CONTEXTS
     wanted = fingerprint or _active(client, collection) or _only(client, name)
     head = _head(client, name, wanted)
-    while True:
+    for _ in range(_TRIES):
         context = _joined(client, name, wanted, head)
         if context is not None:
             return context
@@ -93,13 +109,25 @@ def read_context(client: QdrantClient, collection: str, fingerprint: str | None 
                 f"{name}: expected the context {wanted[:16]}… with its sha256, found missing or damaged chunks. "
                 "Write it again with write_context, or restore a snapshot."
             )
+    raise StoreError(
+        f"{name}: expected the context {wanted[:16]}… to stay while it is read, found it replaced {_TRIES} times. "
+        "Stop whatever writes it all the time."
+    )
 
 
-def delete_context(client: QdrantClient, collection: str, fingerprint: str) -> None:
-    """Remove a context; nothing where there is none."""
+def delete_context(client: QdrantClient, collection: str, key: str) -> None:
+    """Remove a context; nothing where there is none of that key."""
     name = concrete(client, collection) + CONTEXTS
     if call(lambda: client.collection_exists(name)):
-        _delete(client, name, must=[_equal("fingerprint", fingerprint)])
+        _delete(client, name, must=[_of(key)])
+
+
+def manifest_payload(client: QdrantClient, ours: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The manifest that our part of a collection's metadata names; None where it is not there."""
+    name = str(ours.get("manifest"))
+    found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["manifest"]))
+    manifest = (found[0].payload or {}).get("manifest") if found else None
+    return cast(Mapping[str, Any], manifest) if isinstance(manifest, Mapping) else None
 
 
 def metadata_of(client: QdrantClient, collection: str) -> Mapping[str, Any] | None:
@@ -115,7 +143,7 @@ def contexts_beside(client: QdrantClient, collection: str) -> str:
         return name
     try:
         call(lambda: client.create_collection(name, vectors_config={}))
-    except (StoreError, ValueError):
+    except StoreError:
         if not call(lambda: client.collection_exists(name)):  # if it is there now, another writer was faster
             raise
     return name
@@ -133,6 +161,12 @@ def _delete(
     call(lambda: client.delete(name, which, wait=True))
 
 
+def _of(key: str) -> models.Filter:
+    unnamed = models.IsEmptyCondition(is_empty=models.PayloadField(key="key"))  # of before there were keys
+    old = models.Filter(must=[_equal("fingerprint", key), unnamed])
+    return models.Filter(should=[_equal("key", key), old])
+
+
 def _belongs(sha256: str) -> list[models.Condition]:
     return [_equal("sha256", sha256), _equal("head", sha256)]
 
@@ -142,16 +176,19 @@ def _equal(key: str, value: str) -> models.FieldCondition:
 
 
 def _active(client: QdrantClient, collection: str) -> str | None:
-    """The fingerprint in the collection's metadata."""
-    ours = (metadata_of(client, collection) or {}).get(METADATA)
-    fingerprint = cast(Mapping[str, object], ours).get("fingerprint") if isinstance(ours, Mapping) else None
+    """The key of a store's active generation, or the fingerprint in the collection's metadata."""
+    ours = cast(object, (metadata_of(client, collection) or {}).get(METADATA))
+    manifest: Mapping[str, Any] = cast(Mapping[str, Any], ours) if isinstance(ours, Mapping) else {}
+    if "manifest" in manifest:
+        return Manifest.from_metadata(manifest_payload(client, manifest) or {}, collection).serving.key
+    fingerprint = manifest.get("fingerprint")
     return fingerprint if isinstance(fingerprint, str) else None
 
 
 def _only(client: QdrantClient, name: str) -> str:
-    heads = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key="head"))])
+    heads = models.Filter(must_not=[_EMPTY_HEAD])
     found = call_if_found(lambda: client.scroll(name, heads, limit=_MOST, with_payload=["fingerprint"]))
-    fingerprints = [str((head.payload or {}).get("fingerprint")) for head in (found[0] if found else [])]
+    fingerprints = list({str((head.payload or {}).get("fingerprint")) for head in (found[0] if found else [])})
     if len(fingerprints) == 1:
         return fingerprints[0]
     if not fingerprints:
@@ -161,7 +198,12 @@ def _only(client: QdrantClient, name: str) -> str:
 
 
 def _head(client: QdrantClient, name: str, fingerprint: str) -> Mapping[str, Any]:
+    """The head of a context of that key, or of one of that fingerprint."""
     found = call_if_found(lambda: client.retrieve(name, [_head_id(fingerprint)], with_payload=True))
+    if not found:
+        heads = models.Filter(must=[_equal("fingerprint", fingerprint)], must_not=[_EMPTY_HEAD])
+        scrolled = call_if_found(lambda: client.scroll(name, heads, limit=1))
+        found = scrolled[0] if scrolled else []
     if not found:
         hint = "Keep it there with write_context."
         raise ContextMissingError(f"{name}: expected the context {fingerprint[:16]}…, found none of that name. {hint}")
@@ -170,12 +212,12 @@ def _head(client: QdrantClient, name: str, fingerprint: str) -> Mapping[str, Any
 
 def _joined(client: QdrantClient, name: str, fingerprint: str, head: Mapping[str, Any]) -> bytes | None:
     """The bytes that a head tells of; None where they are not all there or not as they were."""
-    sha256, size, chunks = head.get("head"), head.get("bytes"), head.get("chunks")
+    sha256, size, chunks, key = (head.get(name) for name in ("head", "bytes", "chunks", "key"))
     if not (isinstance(sha256, str) and isinstance(size, int) and isinstance(chunks, int)):
         return None
     parts: list[bytes] = []
     for number in range(chunks):
-        id_ = _chunk_id(fingerprint, sha256, number)
+        id_ = _chunk_id(key or fingerprint, sha256, number)
         found = call_if_found(lambda id_=id_: client.retrieve(name, [id_], with_payload=["data"]))
         data = (found[0].payload or {}).get("data") if found else None
         if not isinstance(data, str):
@@ -188,9 +230,9 @@ def _joined(client: QdrantClient, name: str, fingerprint: str, head: Mapping[str
     return context if len(context) == size and hashlib.sha256(context).hexdigest() == sha256 else None
 
 
-def _head_id(fingerprint: str) -> str:
-    return str(uuid.uuid5(_NAMES, f"head {fingerprint}"))
+def _head_id(key: str) -> str:
+    return str(uuid.uuid5(_NAMES, f"head {key}"))
 
 
-def _chunk_id(fingerprint: str, sha256: str, number: int) -> str:
-    return str(uuid.uuid5(_NAMES, f"chunk {fingerprint} {sha256} {number}"))
+def _chunk_id(key: str, sha256: str, number: int) -> str:
+    return str(uuid.uuid5(_NAMES, f"chunk {key} {sha256} {number}"))

@@ -1,53 +1,29 @@
 """Making and dropping generations, so that a kill at any instant leaves what counts as it was or as it will be.
 
-What counts is the manifest, which is replaced in one write. What is being made or dropped is first noted there as
+What counts is the manifest, which is compared and swapped in one write (manifest_point.py): a run that was suspended
+while another went on changes nothing more. What it still makes or deletes late is its own: vectors and Context of a
+generation have a name that no other run gives. What is being made or dropped is first noted there as
 leftover; the next call that makes or drops a generation removes what there is of it.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
-from cde_rag.errors import StoreError
+from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
 from cde_rag.stores.points.text_search import write_words
 from cde_rag.stores.qdrant import space
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.contexts import METADATA, delete_context, metadata_of, write_context
+from cde_rag.stores.qdrant.contexts import delete_context, metadata_of, write_context
+from cde_rag.stores.qdrant.manifest_point import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
 from cde_rag.stores.qdrant.points import ClientPoints
 from cde_rag.stores.qdrant.space import Indexing
 from cde_rag.stores.quantization import check_prefix
 
-_NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.adoption.adopt(…)."
-
-
-def is_store(metadata: Mapping[str, Any] | None) -> bool:
-    """Whether a collection with this metadata, or None where there is none, is a store of ours."""
-    return isinstance(_ours(metadata), Mapping) and "format" in _ours(metadata)
-
-
-def load(points: ClientPoints) -> Manifest:
-    """The manifest of a store.
-
-    Raises:
-        StoreError: There is no store.
-        StoreFormatError: Damaged, or of a newer format.
-    """
-    metadata = metadata_of(points.client, points.collection)
-    if metadata is None:
-        raise StoreError(f"{points.collection}: expected a store, found none. Make one with Collection.create(…).")
-    if not is_store(metadata):
-        raise StoreError(
-            f"{points.collection}: expected a store, found a collection of Qdrant that is none. {_NOT_OURS}"
-        )
-    return Manifest.from_metadata(_ours(metadata), points.collection)
-
-
-def save(points: ClientPoints, manifest: Manifest) -> None:
-    """Replace the manifest; other keys of the collection's metadata stay."""
-    metadata = {METADATA: manifest.to_metadata()}
-    call(lambda: points.client.update_collection(points.collection, metadata=metadata))
+_TRIES: Final = 8  # to swap a manifest that writers change meanwhile
 
 
 def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str, indexing: Indexing) -> None:
@@ -64,7 +40,7 @@ def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, sett
         count = call(lambda: points.client.count(points.collection)).count
         if count:
             wanted = "expected a new collection, or one without points"
-            raise StoreError(f"{points.collection}: {wanted}, found {count} of others'. {_NOT_OURS}")
+            raise StoreError(f"{points.collection}: {wanted}, found {count} of others'. {NOT_OURS}")
     check_prefix(indexing.prefix, dim)
     states = (_state(1, fingerprint, context),)
     manifest = Manifest(dim, settings, 1, 1, states, adopted=points.adopted, words=True, prefix=indexing.prefix)
@@ -73,7 +49,7 @@ def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, sett
     space.create_words(points.client, points.collection)
     points.indexes.create()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
-    save(points, manifest)
+    place(points.client, points.collection, manifest)
 
 
 def add_words(points: ClientPoints) -> None:
@@ -82,67 +58,139 @@ def add_words(points: ClientPoints) -> None:
     Raises:
         StoreError: The server refused it.
     """
-    manifest = load(points)
+    manifest = load(points.client, points.collection)
     space.create_words(points.client, points.collection)
     write_words(points, manifest.serving.vector)
     if not manifest.words:
-        save(points, dataclasses.replace(load(points), words=True))
+        for last_try in (False,) * (_TRIES - 1) + (True,):
+            now = load(points.client, points.collection)
+            try:
+                _swapped(points, now, words=True)
+                break
+            except ChangedMeanwhileError:
+                if last_try:
+                    raise
         write_words(points, manifest.serving.vector)
 
 
-def begin(points: ClientPoints, fingerprint: str, context: bytes) -> int:
+def begin(points: ClientPoints, manifest: Manifest, fingerprint: str, context: bytes) -> int:
     """Make another generation; returns its number.
 
+    Args:
+        points: Of the store.
+        manifest: As it was read.
+        fingerprint: Of the new space.
+        context: Bytes of its Context.
+
     Raises:
+        ChangedMeanwhileError: Another run changed the manifest.
         StoreError: There is one of that fingerprint, or the server refused it.
     """
-    manifest = _sweep(points, load(points))
+    manifest = _sweep(points, manifest)
     for state in manifest.generations:
         if state.fingerprint == fingerprint:
             hint = "One of the same space needs no other vectors."
             raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
+    new = _state(manifest.last + 1, fingerprint, context, uuid.uuid4().hex[:8])
+    manifest = _swapped(points, manifest, leftover=(new.key,))
     params = space.vector_params(points.client, points.collection)
-    if vector_name(fingerprint) not in params:
-        save(points, dataclasses.replace(manifest, leftover=(fingerprint,)))
-    like = Indexing.found(params, list(manifest.sizes(manifest.serving.fingerprint)))
-    space.create_vectors(points.client, points.collection, manifest.sizes(fingerprint), like)
-    write_context(points.client, points.collection, context, fingerprint=fingerprint)
-    new = _state(manifest.last + 1, fingerprint, context)
-    save(points, dataclasses.replace(manifest, last=new.number, generations=(*manifest.generations, new)))
+    like = Indexing.found(params, list(manifest.sizes(manifest.serving.key)))
+    space.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
+    write_context(points.client, points.collection, context, fingerprint=fingerprint, key=new.key)
+    _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
     return new.number
 
 
-def remove(points: ClientPoints, number: int) -> None:
+def remove(points: ClientPoints, manifest: Manifest, number: int) -> None:
     """Drop an inactive generation.
 
     Raises:
+        ChangedMeanwhileError: Another run changed the manifest since it was read.
         StoreError: It is active, or not there.
     """
-    manifest = _sweep(points, load(points))
+    manifest = _sweep(points, manifest)
     gone = manifest.inactive(number)
     left = tuple(state for state in manifest.generations if state is not gone)
-    manifest = dataclasses.replace(manifest, generations=left, leftover=(gone.fingerprint,))
-    save(points, manifest)
-    _sweep(points, manifest)
+    _sweep(points, _swapped(points, manifest, generations=left, leftover=(gone.key,)))
+
+
+def take_over(points: ClientPoints) -> str:
+    """Note a new run, which has the lease, in the manifest; returns its token.
+
+    Raises:
+        ChangedMeanwhileError: Others change the manifest all the time.
+    """
+    run = uuid.uuid4().hex
+    for last_try in (False,) * (_TRIES - 1) + (True,):
+        try:
+            _swapped(points, load(points.client, points.collection), run=run)
+            break
+        except ChangedMeanwhileError:
+            if last_try:
+                raise
+    return run
+
+
+def activate(
+    points: ClientPoints, manifest: Manifest, generation: int, check_complete: Callable[[GenerationState], None]
+) -> None:
+    """Activate a generation that has a vector for every record.
+
+    It is first noted as about to be activated. A writer that reads the manifest behind its write, and finds that note,
+    takes it away, and this counts again: so no record is written between the count and the switch without its vector.
+
+    Raises:
+        ChangedMeanwhileError: Another run changed the manifest, or writers kept on writing.
+        StoreError: Records lack their vector in it.
+    """
+    for last_try in (False,) * (_TRIES - 1) + (True,):
+        about = _swapped(points, manifest, activating=generation)
+        check_complete(about.inactive(generation))
+        try:
+            _swapped(points, about, active=generation, activating=None)
+            return
+        except ChangedMeanwhileError:
+            manifest = load(points.client, points.collection)
+            if last_try or manifest.run != about.run:
+                raise
+
+
+def check_written(points: ClientPoints, state: GenerationState) -> None:
+    """Make sure that what was just written to the active generation is there after a switch, too.
+
+    Raises:
+        ContextMismatchError: Another generation was activated meanwhile: the rows are to be written again, to that.
+        ChangedMeanwhileError: Other writers and runs change the manifest all the time.
+    """
+    for last_try in (False,) * (_TRIES - 1) + (True,):
+        manifest = load(points.client, points.collection)
+        if manifest.serving.key != state.key:
+            raise ContextMismatchError(expected=manifest.serving.fingerprint, found=state.fingerprint)
+        if manifest.activating is None:
+            return
+        try:
+            _swapped(points, manifest, activating=None)
+            return
+        except ChangedMeanwhileError:
+            if last_try:
+                raise
 
 
 def _sweep(points: ClientPoints, manifest: Manifest) -> Manifest:
     """Remove what there is of leftover generations."""
     if not manifest.leftover:
         return manifest
-    for fingerprint in manifest.leftover:
-        points.remove_key(vector_name(fingerprint))
-        for name in reversed(manifest.sizes(fingerprint)):  # the one that a new generation looks for goes last
+    for key in manifest.leftover:
+        points.remove_key(vector_name(key))
+        for name in reversed(manifest.sizes(key)):  # the one that a new generation looks for goes last
             space.delete_vectors(points.client, points.collection, name)
-        delete_context(points.client, points.collection, fingerprint)
-    manifest = dataclasses.replace(manifest, leftover=())
-    save(points, manifest)
-    return manifest
+        delete_context(points.client, points.collection, key)
+    return _swapped(points, manifest, leftover=())
 
 
-def _state(number: int, fingerprint: str, context: bytes) -> GenerationState:
-    return GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest())
+def _swapped(points: ClientPoints, manifest: Manifest, **changes: Any) -> Manifest:
+    return swap(points.client, points.collection, manifest, dataclasses.replace(manifest, **changes))
 
 
-def _ours(metadata: Mapping[str, Any] | None) -> Any:
-    return (metadata or {}).get(METADATA)
+def _state(number: int, fingerprint: str, context: bytes, run: str = "") -> GenerationState:
+    return GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest(), run)

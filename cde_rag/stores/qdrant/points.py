@@ -197,26 +197,24 @@ class ClientPoints:
     def set_vectors(self, vectors: Sequence[NewVector]) -> None:
         """See `Points.set_vectors`.
 
-        First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole.
+        First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole. Each
+        applies where a point is as it was read, so that a request that comes late, when another run has filled the
+        generation or activated it, changes nothing.
         """
         for some in in_requests(vectors, [json_bytes(new.noted, new.vectors) for new in vectors]):
-            ids = natives([new.point for new in some])
             keys = sorted({key for new in some for key in new.noted})
+            unchanged = _unchanged(some)
             operations: list[models.UpdateOperation] = [
-                models.DeletePayloadOperation(delete_payload=models.DeletePayload(keys=keys, points=ids)),
+                models.DeletePayloadOperation(delete_payload=models.DeletePayload(keys=keys, filter=unchanged)),
                 models.UpdateVectorsOperation(
                     update_vectors=models.UpdateVectors(
-                        points=[models.PointVectors(id=native(new.point), vector={**new.vectors}) for new in some]
+                        points=[models.PointVectors(id=native(new.point), vector={**new.vectors}) for new in some],
+                        update_filter=unchanged,
                     )
                 ),
                 *(
                     models.SetPayloadOperation(
-                        set_payload=models.SetPayload(
-                            payload=new.noted,
-                            filter=models.Filter(
-                                must=[models.HasIdCondition(has_id=natives([new.point])), _unchanged(new)]
-                            ),
-                        )
+                        set_payload=models.SetPayload(payload=new.noted, filter=_unchanged([new]))
                     )
                     for new in some
                 ),
@@ -271,5 +269,17 @@ def _ours(where: Selection) -> models.Filter:
     return models.Filter(must=[OURS] if where == ALL else [OURS, selection_filter(where)])
 
 
-def _unchanged(new: NewVector) -> models.Condition:
-    return models.FieldCondition(key=f"{new.digest_of}.digest", match=models.MatchValue(value=new.digest))
+def _unchanged(vectors: Sequence[NewVector]) -> models.Filter:
+    """Points that are as they were read, in the active generation and in this one.
+
+    A checksum is over the record's id, too, so that one is not another record's.
+    """
+    there = models.HasIdCondition(has_id=natives([new.point for new in vectors]))
+    active = models.MatchAny(any=[new.checksum for new in vectors])
+    (key,) = vectors[0].noted
+    replaced = models.MatchAny(any=[new.replaced for new in vectors if new.replaced is not None])
+    none = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
+    as_read = models.Filter(should=[none, models.FieldCondition(key=f"{key}.checksum", match=replaced)])
+    return models.Filter(
+        must=[there, models.FieldCondition(key=f"{vectors[0].active}.checksum", match=active), as_read]
+    )

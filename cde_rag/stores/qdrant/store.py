@@ -1,8 +1,8 @@
 """QdrantStore; the package's docstring says what is in its collections."""
 
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from cde_rag.stores.points.turns import held
 from cde_rag.stores.qdrant import generations
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import metadata_of, read_context
+from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, is_store, load
 from cde_rag.stores.qdrant.points import ClientPoints
 from cde_rag.stores.qdrant.space import Indexing
 from cde_rag.stores.qdrant.turns import leased, turns_of
@@ -61,6 +62,7 @@ class QdrantStore(PointStore):
         self.client = client
         self.collection = collection
         self._adopted = False
+        self._run: str | None = None
         self._indexed = set[str]()
         self._folder = client.init_options.get("path") is not None
         self.local = self._folder or client.init_options.get("location") == ":memory:"
@@ -73,7 +75,7 @@ class QdrantStore(PointStore):
 
     def exists(self) -> bool:
         """See `Store.exists`."""
-        return generations.is_store(metadata_of(self.client, self.collection))
+        return is_store(metadata_of(self.client, self.collection))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """See `Store.add`."""
@@ -88,11 +90,21 @@ class QdrantStore(PointStore):
             self._load()  # says whether it is adopted
             generations.add_words(self._points)
 
-    def lease(self) -> AbstractContextManager[None]:
-        """See `Store.lease`. On a server it outlives a killed process by half a minute."""
-        if self.local:
-            return held(self._turns.lease, self.collection)
-        return leased(self.client, self.collection)
+    @contextmanager
+    def lease(self) -> Generator[None, None, None]:
+        """See `Store.lease`. On a server it outlives a killed process by half a minute.
+
+        A run that was suspended for longer, so that another took it, makes, fills, activates and drops no generation
+        more: its token is no longer that in the manifest, which each such call compares and swaps.
+        """
+        with held(self._turns.lease, self.collection) if self.local else leased(self.client, self.collection):
+            if self.exists():
+                with self._turns.writing():
+                    self._run = generations.take_over(self._points)
+            try:
+                yield
+            finally:
+                self._run = None
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """See `Store.create_generation`.
@@ -101,12 +113,12 @@ class QdrantStore(PointStore):
             StoreError: There is a generation of that fingerprint, or the server is older than 1.18.
         """
         with self._turns.writing():
-            return generations.begin(self._points, fingerprint, context)
+            return generations.begin(self._points, self._load_own(), fingerprint, context)
 
     def drop(self, generation: int) -> None:
         """See `Store.drop`."""
         with self._turns.writing():
-            generations.remove(self._points, generation)
+            generations.remove(self._points, self._load_own(), generation)
 
     def verify(self) -> list[Damage]:
         """See `Store.verify`."""
@@ -131,12 +143,22 @@ class QdrantStore(PointStore):
         )
 
     def _load(self) -> Manifest:
-        manifest = generations.load(self._points)
+        manifest = load(self.client, self.collection)
         self._adopted = manifest.adopted
         return manifest
 
-    def _save(self, manifest: Manifest) -> None:
-        generations.save(self._points, manifest)
+    def _load_own(self) -> Manifest:
+        manifest = self._load()
+        if self._run is not None and manifest.run != self._run:
+            raise ChangedMeanwhileError(self.collection)
+        return manifest
+
+    def _check_written(self, state: GenerationState) -> None:
+        generations.check_written(self._points, state)
+
+    def _activate(self, generation: int) -> None:
+        with self._turns.writing():
+            generations.activate(self._points, self._load_own(), generation, self._check_complete)
 
     def _context(self, state: GenerationState) -> bytes:
-        return read_context(self.client, self.collection, state.fingerprint)
+        return read_context(self.client, self.collection, state.key)

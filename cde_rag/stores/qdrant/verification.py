@@ -33,14 +33,14 @@ def _generations(client: QdrantClient, collection: str, manifest: Manifest) -> I
     for state in manifest.generations:
         where = f"generation {state.number}"
         try:
-            found = hashlib.sha256(read_context(client, collection, state.fingerprint)).hexdigest()
+            found = hashlib.sha256(read_context(client, collection, state.key)).hexdigest()
             if found != state.context_sha256:
                 yield Damage(
                     where, f"Expected a context with sha256 {state.context_sha256[:16]}…, found {found[:16]}…."
                 )
         except ContextError as error:
             yield Damage(where, str(error))
-        for name, wanted in manifest.sizes(state.fingerprint).items():
+        for name, wanted in manifest.sizes(state.key).items():
             size = vector_size(client, collection, name)
             if size != wanted:
                 yield Damage(where, f"Expected vectors {name[:20]}… of {wanted} dimensions, found {size}.")

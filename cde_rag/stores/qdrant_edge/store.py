@@ -187,9 +187,14 @@ class QdrantEdgeStore(PointStore):
     def _load(self) -> Manifest:
         return generations.load(self._folder)
 
-    def _save(self, manifest: Manifest) -> None:
-        with self._errors():
-            generations.save(self._folder, manifest)
+    def _check_written(self, state: GenerationState) -> None:
+        """Nothing switches meanwhile: all who write to a folder are in one process, and take turns."""
+
+    def _activate(self, generation: int) -> None:
+        with self._turns.writing(), self._errors():
+            manifest = self._load()
+            self._check_complete(manifest.inactive(generation))
+            generations.save(self._folder, dataclasses.replace(manifest, active=generation))
 
     def _context(self, state: GenerationState) -> bytes:
         return generations.read_context(self._folder, state)

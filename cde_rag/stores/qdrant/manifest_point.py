@@ -1,0 +1,116 @@
+"""The manifest of a store: a point that is compared and swapped.
+
+It lies with the contexts, in `papers__cde_contexts`, and the metadata of `papers` say so: Qdrant compares a point's
+payload with a filter in the request that replaces it, and cannot do that with metadata. A store of before has its
+manifest in the metadata until it is changed for the first time.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from qdrant_client import QdrantClient, models
+
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.points.manifest import FENCED, Manifest
+from cde_rag.stores.qdrant.calls import call, call_if_found
+from cde_rag.stores.qdrant.contexts import MANIFEST_ID, METADATA, contexts_beside, manifest_payload, metadata_of
+
+NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.adoption.adopt(…)."
+
+
+class ChangedMeanwhileError(StoreError):
+    """Another run changed the manifest since this one read it; nothing was changed."""
+
+    def __init__(self, collection: str) -> None:
+        super().__init__(
+            f"{collection}: expected the manifest that this run read, found one that another run changed meanwhile. "
+            "This run was suspended, or cut off from Qdrant, for longer than its lease, and has changed nothing since. "
+            "Start it again."
+        )
+
+
+def is_store(metadata: Mapping[str, Any] | None) -> bool:
+    """Whether a collection with this metadata, or None where there is none, is a store of ours."""
+    return "format" in _ours(metadata)
+
+
+def load(client: QdrantClient, collection: str) -> Manifest:
+    """The manifest of a store.
+
+    Raises:
+        StoreError: There is no store.
+        StoreFormatError: Damaged, or of a newer format.
+    """
+    metadata = metadata_of(client, collection)
+    if metadata is None:
+        raise StoreError(f"{collection}: expected a store, found none. Make one with Collection.create(…).")
+    if not is_store(metadata):
+        raise StoreError(f"{collection}: expected a store, found a collection of Qdrant that is none. {NOT_OURS}")
+    ours = _ours(metadata)
+    if "manifest" not in ours:
+        return Manifest.from_metadata(ours, collection)
+    payload = manifest_payload(client, ours)
+    if payload is None:
+        raise StoreFormatError(
+            f"{ours['manifest']!s:.80}: expected the manifest of a store, found none. Restore a copy."
+        )
+    return Manifest.from_metadata(payload, collection)
+
+
+def swap(client: QdrantClient, collection: str, before: Manifest, after: Manifest) -> Manifest:
+    """Replace the manifest, if it is still the one that was read; returns it as it is then.
+
+    Raises:
+        ChangedMeanwhileError: It is another one.
+    """
+    if not before.version:
+        before = place(client, collection, before)
+    name = contexts_beside(client, collection)
+    after = dataclasses.replace(after, version=before.version + 1)
+    if not _replaced(client, name, before.version, after):
+        raise ChangedMeanwhileError(collection)
+    return after
+
+
+def place(client: QdrantClient, collection: str, manifest: Manifest) -> Manifest:
+    """Make the point for a manifest that is not in one: of a new store, or of one with its manifest in the metadata.
+
+    Raises:
+        ChangedMeanwhileError: Another run did that meanwhile.
+    """
+    name = contexts_beside(client, collection)
+    version = _version(client, name)  # before the metadata: who makes the point after this read raises it
+    ours = _ours(metadata_of(client, collection))
+    if "manifest" in ours or ("format" in ours and ours != manifest.to_metadata()):
+        raise ChangedMeanwhileError(collection)
+    manifest = dataclasses.replace(manifest, version=version + 1)
+    if not _replaced(client, name, version, manifest):
+        raise ChangedMeanwhileError(collection)
+    metadata = {METADATA: {"format": FENCED, "manifest": name}}
+    call(lambda: client.update_collection(collection, metadata=metadata))
+    return manifest
+
+
+def _replaced(client: QdrantClient, name: str, version: int, manifest: Manifest) -> bool:
+    """Write a manifest, if the point has that version, or is not there and the version is 0."""
+    token = uuid.uuid4().hex
+    payload = {"manifest": manifest.to_metadata(), "version": manifest.version, "token": token}
+    point = models.PointStruct(id=MANIFEST_ID, vector={}, payload=payload)
+    same = models.Filter(must=[models.FieldCondition(key="version", match=models.MatchValue(value=version))])
+    mode = models.UpdateMode.UPDATE_ONLY if version else None
+    call(lambda: client.upsert(name, [point], wait=True, update_filter=same, update_mode=mode))
+    found = call(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["token"]))
+    return bool(found) and (found[0].payload or {}).get("token") == token
+
+
+def _version(client: QdrantClient, name: str) -> int:
+    found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["version"]))
+    version = (found[0].payload or {}).get("version") if found else None
+    return version if isinstance(version, int) else 0
+
+
+def _ours(metadata: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    found = (metadata or {}).get(METADATA)
+    return cast(Mapping[str, Any], found) if isinstance(found, Mapping) else {}

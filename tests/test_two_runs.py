@@ -1,0 +1,206 @@
+"""Two runs on one Qdrant collection, one of them suspended for longer than its lease, at every request in turn.
+
+Whatever the other run and its users did meanwhile: no record that was acknowledged is lost, no vector is of another
+context than the one it counts as, and the run that lost its lease ends, with a sentence where it changed nothing more.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+import pytest
+from qdrant_client import QdrantClient
+from tiny import WORDS, tiny_cde_model
+
+from cde_rag import generations
+from cde_rag.collection import Collection
+from cde_rag.embedder import ContextualEmbedder
+from cde_rag.errors import CDEError
+from cde_rag.recontextualization import recontextualize
+from cde_rag.stores.base import Record
+from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.qdrant import turns as turns_module
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+
+SIZE: Final = 4  # context documents
+WAIT_S: Final = 60  # a schedule that does not end by then is stuck
+MODEL = tiny_cde_model()
+
+
+class Process:
+    """The client of one process, which is suspended before its nth request. A stand-in for QdrantClient."""
+
+    def __init__(self, client: QdrantClient, *, until: int | None = None) -> None:
+        self._client = client
+        self._until = until
+        self.requests = 0
+        self.suspended, self.woken = threading.Event(), threading.Event()
+
+    __class__ = property(lambda _: QdrantClient)  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._client, name)
+        if not callable(value):
+            return value
+
+        def request(*args: Any, **more: Any) -> Any:
+            self.requests += 1
+            if self.requests == self._until:
+                self.suspended.set()
+                assert self.woken.wait(WAIT_S)
+            return value(*args, **more)
+
+        return request
+
+
+class Store(QdrantStore):
+    """A store in memory with the lease of a server."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client, "papers")
+
+    @contextmanager
+    def lease(self) -> Iterator[None]:
+        self.local = False
+        with super().lease():
+            self.local = True
+            yield
+
+
+def text(number: int) -> str:
+    return " ".join(np.random.default_rng(number).choice(WORDS, 6)) + f" {number}"
+
+
+def filled() -> QdrantClient:
+    client = QdrantClient(":memory:")
+    embedder = ContextualEmbedder.from_corpus([text(i) for i in range(12)], model=MODEL, context_size=SIZE, seed=0)
+    papers = Collection.create(Store(client), embedder)
+    papers.add_records([Record(str(number), text(number)) for number in range(12)])
+    return client
+
+
+def opened(client: Any) -> Collection:
+    return Collection.open(Store(client), model=MODEL)
+
+
+def assert_sound(client: QdrantClient, expected: dict[str, str]) -> None:
+    papers = opened(client)
+    assert {record.id: record.text for record in papers.scroll()} == expected
+    ids = list(expected)
+    fresh = papers.embedder.embed_documents([expected[id_] for id_ in ids])
+    np.testing.assert_allclose(papers.vectors(ids), fresh, atol=1e-5)
+    assert papers.verify() == []
+    assert [hit.text for hit in papers.search(expected["3"], k=1)]
+    for generation in papers.store.generations():
+        if generation.active:
+            assert generation.vectors == len(expected)
+    moved = opened(client)  # a run on what is there ends as ever
+    recontextualize(moved, seed=99, context_size=SIZE)
+    fresh = moved.embedder.embed_documents([expected[id_] for id_ in ids])
+    np.testing.assert_allclose(moved.vectors(ids), fresh, atol=1e-5)
+
+
+Work = Callable[[Collection], object]
+RUNS: dict[str, Work] = {
+    "move": lambda papers: recontextualize(papers, seed=1, context_size=SIZE),
+    "the same": lambda papers: recontextualize(papers, seed=1, context_size=SIZE),
+    "another": lambda papers: recontextualize(papers, seed=2, context_size=SIZE),
+    "there and on": lambda papers: [recontextualize(papers, seed=seed, context_size=SIZE) for seed in (1, 2, 3, 1)],
+    "back": lambda papers: papers.rollback(),
+}
+
+
+def users(papers: Collection) -> dict[str, str]:
+    """What users do meanwhile: they add, replace and delete."""
+    papers.add_records([Record("new", text(50)), Record("3", text(51))])
+    papers.delete(["5"])
+    there = {str(number): text(number) for number in range(12) if number != 5}
+    return {**there, "new": text(50), "3": text(51)}
+
+
+def schedule(client: QdrantClient, first: Work, until: int, second: Work) -> tuple[bool, list[BaseException]]:
+    """Suspend a run before one of its requests, have the other run and users at work meanwhile, and let it go on.
+
+    Returns:
+        Whether it came to that request, and what the first run ended with, if it was an error.
+    """
+    process = Process(client, until=until)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            first(opened(process))
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+        finally:
+            process.suspended.set()
+
+    with mock.patch.object(turns_module, "_LEASE_S", -1.0), mock.patch.object(threading.Thread, "start", start):
+        thread = threading.Thread(target=run, name="first run")
+        thread.start()
+        assert process.suspended.wait(WAIT_S)
+        came = thread.is_alive() and not process.woken.is_set() and process.requests >= until
+        if came:
+            expected = users(opened(client))
+            second(opened(client))
+        process.woken.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    if came:
+        assert_sound(client, expected)
+    return came, errors
+
+
+_start = threading.Thread.start
+
+
+def start(thread: threading.Thread) -> None:
+    """Threads start but those that renew a lease, which a suspended process does not do."""
+    if thread.name == "cde-rag lease":
+        thread.join = lambda timeout=None: None  # type: ignore[method-assign]
+    else:
+        _start(thread)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks() -> Iterator[None]:
+    with mock.patch.object(generations, "ROWS_AT_ONCE", 8):
+        yield
+
+
+def requests_of(work: Work) -> int:
+    """How many a run makes that nobody suspends."""
+    process = Process(filled())
+    work(opened(process))
+    return process.requests
+
+
+def check(first: str, until: int, second: str) -> list[BaseException]:
+    came, errors = schedule(filled(), RUNS[first], until, RUNS[second])
+    assert came
+    for error in errors:
+        assert isinstance(error, CDEError), error
+        assert "xpected" in str(error), error
+    return errors
+
+
+@pytest.mark.parametrize("second", ["the same", "another", "there and on"])
+def test_a_run_that_is_suspended_harms_nothing(second: str):
+    """At every seventh request; `-m slow` takes all of them."""
+    requests = requests_of(RUNS["move"])
+    assert requests > 40
+    offset = len(second) % 7
+    lost = [check("move", until, second) for until in range(1 + offset, requests + 1, 7)]
+    assert sum("another run changed" in str(error) for errors in lost for error in errors) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", list(RUNS))
+@pytest.mark.parametrize("second", list(RUNS))
+def test_a_run_that_is_suspended_at_any_request_harms_nothing(first: str, second: str):
+    for until in range(1, requests_of(RUNS[first]) + 1):
+        check(first, until, second)
