@@ -9,9 +9,10 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.audit import SAMPLE, audit_collection
 from cde_rag.drift import PROBES, Drift, measure_drift
 from cde_rag.embedding import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError
+from cde_rag.errors import ContextMismatchError, CorpusError
 from cde_rag.following import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
 from cde_rag.generations import Recontextualization, roll_back
 from cde_rag.inspection import Inspection, inspect, verify
@@ -260,9 +261,29 @@ class Collection(Searchable):
             probes=probes,
         )
 
-    def verify(self) -> list[Damage]:
-        """Read everything and compare it with its checksums; an empty list means all is well."""
-        return verify(self.store)
+    def verify(self, *, sample: int = SAMPLE) -> list[Damage]:
+        """Read everything and compare it with its checksums; an empty list means all is well.
+
+        Where all is, a sample is embedded again, too, which shows whether its vectors are those of the active context.
+
+        Args:
+            sample: Records that are embedded again; 0 for none, so that no model runs.
+
+        Raises:
+            StoreError: There is no collection in the store.
+            ValueError: `sample` is below 0.
+        """
+        if sample < 0:
+            raise ValueError(f"sample has to be 0 or more; found {sample!r}")
+        damages = verify(self.store)
+        if damages or not sample or not self.store.count():
+            return damages
+        with suppress(CorpusError):  # all records are being replaced
+            audit = self._active.use(
+                lambda embedder: audit_collection(self.store, embedder, self.parent_key, sample=sample)
+            )
+            return [Damage("vectors", audit.advice)] if audit.others else []
+        return []
 
     def __repr__(self) -> str:
         return f"Collection({self.store!r}, {self._active.last!r})"

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cde_rag import __version__
-from cde_rag.cli import collections, contexts, convert, copies, demo, doctor, drift, evaluate, index, mteb
+from cde_rag.cli import audit, collections, contexts, convert, copies, demo, doctor, drift, evaluate, index, mteb
 from cde_rag.cli.commands import command_line
 
 app = command_line()
@@ -42,6 +42,7 @@ for command in (
     collections.search,
     collections.inspect,
     collections.verify,
+    audit.audit,
     copies.export,
     copies.import_,
     copies.backup,

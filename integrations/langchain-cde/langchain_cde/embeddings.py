@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
 
 from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
 from cde_rag.embedding import Embedder
 from langchain_cde import contexts
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
+from langchain_cde.stamps import stamp
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -151,6 +153,17 @@ class CDEEmbeddings(Embeddings):
 
         return vector_name(self.fingerprint)
 
+    def stamp(self, store: VectorStore) -> None:
+        """Note in a FAISS or Chroma store, whose vectors were made with these embeddings, that they were.
+
+        Stores that are filled through these embeddings are stamped by that. This is for one that is not, such as a
+        store that was filled before there were stamps, or by `FAISS.from_embeddings`.
+
+        Raises:
+            TypeError: Another kind of store, which keeps no stamp.
+        """
+        stamp(store, self.fingerprint)
+
     def cache_namespace(self, role: Role = "document") -> str:
         """What keys of a cache have to begin with: `CacheBackedEmbeddings.from_bytes_store(…, namespace=…)`."""
         return cache_namespace(self.fingerprint, role)
@@ -163,26 +176,26 @@ class CDEEmbeddings(Embeddings):
         """Embed texts that are to be found; a text's vector does not depend on the others of the call.
 
         Raises:
-            ContextError: Called by a cache, record manager or Qdrant collection whose names do not tell the context.
+            ContextError: Called by a cache, record manager or vector store that is not of this context.
             ContextMissingError: There is no context.
             CorpusError: A text is blank.
         """
-        require_named_space(self.fingerprint)
+        require_named_space(self.fingerprint, "document")
         vectors = self.embedder.embed_documents(texts)
         return [SpaceVector(row, self.fingerprint) for row in vectors.tolist()]
 
     def embed_query(self, text: str) -> list[float]:
         """Embed a text that searches. Raises like `embed_documents`."""
-        require_named_space(self.fingerprint)
+        require_named_space(self.fingerprint, "query")
         (vector,) = self.embedder.embed_queries([text])
         return SpaceVector(vector.tolist(), self.fingerprint)
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """As `embed_documents`, in a thread."""
-        require_named_space(self.fingerprint)  # the thread does not see who calls
+        require_named_space(self.fingerprint, "document")  # the thread does not see who calls
         return await super().aembed_documents(texts)
 
     async def aembed_query(self, text: str) -> list[float]:
         """As `embed_query`, in a thread."""
-        require_named_space(self.fingerprint)
+        require_named_space(self.fingerprint, "query")
         return await super().aembed_query(text)

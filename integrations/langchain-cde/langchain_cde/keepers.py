@@ -1,8 +1,11 @@
-"""Those of LangChain's parts that keep vectors, or the memory that they exist, under names which the user chooses.
+"""Those of LangChain's parts that keep vectors, or the memory that they exist.
+
+Some keep them under names which the user chooses, some keep metadata (stamps.py), some keep nothing that could tell.
 
 A name that does not tell the vector space lets a later context meet the vectors of an earlier one. None of these parts
 asks an embedder what it should be called. But each of them calls the embedder before it has anything to keep, so that
-it stands on the call stack, where its name can be read; a wrong name is refused before the first vector is kept.
+it stands on the call stack, where its name can be read; a wrong name is refused before the first vector is kept. Of a
+store that keeps nothing which could tell, a warning says so, once.
 
 Who is not called sees nothing. A cache that has all texts under another context's names gives out that context's
 vectors, until a query or a new text reaches the embedder. And `index` skips, for a record manager of another context
@@ -11,31 +14,73 @@ the stores of others do not.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from langchain_core.vectorstores import VectorStore
+
 from cde_rag import ContextError
+from cde_rag.errors import CDEWarning
 from langchain_cde.space import Role, cache_namespace, record_name, record_namespace
+from langchain_cde.stamps import check_chroma, check_faiss
 
 
-def require_named_space(fingerprint: str) -> None:
-    """Refuse a cache, a record manager or a Qdrant collection on the call stack whose names do not tell the space.
+class UnstampedStoreWarning(CDEWarning):
+    """A vector store keeps nothing that says which context its vectors are of."""
+
+
+def require_named_space(fingerprint: str, role: Role) -> None:
+    """Refuse a cache, record manager or vector store on the call stack that is not of the space.
 
     Args:
         fingerprint: Of the space.
+        role: What is embedded; a store is stamped when documents are.
 
     Raises:
-        ContextError: A name without the fingerprint, with the one to give.
+        ContextError: A name or stamp without the fingerprint, with what to do.
+
+    Warns:
+        UnstampedStoreWarning: A store that keeps neither; once for each class of store.
     """
-    frame = inspect.currentframe()
+    frame, kept, stores = inspect.currentframe(), False, list[type[VectorStore]]()
     while frame is not None:
-        check = _KEEPERS.get(frame.f_globals.get("__name__", ""))
+        module = frame.f_globals.get("__name__", "")
+        check = _KEEPERS.get(module)
         if check is not None:
-            check(frame.f_locals, fingerprint)
+            check(frame.f_locals, fingerprint, role)
+        kept = kept or module in _STORES
+        stores += _store_in(frame.f_locals)
         frame = frame.f_back
+    if stores and not kept:
+        _warn_of(stores[0])
 
 
-def _check_cache(variables: Mapping[str, Any], fingerprint: str) -> None:
+def _store_in(variables: Mapping[str, Any]) -> list[type[VectorStore]]:
+    """The class of the vector store that a frame is a method of, if it is."""
+    found: object = variables.get("self", variables.get("cls"))
+    kind = found if isinstance(found, type) else type(found)
+    return [kind] if issubclass(kind, VectorStore) else []
+
+
+def _warn_of(store: type[VectorStore]) -> None:
+    """Say what cannot be seen."""
+    if store not in _WARNED:
+        _WARNED.add(store)
+        warnings.warn(
+            f"{store.__name__} keeps nothing that says which context its vectors are of: opened with embeddings of "
+            "another context, it returns wrong results without an error. Keep its vectors apart by name, and save the "
+            "context with them (embeddings.save); or use CDEVectorStore, Qdrant, Chroma or FAISS, where that is an "
+            "error.",
+            UnstampedStoreWarning,
+            stacklevel=3,
+        )
+
+
+_WARNED: set[type[VectorStore]] = set()
+
+
+def _check_cache(variables: Mapping[str, Any], fingerprint: str, _: Role) -> None:
     """`CacheBackedEmbeddings`: the keys of documents, and those of queries where these are kept too."""
     cache = variables["self"]
     stores: dict[Role, Any] = {"document": cache.document_embedding_store, "query": cache.query_embedding_store}
@@ -56,7 +101,7 @@ def _check_cache(variables: Mapping[str, Any], fingerprint: str) -> None:
             )
 
 
-def _check_records(variables: Mapping[str, Any], fingerprint: str) -> None:
+def _check_records(variables: Mapping[str, Any], fingerprint: str, _: Role) -> None:
     """`index` and `aindex`: the record manager, which makes them skip what it has seen."""
     namespace, expected = variables["record_manager"].namespace, record_namespace(fingerprint, "")
     if expected not in namespace:
@@ -67,7 +112,7 @@ def _check_records(variables: Mapping[str, Any], fingerprint: str) -> None:
         )
 
 
-def _check_qdrant(variables: Mapping[str, Any], fingerprint: str) -> None:
+def _check_qdrant(variables: Mapping[str, Any], fingerprint: str, _: Role) -> None:
     """`QdrantVectorStore`: the name of the vector, an argument while the store is made and an attribute later."""
     from cde_rag.stores.qdrant import vector_name
 
@@ -82,9 +127,18 @@ def _check_qdrant(variables: Mapping[str, Any], fingerprint: str) -> None:
         )
 
 
-_KEEPERS: Mapping[str, Callable[[Mapping[str, Any], str], None]] = {
+_KEEPERS: Mapping[str, Callable[[Mapping[str, Any], str, Role], None]] = {
+    "langchain_chroma.vectorstores": check_chroma,
     "langchain_classic.embeddings.cache": _check_cache,
+    "langchain_community.vectorstores.faiss": check_faiss,
     "langchain_core.indexing.api": _check_records,
     "langchain_qdrant.qdrant": _check_qdrant,
     "langchain_qdrant.vectorstores": _check_qdrant,
+}
+_STORES: Collection[str] = {  # modules of stores that cannot meet another context unseen
+    "langchain_cde.vector_store",
+    "langchain_chroma.vectorstores",
+    "langchain_community.vectorstores.faiss",
+    "langchain_qdrant.qdrant",
+    "langchain_qdrant.vectorstores",
 }

@@ -137,13 +137,13 @@ class CDEVectorStore(VectorStore):
         Raises:
             ContextError: Looked up by `index` with a record manager whose namespace does not tell the context.
         """
-        require_named_space(self.collection.embedder.fingerprint)
+        require_named_space(self.collection.embedder.fingerprint, "document")
         return super().add_documents
 
     @property
     def aadd_documents(self) -> Callable[..., Coroutine[Any, Any, list[str]]]:
         """As `add_documents`, in a thread."""
-        require_named_space(self.collection.embedder.fingerprint)
+        require_named_space(self.collection.embedder.fingerprint, "document")
         return super().aadd_documents
 
     def delete(self, ids: list[str] | None = None, *, filter: Where | None = None) -> bool:

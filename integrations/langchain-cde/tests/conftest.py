@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from langchain_core.vectorstores import InMemoryVectorStore
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import CDEModel
-from langchain_cde import CDEEmbeddings
+from langchain_cde import CDEEmbeddings, keepers
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"  # beside the repository
 
@@ -15,6 +16,12 @@ SHARED = Path(__file__).resolve().parents[4] / "shared"  # beside the repository
 def texts_of(topic: str) -> list[str]:
     """A hundred different texts about one thing."""
     return [f"the {topic} of {WORDS[n % 17]} in {WORDS[n % 13]} and {WORDS[n % 11]} {n}" for n in range(100)]
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody needs to be told once more that InMemoryVectorStore keeps no stamp."""
+    monkeypatch.setattr(keepers, "_WARNED", {InMemoryVectorStore})
 
 
 @pytest.fixture(scope="session")

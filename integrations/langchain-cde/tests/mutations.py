@@ -38,13 +38,14 @@ EMBEDDINGS = "unit_tests/test_langchain_embeddings.py"
 KEEPERS = "unit_tests/test_langchain_keepers.py"
 STORE = "integration_tests/test_langchain_vector_store.py"
 QDRANT = "integration_tests/test_langchain_qdrant.py"
+STAMPS = "integration_tests/test_langchain_stamps.py"
 
-SYNC_DOCUMENTS = """        require_named_space(self.fingerprint)
+SYNC_DOCUMENTS = """        require_named_space(self.fingerprint, "document")
         vectors = self.embedder"""
-SYNC_QUERY = """        require_named_space(self.fingerprint)
+SYNC_QUERY = """        require_named_space(self.fingerprint, "query")
         (vector,)"""
-ASYNC_DOCUMENTS = "        require_named_space(self.fingerprint)  # the thread does not see who calls\n"
-ASYNC_QUERY = """        require_named_space(self.fingerprint)
+ASYNC_DOCUMENTS = '        require_named_space(self.fingerprint, "document")  # the thread does not see who calls\n'
+ASYNC_QUERY = """        require_named_space(self.fingerprint, "query")
         return await super().aembed_query"""
 
 MUTATIONS = (
@@ -151,15 +152,48 @@ MUTATIONS = (
     ),
     Mutation(
         "vector_store.py",
-        "        require_named_space(self.collection.embedder.fingerprint)\n        return super().add_documents",
+        '        require_named_space(self.collection.embedder.fingerprint, "document")\n'
+        "        return super().add_documents",
         "        return super().add_documents",
         f"{STORE}::test_index_skips_nothing_for_what_another_context_has_seen",
     ),
     Mutation(
         "vector_store.py",
-        "        require_named_space(self.collection.embedder.fingerprint)\n        return super().aadd_documents",
+        '        require_named_space(self.collection.embedder.fingerprint, "document")\n'
+        "        return super().aadd_documents",
         "        return super().aadd_documents",
         f"{STORE}::test_index_skips_nothing_for_what_another_context_has_seen",
+    ),
+    # FAISS and Chroma
+    Mutation(
+        "stamps.py",
+        '_stamp_docstore(variables["kwargs"].setdefault("docstore", InMemoryDocstore()), fingerprint)',
+        "InMemoryDocstore()",
+        f"{STAMPS}::test_the_same_context_finds_what_it_added[faiss]",
+    ),
+    Mutation(
+        "stamps.py",
+        '    check(mark.metadata if isinstance(mark, Document) else None, fingerprint, where="This FAISS index")\n',
+        "",
+        f"{STAMPS}::test_another_context_neither_reads_nor_writes[faiss]",
+    ),
+    Mutation(
+        "stamps.py",
+        "    if now.count():\n        check(now.metadata",
+        "    if now.count():\n        return\n        check(now.metadata",
+        f"{STAMPS}::test_another_context_neither_reads_nor_writes[chroma]",
+    ),
+    Mutation(
+        "stamps.py",
+        'elif role == "document":',
+        "elif not store._collection.metadata:",
+        f"{STAMPS}::test_an_empty_store_takes_any_context",
+    ),
+    Mutation(
+        "keepers.py",
+        "    if stores and not kept:",
+        "    if stores and kept:",
+        f"{STAMPS}::test_a_store_that_keeps_nothing_is_told_of_once",
     ),
     # Qdrant
     Mutation(

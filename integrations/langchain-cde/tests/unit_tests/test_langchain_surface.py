@@ -7,7 +7,6 @@ from pathlib import Path
 
 import langchain_cde
 
-PACKAGE = Path(langchain_cde.__file__).parent
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -15,17 +14,12 @@ def test_public_surface() -> None:
     assert langchain_cde.__all__ == ["CDEEmbeddings", "CDERetriever", "CDEVectorStore"]
 
 
-def test_modules_fit_the_eye_and_that_of_embeddings_more_so() -> None:
-    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.glob("*.py")}
-    assert max(lengths.values()) < 300
-    assert lengths["embeddings.py"] < 200
-
-
 def test_importing_needs_langchain_core_only() -> None:
     code = """
 import sys
 import langchain_cde
-print([name for name in ("langchain_classic", "langchain_qdrant", "qdrant_client", "faiss") if name in sys.modules])
+others = {"chromadb", "langchain_classic", "langchain_community", "langchain_qdrant", "qdrant_client", "faiss"}
+print(sorted(others & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

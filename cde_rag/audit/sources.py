@@ -1,0 +1,297 @@
+"""Stores that an audit reads: Qdrant, Chroma, LanceDB and PostgreSQL with pgvector."""
+
+import json
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+import numpy as np
+
+from cde_rag.audit.audit import Source, Stored
+from cde_rag.errors import StoreError, require
+
+_FORMS: Final = "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME or pgvector:URL#TABLE"
+_PASSWORD: Final = re.compile(r"(://[^:/@#]*):[^@#]*@")  # which is no part of what is printed
+_TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk")  # of LanceDB and pgvector, as they come
+
+
+@contextmanager
+def source_of(
+    target: str, *, text: str | None = None, vector: str | None = None, seed: int = 0
+) -> Generator[Source, None, None]:
+    """The store that a target names, for the length of a `with`.
+
+    Args:
+        target: `qdrant:http://localhost:6333#papers`, `qdrant:folder#papers` (the client's local mode),
+            `chroma:folder#papers`, `lancedb:folder#papers` or `pgvector:postgresql://user@host/database#table`.
+        text: Where the text is: of Qdrant's payload the key, or `langchain` or `llamaindex`; of LanceDB and pgvector
+            the column. By default what is there under a usual name.
+        vector: Name of the vector, or column, where there are several.
+        seed: Of the sample; Qdrant and PostgreSQL draw their own.
+
+    Raises:
+        MissingExtraError: The client of that store is not installed.
+        StoreError: There is no such store, it cannot be read, or the target is of another form.
+    """
+    kind, _, rest = target.partition(":")
+    place, _, name = rest.rpartition("#")
+    shown = _PASSWORD.sub(r"\1:…@", target)
+    openers = {"qdrant": _qdrant, "chroma": _chroma, "lancedb": _lancedb, "pgvector": _pgvector}
+    if kind not in openers or not place or not name:
+        raise StoreError(f"Expected a target such as {_FORMS}, found {shown!r}.")
+    with openers[kind](shown, place, name, text, vector, Random(seed)) as source:
+        yield source
+
+
+class _Target:
+    """What the sources have in common.
+
+    Args:
+        target: How the user named it, without its password.
+        random: Draws the sample.
+    """
+
+    def __init__(self, target: str, random: Random) -> None:
+        self._target = target
+        self._random = random
+
+    @property
+    def target(self) -> str:
+        """See `Source.target`."""
+        return self._target
+
+    def places(self, stored: int, count: int) -> list[int]:
+        """Random positions, ascending."""
+        return sorted(self._random.sample(range(stored), min(count, stored)))
+
+
+class _Qdrant(_Target):
+    """A collection of Qdrant."""
+
+    def __init__(
+        self, target: str, random: Random, client: Any, name: str, text: str | None, vector: str | None
+    ) -> None:
+        super().__init__(target, random)
+        self._client, self._name, self._text = client, name, text
+        from cde_rag.stores.qdrant.calls import call
+
+        self._call = call
+        if not call(lambda: client.collection_exists(name)):
+            raise StoreError(f"{target}: expected a collection, found none of the name {name!r}.")
+        params = call(lambda: client.get_collection(name)).config.params.vectors
+        names = [""] if not isinstance(params, dict) else sorted(cast(dict[str, Any], params))
+        self._vector = _one_of(names, vector, f"{target}: vectors")
+
+    def count(self) -> int:
+        """See `Source.count`."""
+        return self._call(lambda: self._client.count(self._name)).count
+
+    def sample(self, count: int) -> list[Stored]:
+        """See `Source.sample`."""
+        from qdrant_client import models
+
+        points: list[Any] = self._call(
+            lambda: self._client.query_points(
+                self._name,
+                query=models.SampleQuery(sample=models.Sample.RANDOM),
+                limit=count,
+                with_payload=True,
+                with_vectors=[self._vector] if self._vector else True,
+                query_filter=models.Filter(must=[models.HasVectorCondition(has_vector=self._vector)]),
+            )
+        ).points
+        payloads: list[dict[str, Any]] = [point.payload or {} for point in points]
+        texts = [_payload_text(payload, self._text) for payload in payloads]
+        if points and not any(texts):
+            keys = ", ".join(sorted({key for payload in payloads for key in payload}))
+            raise StoreError(f"{self._target}: expected texts, found payloads with {keys}. Give --text KEY.")
+        vectors: list[Any] = [point.vector if self._vector == "" else point.vector[self._vector] for point in points]
+        rows = zip(points, texts, vectors, strict=True)
+        return [_stored(str(point.id), text, vector) for point, text, vector in rows if text]
+
+
+class _Chroma(_Target):
+    """A collection of Chroma."""
+
+    def __init__(self, target: str, random: Random, collection: Any) -> None:
+        super().__init__(target, random)
+        self._collection = collection
+
+    def count(self) -> int:
+        """See `Source.count`."""
+        return int(self._collection.count())
+
+    def sample(self, count: int) -> list[Stored]:
+        """See `Source.sample`."""
+        stored: list[Stored] = []
+        for place in self.places(self.count(), count):
+            found = self._collection.get(limit=1, offset=place, include=["documents", "embeddings"])
+            rows = zip(found["ids"], found["documents"], found["embeddings"], strict=True)
+            stored += [_stored(id_, text, vector) for id_, text, vector in rows if text]
+        return stored
+
+
+class _LanceDB(_Target):
+    """A table of LanceDB."""
+
+    def __init__(self, target: str, random: Random, table: Any, text: str | None, vector: str | None) -> None:
+        super().__init__(target, random)
+        self._table = table
+        fields = {field.name: str(field.type) for field in table.schema}
+        self._text = _text_column(list(fields), text, target)
+        lists = [name for name, kind in fields.items() if kind.startswith("fixed_size_list")]
+        self._vector = _one_of(lists, vector, f"{target}: columns of vectors")
+
+    def count(self) -> int:
+        """See `Source.count`."""
+        return self._table.count_rows()
+
+    def sample(self, count: int) -> list[Stored]:
+        """See `Source.sample`."""
+        if not (places := self.places(self.count(), count)):
+            return []
+        rows = self._table.take_offsets(places).to_list()
+        return [
+            _stored(str(row.get("id", place)), row[self._text], row[self._vector])
+            for place, row in zip(places, rows, strict=True)
+            if row[self._text] and row[self._vector] is not None
+        ]
+
+
+class _Pgvector(_Target):
+    """A table of PostgreSQL with a column of pgvector."""
+
+    def __init__(
+        self, target: str, random: Random, connection: Any, table: str, text: str | None, vector: str | None
+    ) -> None:
+        super().__init__(target, random)
+        from psycopg import sql
+
+        self._sql, self._connection, self._table = sql, connection, sql.Identifier(*table.split("."))
+        query = (
+            "SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
+            "WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped"
+        )
+        columns: dict[str, str] = dict(connection.execute(query, (self._table.as_string(connection),)).fetchall())
+        if not columns:
+            raise StoreError(f"{target}: expected a table, found none of the name {table!r}.")
+        self._text = _text_column(list(columns), text, target)
+        kinds = [name for name, kind in columns.items() if kind in ("vector", "halfvec")]
+        self._vector = _one_of(kinds, vector, f"{target}: columns of vectors")
+        self._id = "id" if "id" in columns else "ctid"
+
+    def count(self) -> int:
+        """See `Source.count`."""
+        query = self._sql.SQL("SELECT count({}) FROM {}").format(self._sql.Identifier(self._vector), self._table)
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def sample(self, count: int) -> list[Stored]:
+        """See `Source.sample`; PostgreSQL reads the whole table for it."""
+        named = [self._sql.Identifier(name) for name in (self._id, self._text, self._vector)]
+        query = self._sql.SQL(
+            "SELECT {}::text, {}, {}::text FROM {table} WHERE {text} <> '' AND {vector} IS NOT NULL "
+            "ORDER BY random() LIMIT %s"
+        ).format(*named, table=self._table, text=named[1], vector=named[2])
+        return [
+            _stored(id_, text, json.loads(vector)) for id_, text, vector in self._connection.execute(query, (count,))
+        ]
+
+
+@contextmanager
+def _qdrant(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    client_of = require("qdrant_client", "qdrant").QdrantClient
+    client = client_of(url=place) if "://" in place else client_of(path=str(_folder(target, place)))
+    try:
+        yield _Qdrant(target, random, client, name, text, vector)
+    finally:
+        client.close()
+
+
+@contextmanager
+def _chroma(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    chromadb = require("chromadb", "chroma")
+    _no_choice(target, text=text, vector=vector)
+    client = chromadb.PersistentClient(path=str(_folder(target, place)))
+    with _told(target, chromadb.errors.ChromaError, ValueError):
+        yield _Chroma(target, random, client.get_collection(name, embedding_function=None))
+
+
+@contextmanager
+def _lancedb(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    lancedb = require("lancedb", "lancedb")
+    folder = str(_folder(target, place))
+    with _told(target, ValueError, RuntimeError, FileNotFoundError):
+        yield _LanceDB(target, random, lancedb.connect(folder).open_table(name), text, vector)
+
+
+@contextmanager
+def _pgvector(
+    target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
+) -> Generator[Source, None, None]:
+    psycopg = require("psycopg", "pgvector")
+    with _told(target, psycopg.Error), psycopg.connect(place) as connection:
+        connection.read_only = True
+        yield _Pgvector(target, random, connection, name, text, vector)
+
+
+@contextmanager
+def _told(target: str, *errors: type[Exception]) -> Generator[None, None, None]:
+    """Errors of a client as ours."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except errors as error:
+        raise StoreError(f"{target}: not readable. {type(error).__name__}: {error!s:.200}") from error
+
+
+def _folder(target: str, place: str) -> Path:
+    if "\0" not in place and Path(place).is_dir():
+        return Path(place)
+    raise StoreError(f"{target}: expected a folder, found none at {place!r}.")
+
+
+def _no_choice(target: str, **given: str | None) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise StoreError(f"{target}: Chroma has one text and one vector for each id; leave --{option} out.")
+
+
+def _one_of(names: list[str], asked: str | None, what: str) -> str:
+    """The name that was asked for, or the only one."""
+    if asked in names or (asked is None and len(names) == 1):
+        return names[0] if asked is None else asked
+    found = ", ".join(name[:24] or "(unnamed)" for name in names) or "none"
+    wanted = "one" if asked is None else repr(asked)
+    raise StoreError(f"{what}: expected {wanted}, found {found}. Give --vector NAME.")
+
+
+def _text_column(columns: list[str], asked: str | None, target: str) -> str:
+    usual = [name for name in _TEXT_COLUMNS if name in columns]
+    if asked in columns or (asked is None and usual):
+        return usual[0] if asked is None else asked
+    wanted = "a column of texts" if asked is None else f"the column {asked!r}"
+    raise StoreError(f"{target}: expected {wanted}, found the columns {', '.join(columns)}. Give --text COLUMN.")
+
+
+def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
+    """The text in a payload of Qdrant; by default as LlamaIndex, LangChain, this library or the usual names have it."""
+    from cde_rag.stores.qdrant.dialects import reading
+
+    for dialect in ("llamaindex", "langchain", *_TEXT_COLUMNS) if text is None else (text,):
+        if (record := reading(dialect)(payload)) is not None:
+            return record.text
+    return None
+
+
+def _stored(id_: str, text: str, vector: Any) -> Stored:
+    return Stored(id_, text, np.asarray(vector, np.float32).reshape(-1))

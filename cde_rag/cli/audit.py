@@ -1,0 +1,119 @@
+"""The command audit."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cde_rag.cli.collections import existing, open_collection
+from cde_rag.cli.output import JsonOption, print_json, printable
+from cde_rag.errors import ContextMissingError, ModelError
+
+if TYPE_CHECKING:
+    from cde_rag.audit import Audit
+    from cde_rag.embedding import Embedder
+
+
+def audit(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME, pgvector:URL#TABLE; or "
+            "the folder of a collection of cde-rag.",
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What is said to have made the vectors."),
+    ] = None,
+    context: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of a contextual model: its context, *.context.safetensors.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Payload key or column of the text, or langchain, llamaindex for Qdrant."),
+    ] = None,
+    vector: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Vector or column, where there are several.")
+    ] = None,
+    document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
+    query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
+    sample: Annotated[int, typer.Option(min=1, help="Texts that are embedded again.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the sample; Qdrant and PostgreSQL draw their own.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell whether stored vectors are those that a model (and context) makes of their texts. Changes nothing.
+
+    Embeds a sample of the texts again and compares: which share of the vectors the model reproduces, whether vectors of
+    several models or contexts are mixed, and what to do. Exit code 1 where not all are reproduced.
+
+    \b
+    Examples:
+      cde-rag audit qdrant:http://localhost:6333#papers --model sentence-transformers/all-MiniLM-L6-v2
+      cde-rag audit chroma:chroma_db#papers --model cde-mini --context papers.context.safetensors
+      cde-rag audit 'pgvector:postgresql://me@localhost/app#chunks' --model intfloat/e5-small-v2 \\
+        --document-prefix "passage: " --query-prefix "query: "
+      cde-rag audit papers.faiss                              # a collection of cde-rag knows its model and context
+    """
+    from cde_rag.audit import audit as compare
+    from cde_rag.audit import source_of
+
+    prefixes = _prefixes(document_prefix, query_prefix)
+    if _is_folder(target):
+        found = _of_collection(Path(target), model, sample)
+    else:
+        embedder = _embedder(model, context, prefixes)
+        with source_of(target, text=text, vector=vector, seed=seed) as source:
+            found = compare(source, embedder, sample=sample)
+    if as_json:
+        print_json({**asdict(found), "share": found.share, "mixed": found.mixed, "advice": found.advice})
+    else:
+        typer.echo(printable(found.advice))
+    if found.others:
+        raise typer.Exit(1)
+
+
+def _is_folder(target: str) -> bool:
+    """Whether a target is the folder of a collection of ours."""
+    return not target.startswith(("qdrant:", "chroma:", "lancedb:", "pgvector:"))
+
+
+def _of_collection(folder: Path, model: str | None, sample: int) -> "Audit":
+    """The audit of a collection of ours, each passage with its siblings."""
+    from cde_rag.audit import audit_collection
+
+    with open_collection(existing(folder), model) as opened:
+        return audit_collection(opened.store, opened.embedder, opened.parent_key, sample=sample)
+
+
+def _prefixes(document: str | None, query: str | None) -> dict[str, str] | None:
+    given = {"document": document, "query": query}
+    return None if document is query is None else {role: prefix or "" for role, prefix in given.items()}
+
+
+def _embedder(model: str | None, context: Path | None, prefixes: dict[str, str] | None) -> "Embedder":
+    """The embedder that a user names.
+
+    Raises:
+        ContextMissingError: A contextual model without its context.
+        ModelError: There is no such model.
+    """
+    from cde_rag import CDEModel, Context, PlainEmbedder
+    from cde_rag.following import loaded
+
+    if context is not None:
+        if prefixes is not None:
+            raise typer.BadParameter("a context has its model's prefixes in it", param_hint="--document-prefix")
+        return loaded(Context.load(context), model=model)
+    if model is None:
+        raise typer.BadParameter("name what is said to have made the vectors", param_hint="--model")
+    try:
+        contextual = CDEModel.from_pretrained(model).identity.name
+    except ModelError:
+        return PlainEmbedder(model, prefixes=prefixes)
+    raise ContextMissingError(
+        f"{contextual} embeds in a context, and none is named. Give --context FILE: what embedder.context.save(file) "
+        "wrote when the vectors were made."
+    )

