@@ -1,6 +1,7 @@
 """The folder of a store: whether it may be one, and files that survive a power failure."""
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import re
@@ -194,3 +195,9 @@ def locked(path: Path, taken: str) -> Generator[None, None, None]:
         except sqlite3.OperationalError as error:
             raise StoreError(f"{taken} ({error}).") from error
         yield
+
+
+def keep_for_ever(*objects: object) -> None:
+    """Keep objects alive past the end of the interpreter, for those that would write files when they end."""
+    for each in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))

@@ -12,7 +12,6 @@ The marker file (`folder.MARKER`) shows the second case: it is written once, so 
 inode or modification time. On Windows an open SQLite file can be neither removed nor replaced, so neither case occurs.
 """
 
-import ctypes
 import os
 import sqlite3
 import threading
@@ -23,6 +22,7 @@ from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.faiss.folder import MARKER
+from cde_rag.stores.folder import keep_for_ever
 
 _kept: Final = list[object]()  # what must not be closed: connections of the process that this one is a fork of
 
@@ -109,7 +109,7 @@ class Connections:
         with self._lock:
             here = place_of(self.path)
             if here is not None and self.overwritten(here):
-                _keep_for_ever(self, *self._open)
+                keep_for_ever(self, *self._open)
                 return
             for connection in self._open:
                 connection.close()
@@ -176,12 +176,6 @@ def _inode(path: Path) -> int | None:
         return path.stat().st_ino
     except FileNotFoundError:
         return None
-
-
-def _keep_for_ever(*objects: object) -> None:
-    """Keep objects alive past the end of the interpreter, which would close connections otherwise."""
-    for each in objects:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 _pools: Final = weakref.WeakSet[Connections]()

@@ -1,17 +1,25 @@
-"""A folder with a store, shared by all objects of this process that use it; one process at a time may."""
+"""A folder with a store, shared by all objects of this process that use it; one process at a time may.
+
+The folder may be removed and restored, moved away and replaced, or get other files copied over its own, while it is
+open. The engine goes on with the files that it opened and writes some of them by their path, even when it is closed. So
+each call first compares the lock's file and the manifest with those that this process opened or wrote, and raises where
+they are others; the engine is then left as it is until the process ends. On Windows the files of an open store can be
+neither removed nor replaced.
+"""
 
 import contextlib
 import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.folder import check_folder, fsync_folder, locked
+from cde_rag.stores.folder import check_folder, fsync_folder, keep_for_ever, locked
+from cde_rag.stores.points.manifest import Manifest
 from cde_rag.stores.points.turns import Turns
 from cde_rag.stores.qdrant_edge.engine import Engine
-from cde_rag.stores.qdrant_edge.generations import load, shard_of
+from cde_rag.stores.qdrant_edge.generations import MANIFEST, load, save, shard_of
 from cde_rag.stores.qdrant_edge.seals import broken_seals, seal_files
 
 LOCK: Final = "cde.lock"
@@ -37,6 +45,7 @@ class Place:
         self._process = os.getpid()
         self._engine: Engine | None = None
         self._lock = contextlib.ExitStack()
+        self._opened: tuple[_File | None, ...] | None = None  # what is at the path, as this process left it
 
     @property
     def sealed(self) -> Path:
@@ -67,6 +76,8 @@ class Place:
                 taken = f"{self.folder}: expected to be the only process that uses it, found another at work. {hint}"
                 self._lock.enter_context(locked(self.folder / LOCK, taken))
                 self._process = os.getpid()
+                self._opened = self._found()
+            self.check()
             self._users.add(user)
 
     def open(self, user: int) -> Engine:
@@ -80,6 +91,7 @@ class Place:
             new = user not in self._users
             if new or self._engine is None or self._process != os.getpid():
                 self.lock(user)
+            self.check()
             try:
                 self._engine = self._engine or self._loaded()
             except BaseException:
@@ -88,12 +100,23 @@ class Place:
                 raise
             return self._engine
 
+    def save(self, manifest: Manifest) -> None:
+        """Replace the manifest.
+
+        Raises:
+            StoreError: Another store is at the path.
+        """
+        with self._changing:
+            self.check()
+            save(self.folder, manifest)
+            self._opened = self._found()
+
     def use(self, engine: Engine | None) -> None:
         """Close the engine and take another, or none. The place is locked, and nobody reads."""
         with self._changing:
             old, self._engine = self._engine, engine
             if old is not None:
-                old.close()
+                self._close(old)
 
     def leave(self, user: int) -> None:
         """Close the engine where nobody else uses it."""
@@ -104,9 +127,34 @@ class Place:
             with self._lock:
                 if self._engine is not None:
                     engine, self._engine = self._engine, None
-                    engine.close()
-                    with contextlib.suppress(OSError):  # without checksums it is a store all the same
-                        seal_files(engine.folder, self.sealed)
+                    if self._close(engine):
+                        with contextlib.suppress(OSError):  # without checksums it is a store all the same
+                            seal_files(engine.folder, self.sealed)
+                self._opened = None
+
+    def check(self) -> None:
+        """Refuse another store at the path than the one that is open, if one is.
+
+        Raises:
+            StoreError: It is another, or none.
+        """
+        if self._opened not in (None, self._found()):
+            raise StoreError(
+                f"{self.folder}: expected the files that this process opened, found others in their place, or none. "
+                "Nothing more is read or written. Close this store, and open what is there now; what was copied over "
+                "an open store, restore into an empty folder."
+            )
+
+    def _found(self) -> "tuple[_File | None, ...]":
+        return _file(self.folder / LOCK, content=False), _file(self.folder / MANIFEST, content=True)
+
+    def _close(self, engine: Engine) -> bool:
+        """Close an engine, unless it would write into another store; returns whether it did."""
+        if self._opened != self._found():
+            keep_for_ever(engine)
+            return False
+        engine.close()
+        return True
 
     def _loaded(self) -> Engine:
         shard = shard_of(self.folder, load(self.folder))
@@ -115,6 +163,18 @@ class Place:
         self.sealed.unlink(missing_ok=True)
         fsync_folder(self.folder)
         return Engine.load(shard)
+
+
+_File: TypeAlias = tuple[int, ...]
+
+
+def _file(path: Path, *, content: bool) -> _File | None:
+    """Device and inode of a file, and size and time where its content counts; None where there is none."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (found.st_dev, found.st_ino, *((found.st_size, found.st_mtime_ns) if content else ()))
 
 
 _places: weakref.WeakValueDictionary[Path, Place] = weakref.WeakValueDictionary()

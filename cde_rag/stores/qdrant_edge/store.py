@@ -91,7 +91,7 @@ class QdrantEdgeStore(PointStore):
             shard = generations.shard_of(self._folder, manifest)
             shutil.rmtree(shard, ignore_errors=True)  # of a creation that was interrupted
             self._place.use(Engine.create(shard, manifest.sizes(fingerprint), self._indexing))
-            generations.save(self._folder, manifest)
+            self._place.save(manifest)
 
     def exists(self) -> bool:
         """See `Store.exists`."""
@@ -185,6 +185,7 @@ class QdrantEdgeStore(PointStore):
         return ShardPoints(self._place.open(self._user), str(self._folder), search_beam=beam)
 
     def _load(self) -> Manifest:
+        self._place.check()
         return generations.load(self._folder)
 
     def _check_written(self, state: GenerationState) -> None:
@@ -194,7 +195,7 @@ class QdrantEdgeStore(PointStore):
         with self._turns.writing(), self._errors():
             manifest = self._load()
             self._check_complete(manifest.inactive(generation))
-            generations.save(self._folder, dataclasses.replace(manifest, active=generation))
+            self._place.save(dataclasses.replace(manifest, active=generation))
 
     def _context(self, state: GenerationState) -> bytes:
         return generations.read_context(self._folder, state)
@@ -220,7 +221,7 @@ class QdrantEdgeStore(PointStore):
         try:
             self._place.open(self._user).write()  # so that all is in the files
             engine = generations.changed_shard(self._folder, old, new)
-            generations.save(self._folder, new)
+            self._place.save(new)
             self._place.use(engine)
         except BaseException:
             self._place.use(None)  # the next call opens what the manifest says by now
