@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Adoption", "adopt", "catch_up", "foreign_records", "only_here", "release"]
 
 _PAGE: Final = 512  # points read at once
+_PASSES: Final = 8  # over what was written meanwhile; what comes after waits for the next call
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def _begun_with(collection: Collection) -> str | None:
 
 
 def _take_in(collection: Collection, read: Reading, on_progress: Callable[[Progress], None] | None) -> Adoption:
-    """Give all points a record that have none; again for those that were written meanwhile."""
+    """Give all points a record that have none; again, a few times, for those that were written meanwhile."""
     kept = collection.store
     if not isinstance(kept, QdrantStore):
         raise StoreError(f"Expected a collection in Qdrant, found one in {type(kept).__name__}.")
@@ -183,7 +184,10 @@ def _take_in(collection: Collection, read: Reading, on_progress: Callable[[Progr
 
     with store.lease():
         left = None
-        while (now := store.count_foreign() - len(skipped)) != left:
+        for _ in range(_PASSES):
+            now = store.count_foreign() - len(skipped)
+            if now == left:
+                break
             left = now
             adopting.add_records(_records(store, read, parent_key, skipped), on_progress=tell)
     documents = kept.count()

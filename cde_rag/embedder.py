@@ -141,7 +141,7 @@ class ContextualEmbedder:
     @property
     def options(self) -> EmbedderOptions:
         """Device, dtype and batch size, for the embedder that follows this one."""
-        return EmbedderOptions(device=self.device, dtype=self.model.dtype, mini_batch_size=self.mini_batch_size)
+        return EmbedderOptions(device=self.device, dtype=self.model.given_dtype, mini_batch_size=self.mini_batch_size)
 
     @property
     def max_siblings(self) -> int:

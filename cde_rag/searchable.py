@@ -9,12 +9,14 @@ from jaxtyping import Float32
 
 from cde_rag.diversity import marginal_relevance
 from cde_rag.embedding import Embedder
+from cde_rag.errors import StoreError
 from cde_rag.following import ActiveEmbedder
 from cde_rag.rankers import Fused, Vectors, Words
 from cde_rag.searcher import Searcher
 from cde_rag.stores.base import Hit, Store
 from cde_rag.texts import check_positive
 
+_TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 CANDIDATES: Final = 100  # hits by vectors, and by words, that a hybrid ranking is made of
 
 
@@ -129,6 +131,7 @@ class Searchable(Searcher):
             where: A filter over the metadata.
 
         Raises:
+            StoreError: Hits are deleted all the time.
             ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
         """
         check_positive(k, "k")
@@ -137,7 +140,7 @@ class Searchable(Searcher):
         def search(embedder: Embedder) -> list[Hit]:
             vector = embedder.embed_queries([query])
             space = embedder.fingerprint
-            while True:
+            for _ in range(_TRIES):
                 (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
                 try:
                     near = self.store.vectors([hit.id for hit in hits], fingerprint=space)
@@ -145,6 +148,10 @@ class Searchable(Searcher):
                     continue
                 chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
                 return [hits[position] for position in chosen]
+            raise StoreError(
+                f"Expected hits that stay for one search, found one of them deleted in each of {_TRIES} tries. Search "
+                "again, or for fewer candidates."
+            )
 
         with self._told(1, k, where) as note:
             found = self._active.use(search)

@@ -19,7 +19,7 @@ from cde_rag.embedder import ContextualEmbedder
 from cde_rag.embedding import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.generations import Recontextualization
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.model import CDEModel, cde_model, checkpoints
 from cde_rag.recontextualization import estimate, recontextualize
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.faiss import FaissStore
@@ -151,6 +151,16 @@ def test_options_go_with_the_embedder_everywhere(tmp_path: Path):
         papers.add(["money loan"])
         follower.add(["river boat", *texts[:9]], ids=map(str, range(10)))
     assert max(batches) == 3
+
+
+def test_a_dtype_that_the_device_chose_is_not_chosen_for_another_model(tmp_path: Path):
+    """A plain model that a collection goes back to embeds queries in the dtype that it had."""
+    folder = tmp_path / "model"
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    with mock.patch.object(cde_model, "native_dtype", return_value="bfloat16"):
+        model = CDEModel.from_pretrained(folder, device="cpu")
+    assert model.dtype == "bfloat16"
+    assert ContextualEmbedder(model, Context.null(model)).options == EmbedderOptions(device="cpu", dtype=None)
 
 
 @pytest.mark.parametrize(("size", "error"), [(0, ValueError), (2.5, TypeError)])

@@ -353,3 +353,16 @@ def test_the_loop_goes_on_while_a_search_is_at_work(papers: Collection) -> None:
 
     asyncio.run(both())
     assert steps == 5
+
+
+def test_a_diverse_search_ends_though_hits_are_deleted(papers: Collection, monkeypatch: pytest.MonkeyPatch):
+    tries = itertools.count()
+
+    def gone(*_: object, **__: object) -> None:
+        next(tries)
+        raise KeyError("id 0")
+
+    monkeypatch.setattr(papers.store, "vectors", gone)
+    with pytest.raises(StoreError, match="deleted in each of 8 tries"):
+        papers.search_diverse("river", k=2)
+    assert next(tries) == 8

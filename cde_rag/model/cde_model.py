@@ -49,6 +49,7 @@ class CDEModel:
 
     Attributes:
         folder: Where its files are; None where it was not read from files.
+        given_dtype: The dtype as it was given; None where the device chose.
 
     Raises:
         ModelError: Another dtype.
@@ -64,6 +65,7 @@ class CDEModel:
         dtype: str | None = None,
     ) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.given_dtype = dtype
         self.dtype = dtype or native_dtype(self.device)
         if self.dtype not in DTYPES:
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {self.dtype!r}.")

@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, require
 from cde_rag.following import UNFINISHED_IMPORT, stored_context
@@ -16,6 +20,8 @@ from cde_rag.stores.base import Row, Store
 from cde_rag.stores.folder import fsync_folder
 from cde_rag.tenancy import check_is_of
 from cde_rag.writing import Progress
+
+_TRIES: Final = 32  # to read the vectors of rows that writers change meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +155,28 @@ def _pages(store: Store, fingerprint: str) -> Iterator[Batch]:
 
 
 def _settled(store: Store, rows: list[Row], fingerprint: str) -> Batch:
-    """Those of the rows that are still there, and their vectors, between two looks that found the same."""
-    while True:
-        ids = [row.record.id for row in rows]
+    """Those of the rows that are still there, and their vectors: each as it was before and after its vector was read.
+
+    Raises:
+        StoreError: Some change all the time.
+    """
+    settled, left = dict[str, tuple[Row, Float32[np.ndarray, " dim"]]](), rows
+    for _ in range(_TRIES):
+        ids = [row.record.id for row in left]
         try:
             vectors = store.vectors(ids, fingerprint=fingerprint)
         except KeyError:  # one was deleted
-            rows = store.get(ids)
+            left = store.get(ids)
             continue
-        again = store.get(ids)
-        if again == rows:
-            return rows, vectors
-        rows = again
+        again = {row.record.id: row for row in store.get(ids)}
+        read = [(row, vector) for row, vector in zip(left, vectors, strict=True) if again.get(row.record.id) == row]
+        settled |= {row.record.id: (row, vector) for row, vector in read}
+        left = [row for id_, row in again.items() if id_ not in settled]
+        if not left:
+            kept = [settled[row.record.id] for row in rows if row.record.id in settled]
+            matrix = np.array([vector for _, vector in kept], np.float32).reshape(len(kept), vectors.shape[1])
+            return [row for row, _ in kept], matrix
+    raise StoreError(
+        f"Expected records that stay while they are read, found {len(left)} changed in each of {_TRIES} tries, such as "
+        f"{left[0].record.id!r:.80}. Export again when less is written."
+    )

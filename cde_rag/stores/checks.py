@@ -24,6 +24,7 @@ class Numbered(Protocol):
 
 State = TypeVar("State", bound=Numbered)
 
+MOST_ROWS: Final = 2**31 - 1  # that one call reads or returns
 _MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata
 _UNIT: Final = 1e-3  # how far a norm may be from 1
 
@@ -115,24 +116,30 @@ def numbered(states: Sequence[State], number: int, *, active: int | None = None)
     raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
 
 
-def check_rows(number: int, what: str) -> None:
-    """Refuse to read less than one row.
+def check_rows(number: int, what: str) -> int:
+    """A number of rows to read, at most `MOST_ROWS`, which engines count to.
+
+    Args:
+        number: As the caller gave it.
+        what: Name of the argument.
 
     Raises:
-        ValueError: The number is below 1.
+        ValueError: It is below 1.
     """
     if number <= 0:
         raise ValueError(f"{what}: expected a positive number, found {number}.")
+    return min(number, MOST_ROWS)
 
 
-def check_k(k: int) -> None:
-    """Refuse to look for less than one hit.
+def check_k(k: int) -> int:
+    """A number of hits to look for, at most `MOST_ROWS`.
 
     Raises:
         ValueError: `k` is below 1.
     """
     if k <= 0:
         raise ValueError(f"k: expected a positive number of hits, found {k}.")
+    return min(k, MOST_ROWS)
 
 
 def seal(*parts: str | bytes | int) -> bytes:

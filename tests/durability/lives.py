@@ -20,7 +20,7 @@ from cde_rag import generations as runs
 from cde_rag import intake, writing
 from cde_rag.collection import Collection
 from cde_rag.context import Context
-from cde_rag.embedding import Embedded
+from cde_rag.embedding import Embedded, EmbedderOptions
 from cde_rag.following import stored_context
 from cde_rag.identity import ModelIdentity
 from cde_rag.recontextualization import recontextualize
@@ -54,7 +54,7 @@ class StubEmbedder:
     """A direction for each text, the same in every process; no vector of one space scores anything in another."""
 
     max_siblings = 0
-    device = "cpu"
+    options = EmbedderOptions(device="cpu")
     dim = DIM
 
     def __init__(self, space: int) -> None:

@@ -1,4 +1,4 @@
-"""The long durability run: every test of this folder with torture's counts, one after the other.
+"""The long durability run: every test of TESTS with torture's counts, one after the other.
 
     python tests/durability/torture.py --seed 0
 
@@ -25,6 +25,7 @@ from cde_rag.stores.folder import replace_durably
 ROOT = Path(__file__).parents[2]
 NOTES = ROOT / "docs/durability.jsonl"
 PAGE = ROOT / "docs/durability.md"
+TESTS = ("tests/durability", "tests/test_two_runs.py")
 BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
 
 
@@ -111,7 +112,7 @@ def _sources() -> str:
 
 
 def _collected(seed: int) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "--override-ini", "addopts=", "--collect-only", "-q", "tests/durability"]
+    command = [sys.executable, "-m", "pytest", "--override-ini", "addopts=", "--collect-only", "-q", *TESTS]
     environment = {**os.environ, "CDE_TORTURE": str(seed)}
     told = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
     return [line for line in told.splitlines() if "::" in line]

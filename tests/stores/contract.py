@@ -549,6 +549,18 @@ class StoreContract(TextContract):
         with pytest.raises(TypeError, match="list"):
             store.get("abc")
 
+    @pytest.mark.parametrize("most", [2**31, 2**63, 10**30])
+    def test_any_number_is_enough(self, store: Store, most: int) -> None:
+        rows = [row(str(number), year=number) for number in range(3)]
+        store.add(rows, EXACT[:3], fingerprint=SPACE)
+        (found,) = store.search(EXACT[:1], most, fingerprint=SPACE)
+        assert len(found) == 3
+        (some,) = store.search(EXACT[:1], most, fingerprint=SPACE, where={"year": {"gte": 1}})
+        assert len(some) == 2
+        assert list(store.scroll(page=most)) == store.sample(most) == rows
+        number = store.create_generation(fingerprint=OTHER, context=b"other")
+        assert store.lacking(number, limit=most) == rows
+
     def test_threads_add_and_search_together(self, store: Store) -> None:
         matrix = units(400, seed=1)
 

@@ -26,6 +26,7 @@ from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.ids import is_native, native
+from cde_rag.writing import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 
@@ -519,3 +520,18 @@ def test_other_ids_are_not() -> None:
         "\ud800",
     ):
         assert not is_native(id_)
+
+
+def test_catching_up_ends_while_the_application_writes_all_the_time(
+    application: Application, client: QdrantClient, tiny_model: CDEModel
+) -> None:
+    papers = adopted(client, tiny_model)
+    written, passes = itertools.count(1000), itertools.count(2)
+
+    def write_more(_: Progress) -> None:
+        for _ in range(next(passes)):
+            application.write(next(written), "another flood")
+
+    application.write(next(written), "a flood")
+    assert catch_up(papers, on_progress=write_more).adopted == sum(range(1, 9))  # in eight passes
+    assert catch_up(papers).adopted == 9

@@ -308,3 +308,35 @@ def test_records_that_change_meanwhile_have_their_own_vectors(places: Places, ti
     assert len(rows) >= 35 - 5
     for row, vector in zip(rows, matrix, strict=True):
         np.testing.assert_array_equal(vector, versions[row.digest][int(row.record.id.split()[1])])
+
+
+def test_records_that_change_all_the_time_end_an_export(
+    places: Places, tiny_model: CDEModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = filled(places("faiss"), tiny_model, some(5))
+    space, get, calls = store.manifest().fingerprint, store.get, itertools.count()
+
+    def changing(ids: list[str]) -> list[Row]:
+        row = get(["id 3"])[0]
+        store.add([Row(row.record, str(next(calls)))], units(1, DIM), fingerprint=space)
+        return get(ids)
+
+    monkeypatch.setattr(store, "get", changing)
+    with pytest.raises(StoreError, match=r"found 1 changed in each of 32 tries, such as 'id 3'"):
+        export_collection(store, tmp_path / "papers.parquet")
+    assert 32 <= next(calls) < 40
+    assert not (tmp_path / "papers.parquet").exists()
+
+
+def test_records_that_are_all_deleted_meanwhile_are_none(
+    places: Places, tiny_model: CDEModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = filled(places("faiss"), tiny_model, some(5))
+    vectors = store.vectors
+
+    def emptied(ids: list[str], *, fingerprint: str) -> np.ndarray:
+        store.delete(ids)
+        return vectors(ids, fingerprint=fingerprint)
+
+    monkeypatch.setattr(store, "vectors", emptied)
+    assert export_collection(store, tmp_path / "papers.parquet").documents == 0

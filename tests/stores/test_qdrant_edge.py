@@ -25,6 +25,7 @@ from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.filters import matches, parse
+from cde_rag.stores.points.manifest import FENCED
 from cde_rag.stores.points.translation import translate
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore, generations
 from cde_rag.stores.qdrant_edge.place import Place
@@ -209,8 +210,8 @@ def test_a_manifest_that_is_none_is_refused(lived: Path, scratch: Path, content:
 def test_a_newer_format_is_refused(lived: Path, scratch: Path) -> None:
     folder = shutil.copytree(lived, scratch / "copy")
     content = json.loads((folder / "cde.json").read_bytes())
-    (folder / "cde.json").write_text(json.dumps(content | {"format": 4}))
-    with pytest.raises(StoreFormatError, match="format 3 or older, found 4"):
+    (folder / "cde.json").write_text(json.dumps(content | {"format": FENCED + 1}))
+    with pytest.raises(StoreFormatError, match="format 4 or older, found 5"):
         QdrantEdgeStore(folder).manifest()
 
 

@@ -2,9 +2,11 @@
 
     papers.faiss/
         collection.sqlite     the truth: records, filter fields, which vector belongs to which record, the manifest
-        vectors-1             float32 vectors of generation 1, only ever appended to
-        context-1             the bytes of generation 1's Context
-        index-1-…             snapshot of vectors-1 for approximate search; derived, may be missing
+        store-id              written once, so that files copied over an open store are noticed
+        vectors-1-3f09c2aa    float32 vectors of generation 1, only ever appended to; the end of the name is random
+        context-1-…           the bytes of generation 1's Context
+        index-1-…             snapshot of the vectors for approximate search; derived, may be missing
+        checked-index-1-…     size and time of a snapshot that was compared with its checksum
 
 **Atomic.** A call is one SQLite transaction (WAL, synchronous=FULL). What a transaction refers to in other files is
 on the disk before it is committed; what was never committed is cut off or swept later. Its write lock is the writers'

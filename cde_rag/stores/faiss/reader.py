@@ -152,7 +152,7 @@ class View:
 
     def lacking(self, generation: int, limit: int, after: Row | None) -> list[Row]:
         """Up to `limit` rows inserted after a row that have no vector in an inactive generation."""
-        check_rows(limit, "limit")
+        limit = check_rows(limit, "limit")
         self.manifest.inactive(generation)
         position = None if after is None else self.records.position_of(after.record.id)
         return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit, after=position or 0))]

@@ -130,7 +130,7 @@ class FaissStore(TextSearch, Indexed):
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         """See `Store.scroll`."""
-        check_rows(page, "page")
+        page = check_rows(page, "page")
         return self._scrolled(None if where is None else parse(where), page)
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
@@ -144,7 +144,7 @@ class FaissStore(TextSearch, Indexed):
 
     def sample(self, count: int) -> list[Row]:
         """See `Store.sample`."""
-        check_rows(count, "count")
+        count = check_rows(count, "count")
         return self._read(lambda view: view.sample(count))
 
     def search(
@@ -158,7 +158,7 @@ class FaissStore(TextSearch, Indexed):
     ) -> list[list[Hit]]:
         """See `Store.search`."""
         condition = None if where is None else parse(where)
-        check_k(k)
+        k = check_k(k)
 
         def nearest(serving: View) -> list[list[Hit]]:
             view = serving if generation is None else self._view(serving, generation)

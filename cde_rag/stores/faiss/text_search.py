@@ -30,7 +30,7 @@ class TextSearch(ABC):
         """See `Store.search_text`."""
         check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
-        check_k(k)
+        k = check_k(k)
         return self._read(lambda view: [_best(view, query, k, condition) for query in queries])
 
     def index_texts(self) -> None:

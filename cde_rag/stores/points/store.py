@@ -140,7 +140,7 @@ class PointStore(ABC):
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         """See `Store.scroll`."""
-        check_rows(page, "page")
+        page = check_rows(page, "page")
         return self._scrolled(None if where is None else parse(where), page)
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
@@ -165,7 +165,7 @@ class PointStore(ABC):
 
     def sample(self, count: int) -> list[Row]:
         """See `Store.sample`."""
-        check_rows(count, "count")
+        count = check_rows(count, "count")
         with self._turns.reading():
             self._load()
             last = self._points.last_order()
@@ -188,7 +188,7 @@ class PointStore(ABC):
     ) -> list[list[Hit]]:
         """See `Store.search`."""
         condition = None if where is None else parse(where)
-        check_k(k)
+        k = check_k(k)
         with self._turns.reading(), self._in(fingerprint, generation) as manifest:
             check_unit(queries, len(queries), manifest.dim)
             state = manifest.serving if generation is None else manifest.generation(generation)
@@ -206,7 +206,7 @@ class PointStore(ABC):
         """See `Store.search_text`; BM25 is that of points/words.py."""
         check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
-        check_k(k)
+        k = check_k(k)
 
         def read(manifest: Manifest) -> list[list[Hit]]:
             if not manifest.words:
@@ -242,7 +242,7 @@ class PointStore(ABC):
 
     def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
         """See `Store.lacking`."""
-        check_rows(limit, "limit")
+        limit = check_rows(limit, "limit")
 
         def read(manifest: Manifest) -> list[Row]:
             lacks = No(Having(manifest.inactive(generation).vector))

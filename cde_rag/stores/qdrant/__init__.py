@@ -1,11 +1,13 @@
 """A collection of Qdrant, on a server (1.18 or newer) or in the client's local mode.
 
     papers                    a point for each record; points/rows.py says what is in its payload
-        cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given;
+        cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given; later ones
+                              have the token of their run behind the fingerprint;
                               with `quantization="prefix-128"` its first dimensions beside it, as cde_<fingerprint>_128
         cde_words             a sparse vector with the modifier IDF: the record's words; see points/words.py
-        metadata              {"cde": …}: settings, generations and which is active, with a checksum
-    papers__cde_contexts      the bytes of each generation's Context, in chunks; the lease of a run
+        metadata              {"cde": …}: where the manifest is
+    papers__cde_contexts      the manifest, a point with a version: settings, generations and which is active, with a
+                              checksum; the bytes of each generation's Context, in chunks; the lease of a run
 
 The collection can be someone's who has points and vectors of their own in it: they stay, and are no records. Make it
 before `create` to choose shards and replicas. Qdrant itself refuses a reader whose vectors are gone, since every read
@@ -19,7 +21,8 @@ the first requests done, and the same call again does the rest. A vector of an i
 noted in the payload, which comes last. A generation that is being made or dropped counts as not there; the next call
 that makes or drops one cleans up. Threads with the same client object see every call wholly or not at all; readers in
 other processes can see a part of a batch for a moment. Two processes may add at once, but one run at a time (`lease`)
-makes, activates or drops generations, since Qdrant cannot compare and swap metadata.
+makes, activates or drops generations. A run that was suspended for longer than its lease changes nothing more, since
+the manifest is compared and swapped (docs/decisions/0026).
 
 **Filters** become conditions on two fields of ours, exact for equality, `in`, `exists`, ranges of dates in whole
 seconds and of numbers in steps of 1/1024; for the rest Qdrant keeps more than the filter does and the rest is left out

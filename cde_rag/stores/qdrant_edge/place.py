@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.folder import check_folder, fsync_folder, keep_for_ever, locked
+from cde_rag.stores.folder import check_folder, check_path, fsync_folder, keep_for_ever, locked
 from cde_rag.stores.points.manifest import Manifest
 from cde_rag.stores.points.turns import Turns
 from cde_rag.stores.qdrant_edge.engine import Engine
@@ -182,7 +182,12 @@ _places_lock = threading.Lock()
 
 
 def place_at(folder: Path) -> Place:
-    """The place that all objects of this process share which use that folder."""
+    """The place that all objects of this process share which use that folder.
+
+    Raises:
+        StoreError: The path holds a NUL.
+    """
+    check_path(folder)
     with _places_lock:
         resolved = folder.resolve()
         place = _places.get(resolved)
