@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from cde_rag.context import Context
 from cde_rag.embedding import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
+from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 from cde_rag.observability import operation, short
 from cde_rag.plain_model import load
 from cde_rag.texts import check_list, check_texts
@@ -156,17 +157,18 @@ class PlainEmbedder:
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""
-        limit = self.identity.max_length
-        return sum(min(length, limit) if limit else length for length in self._lengths(texts, "document"))
+        limit, (shown, _) = self.identity.max_length, self._shown(texts, "document")
+        return sum(min(length, limit) if limit else length for length in self._lengths(shown, "document"))
 
     def _embed(self, texts: Sequence[str], role: str, *, progress: bool) -> Embedded:
         check_texts(texts)
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
         encode = self._model.encode_query if role == "query" else self._model.encode_document
+        shown, cut = self._shown(texts, role)
         with self._encoding:
             found = encode(
-                list(texts),
+                shown,
                 prompt=self.identity.prefixes[role],
                 batch_size=self.mini_batch_size,
                 show_progress_bar=progress,
@@ -177,9 +179,20 @@ class PlainEmbedder:
             raise CorpusError(
                 f"Text {blank[0]} has no word that {self.identity.name} knows; leave it out or give it content."
             )
-        limit = self.identity.max_length
-        cut = [length > limit for length in self._lengths(texts, role)] if limit else [False] * len(texts)
         return Embedded(vectors / norms, np.array(cut, dtype=np.bool_))
+
+    def _shown(self, texts: Sequence[str], role: str) -> tuple[list[str], list[bool]]:
+        """What of each text the model's tokenizer is shown, and whether the model reads less of it than all."""
+        limit = self.identity.max_length
+        if not limit:
+            return list(texts), [False] * len(texts)
+        shown = [beginning(text, CHARACTERS_A_TOKEN * limit) for text in texts]
+        lengths = self._lengths(shown, role)
+        for place, text in enumerate(texts):
+            if len(shown[place]) < len(text) and lengths[place] <= limit + MARGIN:  # mostly of what is no token
+                shown[place] = text
+                (lengths[place],) = self._lengths([text], role)
+        return shown, [length > limit for length in lengths]
 
     def _lengths(self, texts: Sequence[str], role: str) -> list[int]:
         """Tokens of each text, uncut."""

@@ -11,7 +11,8 @@ from cde_rag.errors import ModelError
 from cde_rag.texts import check_texts
 
 CHARACTERS_A_TOKEN: Final = 32  # a text is first tokenized up to so many characters for each token that is read
-_MARGIN: Final = 8  # tokens beyond what is read, special tokens included, that show that a text is longer
+MARGIN: Final = 8  # tokens beyond what is read, special tokens included, that show that a text is longer
+_LONGEST_WORD: Final = 16  # times the characters that a text is cut to; a longer word is cut, too
 _WORD_END: Final = re.compile(r"(?<=\S)\s")
 
 
@@ -113,21 +114,26 @@ class TextTokenizer:
     ) -> list[Encoding]:
         """Encode texts, of very long ones only so much of the beginning that it has more than `max_length` tokens.
 
-        A beginning ends where a word does, so that its tokens are the first ones of the whole text.
+        A beginning ends where a word does, or far behind, so that its tokens are the first ones of the whole text.
         """
         characters = CHARACTERS_A_TOKEN * max_length
-        encodings = list(encode([_beginning(text, characters) for text in texts]))
+        encodings = list(encode([beginning(text, characters) for text in texts]))
         for place, text in enumerate(texts):
             read = characters
-            while len(encodings[place].ids) <= max_length + _MARGIN and len(_beginning(text, read)) < len(text):
+            while len(encodings[place].ids) <= max_length + MARGIN and len(beginning(text, read)) < len(text):
                 read *= 4
-                (encodings[place],) = encode([_beginning(text, read)])
+                (encodings[place],) = encode([beginning(text, read)])
         return encodings
 
 
-def _beginning(text: str, characters: int) -> str:
-    """The text up to the end of the word that stands at a place; all of it where that is not far."""
+def beginning(text: str, characters: int) -> str:
+    """The text up to the end of the word that stands at a place; all of it where that is not far.
+
+    Where no word ends for a long stretch, as in base64 or Chinese, it is cut all the same. Tokens near the end of it may
+    differ from the whole text's; those that are read are thousands of tokens before it.
+    """
     if len(text) <= 2 * characters:
         return text
-    end = _WORD_END.search(text, characters)
-    return text if end is None else text[: end.start()]
+    longest = _LONGEST_WORD * characters
+    end = _WORD_END.search(text, characters, longest)
+    return text[:longest] if end is None else text[: end.start()]
