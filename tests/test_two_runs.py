@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
@@ -21,11 +22,13 @@ from tiny import WORDS, tiny_cde_model
 from cde_rag import generations
 from cde_rag.collection import Collection
 from cde_rag.embedder import ContextualEmbedder
-from cde_rag.errors import CDEError
+from cde_rag.errors import CDEError, StoreError
 from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant import turns as turns_module
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.qdrant_edge.engine import Engine
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 
@@ -58,6 +61,25 @@ class Process:
             return value(*args, **more)
 
         return request
+
+
+class Suspended:
+    """Suspends one thread before its nth request to Qdrant Edge's engine."""
+
+    def __init__(self, until: int) -> None:
+        self._until = until
+        self._ask = Engine.ask
+        self.requests = 0
+        self.thread: threading.Thread | None = None
+        self.reached, self.woken = threading.Event(), threading.Event()
+
+    def ask(self, engine: Engine, work: Callable[[Any], Any]) -> Any:
+        if threading.current_thread() is self.thread:
+            self.requests += 1
+            if self.requests == self._until:
+                self.reached.set()
+                assert self.woken.wait(WAIT_S)
+        return self._ask(engine, work)
 
 
 class Store(QdrantStore):
@@ -93,7 +115,13 @@ def opened(client: Any) -> Collection:
 
 
 def assert_sound(client: QdrantClient, expected: dict[str, str]) -> None:
-    papers = opened(client)
+    assert_is(opened(client), expected)
+    moved = opened(client)  # a run on what is there ends as ever
+    recontextualize(moved, seed=99, context_size=SIZE)
+    assert_is(moved, expected)
+
+
+def assert_is(papers: Collection, expected: dict[str, str]) -> None:
     assert {record.id: record.text for record in papers.scroll()} == expected
     ids = list(expected)
     fresh = papers.embedder.embed_documents([expected[id_] for id_ in ids])
@@ -103,10 +131,6 @@ def assert_sound(client: QdrantClient, expected: dict[str, str]) -> None:
     for generation in papers.store.generations():
         if generation.active:
             assert generation.vectors == len(expected)
-    moved = opened(client)  # a run on what is there ends as ever
-    recontextualize(moved, seed=99, context_size=SIZE)
-    fresh = moved.embedder.embed_documents([expected[id_] for id_ in ids])
-    np.testing.assert_allclose(moved.vectors(ids), fresh, atol=1e-5)
 
 
 Work = Callable[[Collection], object]
@@ -226,3 +250,55 @@ def test_whatever_runs_meanwhile_a_run_harms_nothing(first: str, share: float, s
         check(first, 1 + int(share * (requests_of(RUNS[first]) - 1)), "some")
     finally:
         del RUNS["some"]
+
+
+def test_in_qdrant_edge_the_other_run_is_told(tmp_path: Path):
+    """One process has the folder, and the lease is a lock of its: a run that is suspended keeps it."""
+    texts = {str(number): text(number) for number in range(12)}
+    embedder = ContextualEmbedder.from_corpus(list(texts.values()), model=MODEL, context_size=SIZE, seed=0)
+    papers = Collection.create(QdrantEdgeStore(tmp_path / "papers"), embedder)
+    papers.add_records([Record(id_, text_) for id_, text_ in texts.items()])
+    told, schedules = list[str](), 0
+    while came := suspended_in_edge(tmp_path / "papers", 1 + 9 * schedules, told):
+        texts |= came
+        assert_is(opened_edge(tmp_path / "papers"), texts)
+        schedules += 1
+    assert schedules > 5
+    assert len(told) >= schedules - 1  # all but a run that is suspended before it has the lease
+    assert all("another" in message for message in told)
+
+
+def opened_edge(folder: Path) -> Collection:
+    return Collection.open(QdrantEdgeStore(folder), model=MODEL)
+
+
+def suspended_in_edge(folder: Path, until: int, told: list[str]) -> dict[str, str]:
+    """Suspend a run, try another and add a record meanwhile; returns that, or nothing where the run ended before."""
+    suspended, new = Suspended(until), {f"new {until}": text(50 + until)}
+
+    def other() -> None:
+        try:
+            recontextualize(opened_edge(folder), seed=1000 + until, context_size=SIZE)
+        except StoreError as error:
+            told.append(str(error))
+
+    def user() -> None:
+        opened_edge(folder).add_records([Record(id_, text_) for id_, text_ in new.items()])
+
+    with mock.patch.object(Engine, "ask", lambda engine, work: suspended.ask(engine, work)):
+        first = opened_edge(folder)
+        run = threading.Thread(target=recontextualize, args=(first,), kwargs={"seed": until, "context_size": SIZE})
+        suspended.thread = run
+        run.start()
+        while run.is_alive() and not suspended.reached.wait(0.01):
+            pass
+        came = suspended.reached.is_set()
+        meanwhile = [threading.Thread(target=work) for work in (other, user)] if came else []
+        for thread in meanwhile:
+            thread.start()
+            thread.join(0.3)  # it may have to wait for the run
+        suspended.woken.set()
+        for thread in (run, *meanwhile):
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+    return new if came else {}

@@ -129,7 +129,7 @@ class TextTokenizer:
 def beginning(text: str, characters: int) -> str:
     """The text up to the end of the word that stands at a place; all of it where that is not far.
 
-    Where no word ends for a long stretch, as in base64 or Chinese, it is cut all the same. Tokens near the end of it may
+    Where no word ends for a long stretch, as in base64 or Chinese, it is cut all the same. Tokens near the cut may
     differ from the whole text's; those that are read are thousands of tokens before it.
     """
     if len(text) <= 2 * characters:
