@@ -11,7 +11,7 @@ from cde_rag.cli import app
 
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
-    "index search inspect verify export import backup restore "
+    "index search inspect verify audit export import backup restore "
     "drift recontextualize rollback evaluate mteb convert demo doctor"
 ).split()
 
