@@ -24,16 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from cde_rag.context import Context
-from cde_rag.drift import REACH, WORTH, Calibration, ask, compare
-from cde_rag.embedder import ContextualEmbedder, fit
-from cde_rag.embedding import Embedded
+from cde_rag.context.context import Context
+from cde_rag.context.sampling import sample_random
+from cde_rag.embedders.base import Embedded
+from cde_rag.embedders.contextual import ContextualEmbedder, fit
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import read_beir
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
+from cde_rag.indexing.drift import REACH, WORTH, Calibration, ask, compare
 from cde_rag.model import CDEModel
-from cde_rag.sampling import sample_random
 
 DOMAINS = {
     "redis": "parents_redis",
@@ -308,7 +308,7 @@ COLUMNS = ("kind", "old", "new", "step", "seed", "queries", "ndcg", "judged", "j
 
 
 def report(cache: Path, docs: Path) -> None:
-    """Fit the `Calibration` of `cde_rag.drift`, print what docs/drift.md says, and write its table and figure."""
+    """Fit the `Calibration` of cde_rag/indexing/drift.py, and write the figures, table and drawing of docs/drift.md."""
     rows = [json.loads(line) for line in (cache / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     moves, growths, budgets = ([row for row in rows if row["job"][0] == kind] for kind in ("move", "growth", "budget"))
     with (docs / "drift.csv").open("w", encoding="utf-8", newline="") as file:

@@ -19,9 +19,9 @@ from cde_rag import Collection, ContextualEmbedder, Searcher
 from cde_rag.evaluation.beir import RetrievalSet, read_beir
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag.parquet import export_collection, import_collection
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.transfer.parquet import export_collection, import_collection
 
 K = 10
 MODEL = "cde-mini-0"  # of the figures in docs/guide/search.md

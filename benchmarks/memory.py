@@ -18,10 +18,10 @@ from typing import Any, cast
 import numpy as np
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, Record
-from cde_rag.embedding import Embedded
+from cde_rag.embedders.base import Embedded
 from cde_rag.errors import require
+from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.writing import Progress
 
 MADE = 4096  # different vectors
 DIM = 384  # of the bundled model

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from cde_rag import ContextualEmbedder
+from cde_rag.context.siblings import SIBLINGS
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
-from cde_rag.siblings import SIBLINGS
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ Everything here is loaded on first use: `import cde_rag` itself reads no model, 
 import importlib
 from typing import TYPE_CHECKING
 
+from cde_rag._version import __version__ as __version__
 from cde_rag.errors import (
     CanaryError,
     CDEError,
@@ -29,25 +30,23 @@ from cde_rag.errors import (
 )
 
 if TYPE_CHECKING:
-    from cde_rag.canary import Canary
-    from cde_rag.collection import Collection
-    from cde_rag.context import Context
-    from cde_rag.drift import Drift
-    from cde_rag.embedder import ContextualEmbedder
-    from cde_rag.embedding import EmbedderOptions
+    from cde_rag.collection.collection import Collection
+    from cde_rag.collection.info import Inspection
+    from cde_rag.collection.recontextualization import recontextualize
+    from cde_rag.collection.tenants import Tenants
+    from cde_rag.context.context import Context
+    from cde_rag.embedders.base import EmbedderOptions
+    from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.sentence_transformer import PlainEmbedder
     from cde_rag.evaluation import evaluate
-    from cde_rag.generations import Recontextualization
-    from cde_rag.grouping import Group, ParentHit
-    from cde_rag.inspection import Inspection
+    from cde_rag.indexing.backfill import Recontextualization
+    from cde_rag.indexing.canary import Canary
+    from cde_rag.indexing.drift import Drift
+    from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.model import CDEModel
-    from cde_rag.plain_embedder import PlainEmbedder
-    from cde_rag.recontextualization import recontextualize
-    from cde_rag.searcher import Searcher
+    from cde_rag.search.grouping import Group, ParentHit
+    from cde_rag.search.searcher import Searcher
     from cde_rag.stores.base import Damage, Hit, Record
-    from cde_rag.tenants import Tenants
-    from cde_rag.writing import AddReport, Progress
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "AddReport",
@@ -93,27 +92,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AddReport": "cde_rag.writing",
+    "AddReport": "cde_rag.indexing.upsert",
     "CDEModel": "cde_rag.model",
-    "Canary": "cde_rag.canary",
-    "Collection": "cde_rag.collection",
-    "Context": "cde_rag.context",
-    "ContextualEmbedder": "cde_rag.embedder",
+    "Canary": "cde_rag.indexing.canary",
+    "Collection": "cde_rag.collection.collection",
+    "Context": "cde_rag.context.context",
+    "ContextualEmbedder": "cde_rag.embedders.contextual",
     "Damage": "cde_rag.stores.base",
-    "Drift": "cde_rag.drift",
-    "EmbedderOptions": "cde_rag.embedding",
-    "Group": "cde_rag.grouping",
+    "Drift": "cde_rag.indexing.drift",
+    "EmbedderOptions": "cde_rag.embedders.base",
+    "Group": "cde_rag.search.grouping",
     "Hit": "cde_rag.stores.base",
-    "Inspection": "cde_rag.inspection",
-    "ParentHit": "cde_rag.grouping",
-    "PlainEmbedder": "cde_rag.plain_embedder",
-    "Progress": "cde_rag.writing",
-    "Recontextualization": "cde_rag.generations",
+    "Inspection": "cde_rag.collection.info",
+    "ParentHit": "cde_rag.search.grouping",
+    "PlainEmbedder": "cde_rag.embedders.sentence_transformer",
+    "Progress": "cde_rag.indexing.upsert",
+    "Recontextualization": "cde_rag.indexing.backfill",
     "Record": "cde_rag.stores.base",
-    "Searcher": "cde_rag.searcher",
-    "Tenants": "cde_rag.tenants",
+    "Searcher": "cde_rag.search.searcher",
+    "Tenants": "cde_rag.collection.tenants",
     "evaluate": "cde_rag.evaluation",
-    "recontextualize": "cde_rag.recontextualization",
+    "recontextualize": "cde_rag.collection.recontextualization",
 }
 
 

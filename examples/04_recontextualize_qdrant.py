@@ -14,7 +14,7 @@ import warnings
 from qdrant_client import QdrantClient
 
 from cde_rag import TruncationWarning, recontextualize
-from cde_rag.adoption import adopt, catch_up, release
+from cde_rag.transfer.adopt_qdrant import adopt, catch_up, release
 from cde_rag.demo.questions import questions
 from cde_rag.evaluation.bm25 import BM25
 from python_reference import SHORT

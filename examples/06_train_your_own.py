@@ -11,7 +11,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from cde_rag.reading import RecordReader
+from cde_rag.readers import RecordReader
 from cde_rag_training.adaptation import AdaptationConfig, adapt
 from cde_rag_training.cluster_report import report_clusters
 from cde_rag_training.corpus_pairs import to_pairs

@@ -22,13 +22,13 @@ import numpy as np
 from qdrant_client import QdrantClient, models
 
 from cde_rag import Collection, Record, TruncationWarning, recontextualize
-from cde_rag.adoption import adopt, catch_up, release
 from cde_rag.demo.corpus import documentation
 from cde_rag.demo.questions import Question, questions
 from cde_rag.evaluation.baselines import MiniLM
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
+from cde_rag.transfer.adopt_qdrant import adopt, catch_up, release
 
 NAME = "python_documentation"
 DEPTH = 10  # hits that count

@@ -14,16 +14,17 @@ import pytest
 from tiny import WORDS
 from typer.testing import CliRunner
 
-from cde_rag import generations, recontextualization
-from cde_rag.canary import Canary
 from cde_rag.cli import app
-from cde_rag.collection import Collection
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.collection import recontextualization
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import recontextualize
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CanaryError, CorpusError, StoreError
+from cde_rag.indexing import backfill as generations
+from cde_rag.indexing.canary import Canary
+from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.writing import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

@@ -20,10 +20,12 @@ from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_rag.collection import Collection
-from cde_rag.context import Context, ModelIdentity
-from cde_rag.embedder import ContextualEmbedder
-from cde_rag.embedding import Embedded
+from cde_rag._validation import digest
+from cde_rag.collection.collection import Collection
+from cde_rag.context.context import Context, ModelIdentity
+from cde_rag.context.siblings import choose_siblings
+from cde_rag.embedders.base import Embedded
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import (
     CDEWarning,
     ContextMismatchError,
@@ -32,12 +34,10 @@ from cde_rag.errors import (
     StoreError,
     TruncationWarning,
 )
-from cde_rag.intake import MAX_LEVELS
-from cde_rag.siblings import choose_siblings
+from cde_rag.indexing.upsert import AddReport
+from cde_rag.records import MAX_LEVELS
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.texts import digest
-from cde_rag.writing import AddReport
 
 DIM = 16
 MAX_LENGTH = 50  # characters, for the stub
@@ -108,7 +108,7 @@ def papers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Collectio
 
 def small_chunks() -> Any:
     """Chunks of four records, prolonged to eight at most."""
-    return mock.patch.multiple("cde_rag.intake", CHUNK=4, LONGEST_CHUNK=8)
+    return mock.patch.multiple("cde_rag.records", CHUNK=4, LONGEST_CHUNK=8)
 
 
 def embedded(record: Record) -> str:
@@ -300,7 +300,7 @@ def test_deleted_passages_reembed_their_parent(papers: Collection):
 def test_deleting_a_whole_parent_embeds_nothing(papers: Collection):
     papers.add_records([*passages("a", 30), *passages("b", 2)])
     papers.embedder.embedded.clear()
-    with mock.patch("cde_rag.writing.LONGEST_CHUNK", 8):
+    with mock.patch("cde_rag.indexing.upsert.LONGEST_CHUNK", 8):
         assert papers.delete(where={"parent": "a"}) == 30
     assert papers.embedder.embedded == []
     assert papers.count() == 2
@@ -400,7 +400,7 @@ def test_any_cut_of_a_stream_gives_the_same_collection(records: list[Record], si
     whole, pieces = collection(), collection()
     whole.add_records(records)
     cut = data.draw(st.integers(0, len(records)))
-    with mock.patch.multiple("cde_rag.intake", CHUNK=size, LONGEST_CHUNK=2 * size):
+    with mock.patch.multiple("cde_rag.records", CHUNK=size, LONGEST_CHUNK=2 * size):
         pieces.add_records(records[:cut])
         pieces.add_records(iter(records[cut:]))
     assert contents(pieces) == contents(whole)
@@ -450,7 +450,7 @@ def test_killed_call_is_finished_by_the_same_call(before: list[Record], change: 
 
     store = MortalStore()
     killed, whole = collection(store), collection()
-    with small_chunks(), mock.patch("cde_rag.writing.LONGEST_CHUNK", 3):
+    with small_chunks(), mock.patch("cde_rag.indexing.upsert.LONGEST_CHUNK", 3):
         for papers in (killed, whole):
             papers.add_records(before)
         store.writes_left = writes
@@ -540,9 +540,9 @@ def test_values_of_wrong_types():
 from tokenizers import Tokenizer, models
 
 from cde_rag import Collection, Context, Record, recontextualize
-from cde_rag.intake import checked, from_columns
+from cde_rag.records import checked, from_columns
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.sampling import sample_random
+from cde_rag.context.sampling import sample_random
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 

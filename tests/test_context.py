@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag import artifact
-from cde_rag.context import FORMAT, Context, ModelIdentity
+from cde_rag.context import file_format as artifact
+from cde_rag.context.context import FORMAT, Context, ModelIdentity
 from cde_rag.errors import ContextError, ContextFormatError, ContextMissingError, CorpusError
 
 DIM = 4
@@ -277,7 +277,7 @@ def test_sizes_are_limited_before_parsing(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(ContextFormatError, match="no manifest"):
         Context.from_bytes(len(deep).to_bytes(8, "little") + deep, where="here")
     (tmp_path / "large").write_bytes(data)
-    monkeypatch.setattr("cde_rag.artifact.MAX_BYTES", 100)
+    monkeypatch.setattr("cde_rag.context.file_format.MAX_BYTES", 100)
     with pytest.raises(ContextFormatError, match="more than the 100 bytes"):
         Context.load(tmp_path / "large")
 
@@ -307,5 +307,5 @@ def test_places_that_cannot_be_written_or_read(tmp_path: Path):
 
 
 def test_context_needs_no_torch():
-    code = "import sys, cde_rag.context, cde_rag.sampling; print('torch' in sys.modules)"
+    code = "import sys, cde_rag.context.context, cde_rag.context.sampling; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

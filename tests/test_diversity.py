@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_collection import collection
 
-from cde_rag.diversity import marginal_relevance
+from cde_rag._validation import check_positive
 from cde_rag.errors import ContextMismatchError
-from cde_rag.texts import check_positive
+from cde_rag.search.mmr import marginal_relevance
 
 
 def units(rows: int, seed: int) -> np.ndarray:

@@ -14,19 +14,27 @@ from hypothesis import strategies as st
 from plain_model import write_transformer
 from tiny import WORDS
 
-from cde_rag import generations
-from cde_rag.collection import Collection
-from cde_rag.context import Context
-from cde_rag.drift import CALIBRATIONS, SUBSTITUTE, Calibration, Comparison, estimate_gain, neighbours_kept, own_ndcg
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import recontextualize
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ModelError, StoreError
+from cde_rag.indexing import backfill as generations
+from cde_rag.indexing.drift import (
+    CALIBRATIONS,
+    SUBSTITUTE,
+    Calibration,
+    Comparison,
+    estimate_gain,
+    neighbours_kept,
+    own_ndcg,
+)
+from cde_rag.indexing.probe_queries import rare_words, run_of_words
+from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.plain_embedder import PlainEmbedder
-from cde_rag.probe_queries import rare_words, run_of_words
-from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.writing import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

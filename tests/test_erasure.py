@@ -6,10 +6,10 @@ import pytest
 from tiny import WORDS
 
 from cde_rag import Collection, Context, ContextualEmbedder, recontextualize
-from cde_rag.erasure import Erasure, erasures
+from cde_rag._validation import digest
+from cde_rag.collection.erasure import Erasure, erasures
 from cde_rag.model import CDEModel
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.texts import digest
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

@@ -133,7 +133,7 @@ def test_log_records_say_it_too(papers: Collection, caplog: pytest.LogCaptureFix
 
 def test_nobody_has_to_have_opentelemetry():
     code = (
-        "import sys\nfrom cde_rag.observability import operation\n"
+        "import sys\nfrom cde_rag._telemetry import operation\n"
         "with operation('cde_rag.search', {'k': 1}) as note: note({'hits': 2})\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )

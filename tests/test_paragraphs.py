@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag.reading import RecordReader
-from cde_rag.reading.paragraphs import unmarked
+from cde_rag.readers import RecordReader
+from cde_rag.readers.paragraphs import unmarked
 
 SENTENCES = [
     "Swifts sleep on the *wing*, and so\ndo some others.",

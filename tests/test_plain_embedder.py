@@ -14,14 +14,14 @@ from plain_model import PROMPTS, write_static, write_transformer
 from sentence_transformers import SentenceTransformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag import generations
-from cde_rag.collection import Collection
-from cde_rag.embedder import ContextualEmbedder
-from cde_rag.embedding import Embedder, EmbedderOptions
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import estimate, recontextualize
+from cde_rag.embedders.base import Embedder, EmbedderOptions
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
+from cde_rag.indexing import backfill as generations
 from cde_rag.model import CDEModel, checkpoints
-from cde_rag.plain_embedder import PlainEmbedder
-from cde_rag.recontextualization import estimate, recontextualize
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")

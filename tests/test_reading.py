@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.errors import CorpusError, MissingExtraError
-from cde_rag.intake import default_id
-from cde_rag.reading import Fields, RecordReader, tables
-from cde_rag.reading.headings import Headings
+from cde_rag.readers import Fields, RecordReader, tables
+from cde_rag.readers.headings import Headings
+from cde_rag.records import default_id
 from cde_rag.stores.base import Record
 
 GOOD = b'{"id": "a", "text": "First."}'

@@ -12,19 +12,19 @@ import pytest
 from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model, tiny_network, tiny_tokenizer
 
-from cde_rag import generations
-from cde_rag.collection import Collection
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
-from cde_rag.embedding import Embedded, EmbedderOptions
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import estimate, recontextualize
+from cde_rag.context.context import Context
+from cde_rag.embedders.base import Embedded, EmbedderOptions
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
-from cde_rag.generations import Recontextualization
+from cde_rag.indexing import backfill as generations
+from cde_rag.indexing.backfill import Recontextualization
+from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, cde_model, checkpoints
-from cde_rag.recontextualization import estimate, recontextualize
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
-from cde_rag.writing import Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata
 from cde_rag.errors import CorpusError
-from cde_rag.sampling import Sample, sample_clusters, sample_random, sample_strata
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5).filter(str.strip)
 corpora = st.lists(texts, min_size=1, max_size=40)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from qdrant_client import QdrantClient
 from test_collection import StubEmbedder
 
-from cde_rag.collection import Collection
+from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, FilterError, StoreError
-from cde_rag.fusion import reciprocal_ranks
-from cde_rag.grouping import Grouping
-from cde_rag.searcher import Searcher
+from cde_rag.search.fusion import reciprocal_ranks
+from cde_rag.search.grouping import Grouping
+from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Hit, Record, Store
 from cde_rag.stores.conditions import number
 from cde_rag.stores.faiss import FaissStore

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag.siblings import SIBLINGS, choose_siblings, sibling_positions, siblings_by_position
-from cde_rag.texts import digest
+from cde_rag._validation import digest
+from cde_rag.context.siblings import SIBLINGS, choose_siblings, sibling_positions, siblings_by_position
 
 RULES = pytest.mark.parametrize("rule", [1, 2])
 

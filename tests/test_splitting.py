@@ -9,7 +9,7 @@ import semantic_text_splitter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag.reading.splitting import LONGEST_LINE, split
+from cde_rag.readers.splitting import LONGEST_LINE, split
 
 LONG = {
     "one word": "a" * 50_000,

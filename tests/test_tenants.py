@@ -14,21 +14,21 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag.collection import Collection
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag._validation import digest
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.info import inspect
+from cde_rag.collection.recontextualization import recontextualize
+from cde_rag.collection.tenant_names import LONGEST_NAME, place_key
+from cde_rag.collection.tenants import Tenants
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TenantError
-from cde_rag.inspection import inspect
 from cde_rag.model import CDEModel
-from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.tenants import QdrantTenants
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenants import FolderTenants, TenantStores
-from cde_rag.tenancy import LONGEST_NAME, place_key
-from cde_rag.tenants import Tenants
-from cde_rag.texts import digest
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag import generations
-from cde_rag.collection import Collection
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import recontextualize
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CDEError, StoreError
-from cde_rag.recontextualization import recontextualize
+from cde_rag.indexing import backfill as generations
 from cde_rag.stores.base import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant import turns as turns_module

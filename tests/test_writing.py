@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.embedding import Embedded
+from cde_rag.embedders.base import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
-from cde_rag.intake import Positions
+from cde_rag.records import Positions
 from cde_rag.stores.faiss import FaissStore
 
 TEXTS = [" ".join(random.Random(number).choices(WORDS, k=6)) for number in range(64)]
@@ -245,7 +245,7 @@ def test_appending_to_a_parent_embeds_ten_passages_for_each_at_most(papers: Coll
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_warning_that_is_an_error_hides_no_error(papers: Collection, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cde_rag.intake.CHUNK", 4)
+    monkeypatch.setattr("cde_rag.records.CHUNK", 4)
 
     def records(name: str) -> Iterator[Record]:
         yield Record(name, "the river bank " * 40, metadata={"page": name})

@@ -9,14 +9,14 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
-from cde_rag.embedding import Embedder
+from cde_rag._validation import check_positive
+from cde_rag.context.context import Context
+from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError
-from cde_rag.intake import embedded_text
-from cde_rag.passages import with_siblings
+from cde_rag.indexing.passages import with_siblings
+from cde_rag.records import embedded_text
 from cde_rag.stores.base import Row, Store
-from cde_rag.texts import check_positive
 
 # Cosines of cde-mini-1 on 64 texts of CISI: 0.9999 and more between float32, bfloat16 and float16, in any batches;
 # 0.9991 to 0.9995 between the contexts of two seeds.

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cde_rag import __version__
+from cde_rag._version import __version__
 from cde_rag.cli import audit, collections, contexts, convert, copies, demo, doctor, drift, evaluate, index, mteb
 from cde_rag.cli.commands import command_line
 

@@ -12,7 +12,7 @@ from cde_rag.errors import ContextMissingError, ModelError
 
 if TYPE_CHECKING:
     from cde_rag.audit import Audit
-    from cde_rag.embedding import Embedder
+    from cde_rag.embedders.base import Embedder
 
 
 def audit(
@@ -101,7 +101,7 @@ def _embedder(model: str | None, context: Path | None, prefixes: dict[str, str] 
         ModelError: There is no such model.
     """
     from cde_rag import CDEModel, Context, PlainEmbedder
-    from cde_rag.following import loaded
+    from cde_rag.embedders.active import loaded
 
     if context is not None:
         if prefixes is not None:

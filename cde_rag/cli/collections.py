@@ -25,7 +25,7 @@ from cde_rag.errors import ContextMismatchError, ModelError, StoreError, StoreFo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cde_rag.collection import Collection
+    from cde_rag.collection.collection import Collection
     from cde_rag.stores.base import Store
     from cde_rag.stores.tenants import FolderTenants
 
@@ -54,7 +54,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _metadata_key(text: str) -> str:
-    from cde_rag.intake import check_key
+    from cde_rag.records import check_key
 
     try:
         check_key(text, "it")
@@ -111,7 +111,7 @@ def search(
         raise typer.BadParameter("it is blank", param_hint="QUERY")
     if not collection.exists() and store_at(Path(query)).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
-    from cde_rag.searchable import CANDIDATES
+    from cde_rag.search.searchable import CANDIDATES
 
     with open_collection(existing(collection, tenant), model) as opened:
         searcher = opened.hybrid(candidates=max(CANDIDATES, k)) if hybrid else opened
@@ -143,7 +143,7 @@ def inspect(
       cde-rag inspect papers.faiss --json
       cde-rag inspect papers.faiss --erasure                  # are deleted documents still in its context?
     """
-    from cde_rag.inspection import inspect as tell
+    from cde_rag.collection.info import inspect as tell
 
     store = existing(collection, tenant)
     fields = asdict(tell(store))
@@ -162,7 +162,7 @@ def inspect(
 
 
 def _erasures(store: "Store") -> list[dict[str, Any]]:
-    from cde_rag.erasure import erasures
+    from cde_rag.collection.erasure import erasures
 
     return [asdict(one) for one in erasures(store)]
 
@@ -176,7 +176,7 @@ def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json:
     Example:
       cde-rag verify papers.faiss
     """
-    from cde_rag.inspection import verify as find_damage
+    from cde_rag.collection.info import verify as find_damage
 
     damages = find_damage(existing(collection, tenant))
     if as_json:
@@ -226,7 +226,7 @@ def existing(path: Path, tenant: str | None = None) -> "Store":
         TenantError: A tenant is named where there are none, or none is where there are.
     """
     store = whole(path)
-    from cde_rag.tenancy import check_is_of, check_names_a_tenant, place_key
+    from cde_rag.collection.tenant_names import check_is_of, check_names_a_tenant, place_key
 
     if tenant is None:
         with contextlib.suppress(StoreFormatError):  # what is damaged can still be verified
@@ -264,7 +264,7 @@ def new_store(path: Path, tenant: str | None) -> "Store":
         StoreError: There is nothing for tenants at the path.
         TenantError: There is a collection without tenants.
     """
-    from cde_rag.tenancy import place_key
+    from cde_rag.collection.tenant_names import place_key
 
     if tenant is None:
         return store_at(path)

@@ -12,9 +12,9 @@ from cde_rag.cli.output import JsonOption, ProgressOption, print_fields, print_j
 from cde_rag.errors import CorpusError
 
 if TYPE_CHECKING:
-    from cde_rag.canary import Canary
-    from cde_rag.generations import Recontextualization
-    from cde_rag.writing import Progress
+    from cde_rag.indexing.backfill import Recontextualization
+    from cde_rag.indexing.canary import Canary
+    from cde_rag.indexing.upsert import Progress
 
 
 def recontextualize(
@@ -58,9 +58,9 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
       cde-rag recontextualize papers.faiss --to-model runs/first/model
     """
+    from cde_rag.collection.recontextualization import estimate
+    from cde_rag.collection.recontextualization import recontextualize as run
     from cde_rag.model import CDEModel
-    from cde_rag.recontextualization import estimate
-    from cde_rag.recontextualization import recontextualize as run
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
@@ -124,7 +124,7 @@ def _canary(path: Path, may_lose: int) -> "Canary":
     Raises:
         CorpusError: It cannot be read, or a line is none of a canary.
     """
-    from cde_rag.canary import Canary
+    from cde_rag.indexing.canary import Canary
 
     relevant: dict[str, list[str]] = {}
     try:

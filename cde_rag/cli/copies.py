@@ -10,7 +10,7 @@ from cde_rag.cli.collections import CollectionArgument, TenantOption, existing, 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from cde_rag.writing import Progress
+    from cde_rag.indexing.upsert import Progress
 
 BackupArgument = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")]
@@ -33,7 +33,7 @@ def export(
       cde-rag export papers.faiss papers.parquet
       cde-rag export papers.faiss papers.parquet && cde-rag import papers.parquet papers.qdrant
     """
-    from cde_rag.parquet import export_collection
+    from cde_rag.transfer.parquet import export_collection
 
     with progress_bar("export", "documents", shown=progress) as update:
 
@@ -62,7 +62,7 @@ def import_(
       cde-rag import papers.parquet papers.faiss
       cde-rag import papers.parquet papers.qdrant             # kept by Qdrant Edge
     """
-    from cde_rag.parquet import import_collection
+    from cde_rag.transfer.parquet import import_collection
 
     with progress_bar("import", "documents", shown=progress) as update:
 
@@ -87,7 +87,7 @@ def backup(
       cde-rag backup papers.faiss backups/papers-2026-11-20
       cde-rag restore backups/papers-2026-11-20 papers.faiss
     """
-    from cde_rag.backups import back_up
+    from cde_rag.transfer.backup import back_up
 
     made = back_up(whole(collection) if tenant is None else existing(collection, tenant), folder)
     print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {made.documents:,} documents")
@@ -105,7 +105,7 @@ def restore(
       cde-rag restore backups/papers-2026-11-20 papers.faiss
       cde-rag restore backups/acme customers.faiss --tenant acme
     """
-    from cde_rag.backups import restore as make
+    from cde_rag.transfer.backup import restore as make
 
     made = make(folder, new_store(collection, tenant), tenant=tenant)
     print_json(asdict(made)) if as_json else typer.echo(f"{collection}: {made.documents:,} documents")

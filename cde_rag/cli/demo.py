@@ -15,7 +15,7 @@ from cde_rag.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from cde_rag.demo.demo import Demo
-    from cde_rag.writing import Progress
+    from cde_rag.indexing.upsert import Progress
 
 HEADINGS = {"own": "own context", "null": "null context", "bm25": "BM25"}
 SPACES = {"own": "its own context", "null": "the null context, to compare with"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from cde_rag import __version__
+from cde_rag._version import __version__
 from cde_rag.cli.output import JsonOption, print_fields, print_json
 from cde_rag.errors import CDEError
 

@@ -13,10 +13,10 @@ from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_js
 from cde_rag.errors import CDEError, CorpusError, StoreError
 
 if TYPE_CHECKING:
-    from cde_rag.collection import Collection
-    from cde_rag.reading import RecordReader
+    from cde_rag.collection.collection import Collection
+    from cde_rag.indexing.upsert import AddReport, Progress
+    from cde_rag.readers import RecordReader
     from cde_rag.stores.base import Store
-    from cde_rag.writing import AddReport, Progress
 
 
 def index(
@@ -93,7 +93,7 @@ def index(
       cde-rag index acme.jsonl customers.faiss --tenant acme
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
-    from cde_rag.reading import Fields, RecordReader
+    from cde_rag.readers import Fields, RecordReader
 
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
@@ -180,7 +180,7 @@ def _tenant(path: Path, reader: "RecordReader", name: str, *, parent_key: str | 
 
 def _check_folder(collection: "Collection", path: Path, folder: Path) -> None:
     """Refuse a folder whose passages would have the ids of another's."""
-    from cde_rag.reading import FOLDER_KEY, PARENT_KEY
+    from cde_rag.readers import FOLDER_KEY, PARENT_KEY
 
     inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
     other = next(collection.scroll({PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}), None)
@@ -203,7 +203,7 @@ def _create(
 ) -> "tuple[Collection, int]":
     """A new collection, and how many records the sources have; reads them once, before anything is written."""
     from cde_rag import Collection, ContextualEmbedder
-    from cde_rag.intake import embedded_text
+    from cde_rag.records import embedded_text
 
     texts = (embedded_text(record) for record in reader)
     embedder = ContextualEmbedder.from_corpus(texts, model=model or "cde-mini", context_size=context_size, seed=seed)

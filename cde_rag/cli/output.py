@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 import typer
 
 if TYPE_CHECKING:
-    from cde_rag.collection import Collection
-    from cde_rag.grouping import Group
+    from cde_rag.collection.collection import Collection
+    from cde_rag.search.grouping import Group
     from cde_rag.stores.base import Hit, Record
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
@@ -62,7 +62,7 @@ def print_groups(groups: "Sequence[Group]") -> None:
 
 def print_hits(hits: "Sequence[Hit]") -> None:
     """Score, title with the section, id and text on two lines, cut to the terminal's width where there is one."""
-    from cde_rag.reading import SECTION_KEY
+    from cde_rag.readers import SECTION_KEY
 
     width = _width() - 8
     for hit in hits:

@@ -9,18 +9,18 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from cde_rag.collection import Collection
-from cde_rag.context import Context
+from cde_rag.collection.collection import Collection
+from cde_rag.context.context import Context
 from cde_rag.demo.corpus import PARENT_KEY, documentation, documentation_digest
 from cde_rag.demo.questions import questions
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.evaluation.bm25 import BM25
-from cde_rag.intake import embedded_text
+from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
+from cde_rag.records import embedded_text
 from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.writing import Progress
 
 COLLECTIONS = ("own", "null")
 SYSTEMS = (*COLLECTIONS, "bm25")

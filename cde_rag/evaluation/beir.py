@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from cde_rag.errors import CorpusError
-from cde_rag.reading.splitting import split
+from cde_rag.readers.splitting import split
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError, require
-from cde_rag.texts import check_list
 
 
 class BM25:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64
 
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder, context_size_for
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
 from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, MiniLM, PlainEmbedder, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from cde_rag.siblings import siblings_by_position
+from cde_rag.context.siblings import siblings_by_position
 
 SIBLINGS_SHARE = 0.3  # weight of the siblings' mean beside the document's own vector; measured, see the design §4
 LEAD_SHARE = 0.5  # weight of a parent's first passage; the better of 0.3 and 0.5 on four documentation sites

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from cde_rag.fusion import reciprocal_ranks
+from cde_rag.search.fusion import reciprocal_ranks
 
 DEPTH = 100  # documents of a ranking; what the deepest metric looks at
 _QUERIES_AT_ONCE = 128  # rows of one score matrix

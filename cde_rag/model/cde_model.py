@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float32
 
-from cde_rag.context import Context
+from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.model import checkpoints, loading
 from cde_rag.model.batching import length_buckets, pad

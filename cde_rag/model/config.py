@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
-from cde_rag.identity import ModelIdentity
 
 FORMAT = 1
 LARGEST = 2**20  # that any size in a config may be

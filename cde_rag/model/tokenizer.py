@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from tokenizers import Encoding, Tokenizer
 
+from cde_rag._validation import check_texts
 from cde_rag.errors import ModelError
-from cde_rag.texts import check_texts
 
 CHARACTERS_A_TOKEN: Final = 32  # a text is first tokenized up to so many characters for each token that is read
 MARGIN: Final = 8  # tokens beyond what is read, special tokens included, that show that a text is longer

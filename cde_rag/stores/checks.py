@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
+from cde_rag._validation import utf8
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.stores.base import Record
-from cde_rag.texts import utf8
 
 
 @runtime_checkable

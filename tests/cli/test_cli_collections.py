@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cde_rag import Collection, intake
+from cde_rag import Collection
+from cde_rag import records as intake
 from cde_rag.cli import app
 from cde_rag.cli.output import print_hits
 from cde_rag.errors import ContextMismatchError

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tiny import WORDS
 
-from cde_rag import intake
+from cde_rag import records as intake
 from cde_rag.demo import demo as module
 from cde_rag.demo.demo import Demo, default_folder
 from cde_rag.demo.questions import Question
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import MissingExtraError, StoreError
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore

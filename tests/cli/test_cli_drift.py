@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from tiny import WORDS
 
-from cde_rag.drift import SUBSTITUTE, Drift
+from cde_rag.indexing.drift import SUBSTITUTE, Drift
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")

@@ -19,7 +19,7 @@ from typing import Any
 from lives import BY_NAME, small_parts, store_at
 
 from cde_rag.errors import CDEError
-from cde_rag.writing import Progress
+from cde_rag.indexing.upsert import Progress
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,20 @@ from unittest import mock
 
 import numpy as np
 
-from cde_rag import generations as runs
-from cde_rag import intake, writing
-from cde_rag.collection import Collection
-from cde_rag.context import Context
-from cde_rag.embedding import Embedded, EmbedderOptions
-from cde_rag.following import stored_context
-from cde_rag.identity import ModelIdentity
-from cde_rag.recontextualization import recontextualize
+from cde_rag import records as intake
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import recontextualize
+from cde_rag.context.context import Context
+from cde_rag.context.identity import ModelIdentity
+from cde_rag.embedders.active import stored_context
+from cde_rag.embedders.base import Embedded, EmbedderOptions
+from cde_rag.indexing import backfill as runs
+from cde_rag.indexing import upsert as writing
+from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Record, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss import store as faiss_store
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-from cde_rag.writing import Progress
 
 PART = 8  # records that are written together
 WIDTH = 12  # dimensions of each space

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from lives import opened, record, store_at, stub
 
-from cde_rag.collection import Collection
+from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss import FaissStore

@@ -19,7 +19,7 @@ import pytest
 from lives import stub
 from tiny import tiny_tokenizer
 
-from cde_rag.context import Context
+from cde_rag.context.context import Context
 from cde_rag.errors import ContextFormatError, ModelError
 from cde_rag.model import CDEModel, checkpoints
 

@@ -17,10 +17,10 @@ from lives import SPACES, opened, record, store_at, stub
 from others import Interval, held_after
 from sound import check_sound
 
-from cde_rag.collection import Collection
-from cde_rag.recontextualization import recontextualize
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import recontextualize
+from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Store
-from cde_rag.writing import Progress
 
 HERE = Path(__file__).parent
 

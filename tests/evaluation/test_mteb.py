@@ -15,8 +15,8 @@ from datasets import Dataset
 from mteb.types import PromptType
 from tiny import WORDS
 
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextMissingError, CorpusError, MissingExtraError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate, read_beir
 from cde_rag.evaluation.mteb import CDEForMTEB, SweepProgress, find_tasks, local_retrieval_task, sweep

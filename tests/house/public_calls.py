@@ -28,11 +28,11 @@ from cde_rag import (
     evaluate,
     recontextualize,
 )
-from cde_rag.adoption import Adoption, adopt, catch_up, release
-from cde_rag.interop.sentence_transformers import load, sentence_transformer
-from cde_rag.interop.tables import records, to_dataset
+from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.tenants import FolderTenants
+from cde_rag.transfer.adopt_qdrant import Adoption, adopt, catch_up, release
+from cde_rag.transfer.dataframes import records, to_dataset
 
 
 def embed(texts: list[str], parents: list[str | None]) -> np.ndarray:

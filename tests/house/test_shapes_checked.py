@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
-from cde_rag.context import Context, ModelIdentity
+from cde_rag.context.context import Context, ModelIdentity
 from cde_rag.stores.base import Record
 
 IDENTITY = ModelIdentity(
@@ -48,6 +48,8 @@ def test_a_wrong_type_is_rejected() -> None:
         Record(**asdict(Record("1", "a")) | {"text": 1})
 
 
-@pytest.mark.parametrize("name", ["cde_rag.context", "cde_rag.embedder", "cde_rag.model.second_stage"])
+@pytest.mark.parametrize(
+    "name", ["cde_rag.context.context", "cde_rag.embedders.contextual", "cde_rag.model.second_stage"]
+)
 def test_modules_are_loaded_through_the_checker(name: str) -> None:
     assert type(importlib.import_module(name).__loader__).__module__.startswith("jaxtyping")

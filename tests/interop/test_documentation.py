@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from plain_model import write_transformer
 
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "interop.md").read_text(encoding="utf-8")
 

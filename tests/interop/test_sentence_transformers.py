@@ -15,11 +15,11 @@ from sentence_transformers.sentence_transformer.evaluation import (
 )
 from tiny import WORDS, tiny_cde_model, tiny_network, tiny_tokenizer
 
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.context.context import Context
+from cde_rag.embedders.as_sentence_transformer import ContextualModule, load, sentence_transformer
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextFormatError, ContextMismatchError, CorpusError, ModelError
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate, read_beir
-from cde_rag.interop.sentence_transformers import ContextualModule, load, sentence_transformer
 from cde_rag.model import CDEModel, checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import WORDS
 
-from cde_rag.collection import Collection
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.collection.collection import Collection
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError
-from cde_rag.interop import tables
-from cde_rag.interop.tables import embed, records, rows, to_dataset, to_frame
 from cde_rag.model import CDEModel
-from cde_rag.reading import Fields, RecordReader
+from cde_rag.readers import Fields, RecordReader
 from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.transfer import dataframes as tables
+from cde_rag.transfer.dataframes import embed, records, rows, to_dataset, to_frame
 
 TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 7)) for i in range(40)]
 

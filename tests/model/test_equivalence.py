@@ -19,7 +19,8 @@ from hypothesis.extra.numpy import arrays
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import Context, ContextualEmbedder, SmallContextWarning
-from cde_rag.embedder import fit
+from cde_rag.context.sampling import Sample
+from cde_rag.embedders.contextual import fit
 from cde_rag.model import CDEModel
 from cde_rag.model.attention import attention
 from cde_rag.model.batching import pad
@@ -27,7 +28,6 @@ from cde_rag.model.context_path import siblings_weight
 from cde_rag.model.second_stage import DOCUMENT
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
-from cde_rag.sampling import Sample
 
 TOLERANCE = 1e-5
 texts_of_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=25).map(" ".join)

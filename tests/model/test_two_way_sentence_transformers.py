@@ -5,7 +5,7 @@ import pytest
 from golden import V2, write_folder
 
 from cde_rag import CDEModel, ContextualEmbedder, ModelError
-from cde_rag.interop.sentence_transformers import load, sentence_transformer
+from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 
 pytestmark = [pytest.mark.usefixtures("tiny_backbones"), pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")]
 TEXTS = ["a river", "a bank", "money", "a flood of risk"]

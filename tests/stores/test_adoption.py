@@ -16,17 +16,17 @@ from qdrant_client.http.exceptions import UnexpectedResponse
 from tiny import WORDS
 from word_scores import best, point_scores
 
-from cde_rag.adoption import adopt, catch_up, foreign_records, only_here, release
-from cde_rag.collection import Collection
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.recontextualization import recontextualize
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, checkpoints
-from cde_rag.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.ids import is_native, native
-from cde_rag.writing import Progress
+from cde_rag.transfer.adopt_qdrant import adopt, catch_up, foreign_records, only_here, release
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

@@ -13,12 +13,12 @@ from qdrant_client import QdrantClient
 from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 
 from cde_rag import Collection, Context, ContextualEmbedder, StoreError, StoreFormatError
-from cde_rag.backups import back_up, restore
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore, copying
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.transfer.backup import back_up, restore
 
 SCRIPT = Path(__file__).with_name("script.py")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -120,7 +120,7 @@ def test_killed_it_leaves_nothing_that_looks_like_a_backup(tmp_path: Path):
         store.add(batch(number), matrix(1, BATCH, 512), fingerprint=fingerprint(1))
     store.close()
     code = (
-        "import sys; from cde_rag.backups import back_up; from cde_rag.stores.faiss import FaissStore\n"
+        "import sys; from cde_rag.transfer.backup import back_up; from cde_rag.stores.faiss import FaissStore\n"
         "print(0, flush=True); back_up(FaissStore(sys.argv[1]), sys.argv[2])"
     )
     draw, killed = np.random.default_rng(0), 0

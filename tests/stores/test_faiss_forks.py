@@ -75,7 +75,7 @@ def test_a_fork_has_connections_of_its_own(tmp_path: Path):
 def test_files_follow_the_umask(tmp_path: Path, mask: int, file: int, folder: int):
     """And so do those that come later: logs, indexes, new generations, the lease, backups and exports."""
     code = (
-        "import os, sys; from pathlib import Path; from script import *; from cde_rag.backups import back_up\n"
+        "import os, sys; from pathlib import Path; from script import *; from cde_rag.transfer.backup import back_up\n"
         "os.umask(int(sys.argv[2])); store = FaissStore(sys.argv[1], index='hnsw')\n"
         "for step in steps()[:25]: step(store)\n"
         "back_up(store, Path(sys.argv[1]) / 'backup')\n"

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cde_rag.backups import back_up, restore
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.transfer.backup import back_up, restore
 
 HERE = Path(__file__).parent
 SPACE, OTHER_SPACE = "a" * 64, "b" * 64

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from qdrant_client import QdrantClient
 
 from cde_rag import Collection, Context, StoreError, StoreFormatError
-from cde_rag.inspection import inspect, verify
+from cde_rag.collection.info import inspect, verify
 from cde_rag.model import CDEModel
-from cde_rag.parquet import export_collection, import_collection, transfer
-from cde_rag.parquet.seals import BLANK, seal
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.transfer.parquet import export_collection, import_collection, transfer
+from cde_rag.transfer.parquet_checksum import BLANK, seal
 
 DIM = 16
 MEMORY = Path("/dev/shm")
@@ -245,7 +245,7 @@ def test_an_interrupted_import_is_no_collection_and_goes_on(
 ):
     expected = places(kind)
     import_collection(exported, expected)
-    with mock.patch("cde_rag.parquet.columns.ROWS", 3):
+    with mock.patch("cde_rag.transfer.parquet_columns.ROWS", 3):
         for at in range(1, 9):  # create, a generation, two times two batches, activate, drop
             store = places(kind)
             try:
@@ -266,7 +266,7 @@ def test_a_killed_export_leaves_no_file(places: Places, tiny_model: CDEModel, tm
     folder = tmp_path / "papers"
     filled(FaissStore(folder), tiny_model, some(50)).close()
     code = (
-        "import os, sys; from cde_rag.parquet import export_collection, transfer; transfer.ROWS = 10\n"
+        "import os, sys; from cde_rag.transfer.parquet import export_collection, transfer; transfer.ROWS = 10\n"
         "from cde_rag.stores.faiss import FaissStore\n"
         "kill = lambda now: os.kill(os.getpid(), 9) if now.done == 30 else None\n"
         "export_collection(FaissStore(sys.argv[1]), sys.argv[2], on_progress=kill)\n"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tiny import tiny_cde_model
 
-from cde_rag.backups import back_up, restore
-from cde_rag.context import Context
+from cde_rag.context.context import Context
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.transfer.backup import back_up, restore
 
 DIM = 8
 CONTEXT = Context.null(tiny_cde_model())

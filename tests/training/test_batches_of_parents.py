@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_pairs import made_pairs
 
-from cde_rag.siblings import siblings_by_position
+from cde_rag.context.siblings import siblings_by_position
 from cde_rag_training.groups import Groups
 from cde_rag_training.parents import ParentConfig, Parents
 

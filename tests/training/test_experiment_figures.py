@@ -14,7 +14,9 @@ import torch
 from made_sets import made_set
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.context.sampling import sample_random
+from cde_rag.context.siblings import sibling_positions
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.baselines import whitening
@@ -22,8 +24,6 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.contextual import without_relevant
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.parents import unit
-from cde_rag.sampling import sample_random
-from cde_rag.siblings import sibling_positions
 from cde_rag_training.cuts import part
 from cde_rag_training.experiments import context_choice, context_size, training_free
 from cde_rag_training.experiments.laboratory import Laboratory, Space, score

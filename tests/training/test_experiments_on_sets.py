@@ -11,7 +11,7 @@ import torch
 from made_sets import DOCUMENTS, QUERIES, write_set
 from tiny import WORDS, tiny_cde_model
 
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.intervals import PairedQueries, compare

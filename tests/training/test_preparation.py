@@ -188,7 +188,7 @@ def test_damage_is_mended_by_preparing_again(tmp_path):
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
-from cde_rag import artifact
+from cde_rag.context import file_format as artifact
 from cde_rag_training import array_folder, preparation, steps, surrogate
 from test_preparation import made
 

@@ -8,11 +8,11 @@ from prepared_stub import prepared_stub
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag import Context, ContextualEmbedder
-from cde_rag.embedder import fit
+from cde_rag.context.sampling import Sample
+from cde_rag.embedders.contextual import fit
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.sampling import Sample
 from cde_rag_training.presets import preset
 from cde_rag_training.rotation import rotate_model, shared_axes
 

@@ -14,11 +14,11 @@ from tiny import tiny_network, tiny_tokenizer
 from tiny_run import config
 
 from cde_rag import Context, ContextualEmbedder, ModelError
-from cde_rag.embedder import fit
+from cde_rag.context.sampling import Sample
+from cde_rag.embedders.contextual import fit
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.sampling import Sample
 from cde_rag_training.config import DistillationConfig, StartConfig
 from cde_rag_training.interpolation import interpolate_models
 from cde_rag_training.start import BERT_LAYER, bert_tokenizer, from_bert, load_start

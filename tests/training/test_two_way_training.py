@@ -16,12 +16,12 @@ sys.path.append(str(Path(__file__).parents[1] / "model"))
 from golden import V1, V2, golden, golden_config, sizes, write_folder
 
 from cde_rag import CDEModel, Context, ModelError
-from cde_rag.embedder import fit
+from cde_rag.context.sampling import Sample
+from cde_rag.embedders.contextual import fit
 from cde_rag.model.batching import pad
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_way import published
-from cde_rag.sampling import Sample
 from cde_rag_training.adapters import Adapters
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
 from cde_rag_training.contexts import ContextConfig

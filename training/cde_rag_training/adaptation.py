@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cde_rag.artifact import canonical_json, write_durably
+from cde_rag._validation import digest
+from cde_rag.context.file_format import canonical_json, write_durably
 from cde_rag.errors import ResumeError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model import CDEModel
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.texts import digest
 from cde_rag_training.comparison import Comparison, Scores, bm25_scores, compared, minilm_scores, model_scores
 from cde_rag_training.config import (
     DistillationConfig,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from cde_rag.artifact import canonical_json, write_durably
+from cde_rag.context.file_format import canonical_json, write_durably
 from cde_rag.errors import CDEError
 
 MANIFEST = "manifest.json"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from cde_rag.embedder import ContextualEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import SmallContextWarning, TruncationWarning
 from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import RetrievalSet

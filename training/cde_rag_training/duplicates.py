@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cde_rag.errors import CorpusError
-from cde_rag.reading.tables import jsonl_rows, opened
+from cde_rag.readers.tables import jsonl_rows, opened
 from cde_rag_training.near_duplicates import DuplicateConfig, Matches, Texts, matches
 from cde_rag_training.pairs import Pair
 from cde_rag_training.reading import PairReader

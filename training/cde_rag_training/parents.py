@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from cde_rag.siblings import SIBLINGS, siblings_by_position
+from cde_rag.context.siblings import SIBLINGS, siblings_by_position
 from cde_rag_training.groups import Groups
 from cde_rag_training.prepared import Prepared
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from cde_rag.errors import CorpusError
-from cde_rag.reading import tables
-from cde_rag.reading.records import UnusableError, kind
+from cde_rag.readers import tables
+from cde_rag.readers.records import UnusableError, kind
 from cde_rag_training.corpus_pairs import Asked, usable
 from cde_rag_training.sections import Section
 

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
-from cde_rag.identity import ModelIdentity
 
 NOMIC_BERT, MODERN_BERT = "nomic_bert", "modernbert"
 TRAIN = "train"  # what the weights were trained with

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
@@ -27,7 +28,6 @@ from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.writer import Writer, begun
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
-from cde_rag.texts import check_list
 
 _TRIES: Final = 8  # of a read whose files are replaced while it is at work
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others

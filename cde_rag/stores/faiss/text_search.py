@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from cde_rag._validation import check_list
 from cde_rag.stores.base import Hit
 from cde_rag.stores.checks import check_k
 from cde_rag.stores.conditions import Filter
@@ -12,7 +13,6 @@ from cde_rag.stores.faiss.reader import View
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.filters import parse
 from cde_rag.stores.words import words_in
-from cde_rag.texts import check_list
 
 Result = TypeVar("Result")
 

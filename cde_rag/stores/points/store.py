@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._validation import check_list
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
@@ -24,7 +25,6 @@ from cde_rag.stores.points.selection import Having, No
 from cde_rag.stores.points.text_search import search_text
 from cde_rag.stores.points.translation import translate
 from cde_rag.stores.points.turns import Turns
-from cde_rag.texts import check_list
 
 _TRIES: Final = 8  # to read what another process moves meanwhile
 Result = TypeVar("Result")

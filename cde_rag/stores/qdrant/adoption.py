@@ -35,7 +35,9 @@ from cde_rag.stores.qdrant.store import QdrantStore
 
 _PAGE: Final = 512  # points read at once
 _VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
-_COPY: Final = "Or copy the texts into a collection of their own; cde_rag.adoption.foreign_records reads them."
+_COPY: Final = (
+    "Or copy the texts into a collection of their own; cde_rag.transfer.adopt_qdrant.foreign_records reads them."
+)
 _THEIRS: Final = models.Filter(must_not=[points.OURS])  # points that are no records of ours
 
 
@@ -218,7 +220,8 @@ def _give_up(client: QdrantClient, collection: str) -> None:
     if ours:
         raise StoreError(
             f"{collection}: expected records that are its application's, too; found {len(ours)} that were added "
-            f"through the collection, such as {ours[0]!r:.80}. Delete them; cde_rag.adoption.only_here lists them."
+            f"through the collection, such as {ours[0]!r:.80}. Delete them; "
+            "cde_rag.transfer.adopt_qdrant.only_here lists them."
         )
     call(lambda: client.update_collection(collection, metadata={METADATA: {"released": True}}))
 

@@ -17,7 +17,7 @@ from cde_rag.stores.points.manifest import FENCED, Manifest
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.contexts import MANIFEST_ID, METADATA, contexts_beside, manifest_payload, metadata_of
 
-NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.adoption.adopt(…)."
+NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.transfer.adopt_qdrant.adopt(…)."
 
 
 class ChangedMeanwhileError(StoreError):

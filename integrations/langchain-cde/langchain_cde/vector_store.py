@@ -16,9 +16,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from cde_rag import Collection, StoreError
-from cde_rag.diversity import marginal_relevance
+from cde_rag._validation import check_list, check_positive
+from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
-from cde_rag.texts import check_list, check_positive
 from langchain_cde.documents import document
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space

@@ -60,7 +60,7 @@ def adapt(
       cde-rag-train adapt corpus.jsonl --output my-model --queries asked.jsonl --minutes 30
       cde-rag index docs/ docs.faiss --model my-model
     """
-    from cde_rag.reading import Fields, RecordReader
+    from cde_rag.readers import Fields, RecordReader
     from cde_rag_training.material import MaterialConfig, material
 
     csv.field_size_limit(sys.maxsize)

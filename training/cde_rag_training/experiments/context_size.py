@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float32
 from tqdm import tqdm
 
+from cde_rag.context.sampling import sample_random
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model.batching import pad
 from cde_rag.model.two_stage import TwoStage
-from cde_rag.sampling import sample_random
 from cde_rag_training.experiments.laboratory import CONTEXT_SIZE, Laboratory, Space
 from cde_rag_training.experiments.tables import new_figure, write_table
 

@@ -10,15 +10,15 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float32, Float64
 
-from cde_rag.context import Context
-from cde_rag.embedder import ContextualEmbedder, fit
+from cde_rag.context.context import Context
+from cde_rag.context.sampling import sample_clusters, sample_random
+from cde_rag.embedders.contextual import ContextualEmbedder, fit
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.model import CDEModel
-from cde_rag.sampling import sample_clusters, sample_random
 from cde_rag_training.surrogate import Surrogate, cached
 
 DEPTH = 10  # of NDCG

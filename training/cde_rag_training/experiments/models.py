@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float64
 from tqdm import tqdm
 
+from cde_rag.context.siblings import sibling_positions
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.siblings import sibling_positions
 from cde_rag_training.experiments.laboratory import MEAN, Laboratory, Space, compared, score
 from cde_rag_training.experiments.tables import new_figure, write_table
 from cde_rag_training.surrogate import cached, minilm

@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Float64
 from tqdm import tqdm
 
+from cde_rag.context.siblings import sibling_positions
 from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag.siblings import sibling_positions
 from cde_rag_training.experiments.laboratory import DEPTH, Laboratory, Space, score
 from cde_rag_training.experiments.sets import with_parents
 from cde_rag_training.experiments.tables import new_figure, write_table

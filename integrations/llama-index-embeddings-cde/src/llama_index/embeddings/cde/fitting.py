@@ -14,7 +14,7 @@ from llama_index.embeddings.cde.spaces import REMEDY, check, check_brought
 from typing_extensions import Self
 
 from cde_rag import Context, ContextMissingError, ContextReusedWarning, ContextualEmbedder, PartialContextWarning
-from cde_rag.texts import digest
+from cde_rag._validation import digest
 
 
 class FittedEmbedding(BoundEmbedding):

@@ -7,7 +7,7 @@ from llama_index.core.base.embeddings.base import Embedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from cde_rag import ContextualEmbedder, TruncationWarning
-from cde_rag.siblings import sibling_positions
+from cde_rag.context.siblings import sibling_positions
 
 
 def content(node: BaseNode) -> str:

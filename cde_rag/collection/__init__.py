@@ -1,0 +1,1 @@
+"""Collections and tenants: records, embedder and store in one object."""

@@ -1,0 +1,305 @@
+"""A collection: an embedder and a store that hold one vector space together."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag._validation import check_list
+from cde_rag.audit import SAMPLE, audit_collection
+from cde_rag.collection.info import Inspection, inspect, verify
+from cde_rag.collection.settings import settings_of
+from cde_rag.collection.tenant_names import check_names_a_tenant, stamped
+from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
+from cde_rag.embedders.base import Embedder, EmbedderOptions
+from cde_rag.errors import ContextMismatchError, CorpusError
+from cde_rag.indexing.backfill import Recontextualization, roll_back
+from cde_rag.indexing.drift import PROBES, Drift, measure_drift
+from cde_rag.indexing.upsert import AddReport, Progress, Writer
+from cde_rag.model import CDEModel
+from cde_rag.records import from_columns
+from cde_rag.search.searchable import Searchable
+from cde_rag.stores.base import Damage, Record, Store
+
+
+class Collection(Searchable):
+    """Records that are embedded in one context, kept in a store and searched. Thread-safe for reading and adding.
+
+    With a `parent_key`, records with the same `metadata[parent_key]` are the passages of one parent, in order of
+    insertion, and each is embedded given its siblings. Where the passages of a parent change, those that have other
+    siblings now are embedded anew. (Two processes that change one parent at the same time may miss each other's
+    siblings; adding the parent again mends that.)
+
+    Args:
+        store: Holds a collection already; see `create` and `open`.
+        embedder: Of the vector space that is in the store.
+
+    Raises:
+        ContextMismatchError: The embedder is of another vector space.
+        StoreError: There is no collection in the store.
+        TenantError: There is one for each tenant; see `cde_rag.Tenants`.
+    """
+
+    def __init__(self, store: Store, embedder: Embedder) -> None:
+        self._settings = store.manifest().settings
+        check_names_a_tenant(self._settings)
+        super().__init__(store, ActiveEmbedder(store, embedder), self._settings["parent_key"])
+        self._writer = Writer(store, self._active, self.parent_key)
+
+    @property
+    def embedder(self) -> Embedder:
+        """Of the vector space that is active now; set to another of that space, such as on another device."""
+        return self._active.embedder
+
+    @embedder.setter
+    def embedder(self, embedder: Embedder) -> None:
+        self._active.embedder = embedder
+
+    @classmethod
+    def create(cls, store: Store, embedder: Embedder, *, parent_key: str | None = None) -> "Collection":
+        """Make an empty collection in an empty store.
+
+        Args:
+            store: Where there is no collection yet.
+            embedder: A ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
+            parent_key: The top-level metadata key that names a record's parent.
+
+        Raises:
+            StoreError: There is a collection already, or the place is not writable.
+            TypeError: That is no store, or no embedder.
+            ValueError: A `parent_key` that filters cannot name, or for a model that reads no siblings.
+        """
+        _check_store(store)
+        if not isinstance(cast(object, embedder), Embedder):
+            raise TypeError(
+                f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}."
+            )
+        store.create(
+            dim=embedder.dim,
+            fingerprint=embedder.fingerprint,
+            context=embedder.context.to_bytes(),
+            settings=settings_of(embedder, parent_key),
+        )
+        return cls(store, embedder)
+
+    @classmethod
+    def open(
+        cls,
+        store: Store,
+        *,
+        model: str | Path | CDEModel | None = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
+    ) -> "Collection":
+        """Open what `create` made: context and model come back with the vectors.
+
+        Args:
+            store: Where the collection is.
+            model: A folder or model in place of the name that is stored with the collection.
+            options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
+
+        Raises:
+            ContextFormatError: The stored context is damaged, or of a newer format.
+            ContextMismatchError: The model has other weights than the one that made the vectors.
+            ModelError: There is no model of the stored name here.
+            StoreError: There is no collection in the store, or it is damaged.
+            TypeError: That is no store.
+        """
+        _check_store(store)
+        for _ in range(SWITCHES):
+            embedder = loaded(stored_context(store), model=model, options=options)
+            with suppress(ContextMismatchError):  # another generation was activated since its Context was read
+                return cls(store, embedder)
+        raise switched_all_the_time()
+
+    def add(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[str] | None = None,
+        titles: Iterable[str] | None = None,
+        metadata: Iterable[Mapping[str, Any]] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """Add texts, or replace those of the same id. Streams: any iterable, chunk by chunk.
+
+        A repeated call finishes what an interrupted one began; what is there already costs no work.
+
+        Args:
+            texts: What is embedded (behind its title) and found.
+            ids: Unique; a digest of title, text and parent by default, so that adding twice is adding once.
+            titles: Embedded before each text.
+            metadata: JSON objects; what filters look at.
+            on_progress: Called after each chunk is written.
+
+        Raises:
+            CorpusError: A record cannot be used, the columns are not equally long, or an id comes twice with different
+                texts. Nothing of its chunk is written; the chunks before stay.
+            TypeError: One `str` where a list is due.
+
+        Warns:
+            TruncationWarning: Records were longer than the model reads, with their number.
+        """
+        records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
+        total = len(texts) if isinstance(texts, Sized) else None
+        return self._writer.add(stamped(records, self._settings), total, on_progress)
+
+    def add_records(
+        self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
+    ) -> AddReport:
+        """Add records, or replace those of the same id; streams, raises and warns like `add`."""
+        total = len(records) if isinstance(records, Sized) else None
+        return self._writer.add(stamped(records, self._settings), total, on_progress)
+
+    async def aadd(
+        self,
+        texts: Iterable[str],
+        *,
+        ids: Iterable[str] | None = None,
+        titles: Iterable[str] | None = None,
+        metadata: Iterable[Mapping[str, Any]] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AddReport:
+        """See `add`; the texts are read, and progress is told, in the thread. Cancelled, it goes on there."""
+        return await asyncio.to_thread(
+            self.add, texts, ids=ids, titles=titles, metadata=metadata, on_progress=on_progress
+        )
+
+    async def aadd_records(
+        self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
+    ) -> AddReport:
+        """See `add_records`, and `aadd`."""
+        return await asyncio.to_thread(self.add_records, records, on_progress=on_progress)
+
+    def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
+        """The vectors of the given ids, unit norm.
+
+        Raises:
+            KeyError: There is no record of such an id.
+        """
+        check_list(ids, call="vectors", what="ids")
+        return self.store.vectors(ids, fingerprint=self.embedder.fingerprint)
+
+    def get(self, ids: Sequence[str]) -> list[Record]:
+        """The records of those ids that exist, in the order asked."""
+        check_list(ids, call="get", what="ids")
+        return [row.record for row in self.store.get(ids)]
+
+    def delete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
+        """Remove records by id or by filter, and embed anew those whose siblings went; returns how many there were.
+
+        Args:
+            ids: Unknown ones are passed over.
+            where: A filter over the metadata; `{}` matches, and so deletes, every record.
+
+        Raises:
+            FilterError: A filter outside the grammar.
+            ValueError: Not exactly one of `ids` and `where`.
+        """
+        if (ids is None) == (where is None):
+            raise ValueError("delete takes either ids or where=…, exactly one of them")
+        if ids is not None:
+            check_list(ids, call="delete", what="ids")
+        return self._writer.delete(ids, where)
+
+    async def aget(self, ids: Sequence[str]) -> list[Record]:
+        """See `get`."""
+        return await asyncio.to_thread(self.get, ids)
+
+    async def adelete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
+        """See `delete`."""
+        return await asyncio.to_thread(self.delete, ids, where=where)
+
+    def count(self, where: Mapping[str, Any] | None = None) -> int:
+        """How many records match the filter; all without one."""
+        return self.store.count(where)
+
+    def scroll(self, where: Mapping[str, Any] | None = None) -> Iterator[Record]:
+        """All records that match the filter, in order of insertion; who reads them may delete and add meanwhile."""
+        return (row.record for row in self.store.scroll(where=where))
+
+    def inspect(self) -> Inspection:
+        """What the collection is."""
+        return inspect(self.store)
+
+    def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
+        """Go back to the Context before the last `recontextualize`; interrupted, the same call goes on.
+
+        What came since is embedded in it first; `recontextualize` with the same arguments goes forward again.
+
+        Raises:
+            ContextMismatchError: It was made by another model, which is not here under its name.
+            StoreError: There is none, or another run is at work.
+        """
+        return roll_back(self.store, self.embedder, self.parent_key, on_progress)
+
+    def drift(
+        self, *, seed: int = 0, context_size: int | None = None, strategy: str = "random", probes: int = PROBES
+    ) -> Drift:
+        """Estimate what `recontextualize` with the same arguments would win; changes nothing.
+
+        Args:
+            seed: Of the new context's sample, and of the probes'.
+            context_size: Documents of the new context; as many as the model expects, or 512, by default.
+            strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
+            probes: Documents to measure it on; seven times as many texts are embedded.
+
+        Raises:
+            ContextError: The model expects another number of context documents, or has no null context.
+            ModelError: The collection's model is plain and reads no context.
+            StoreError: The collection is empty.
+        """
+        return measure_drift(
+            self.store,
+            self.embedder,
+            self.parent_key,
+            seed=seed,
+            context_size=context_size,
+            strategy=strategy,
+            probes=probes,
+        )
+
+    def verify(self, *, sample: int = SAMPLE) -> list[Damage]:
+        """Read everything and compare it with its checksums; an empty list means all is well.
+
+        Where all is, a sample is embedded again, too, which shows whether its vectors are those of the active context.
+
+        Args:
+            sample: Records that are embedded again; 0 for none, so that no model runs.
+
+        Raises:
+            StoreError: There is no collection in the store.
+            ValueError: `sample` is below 0.
+        """
+        if sample < 0:
+            raise ValueError(f"sample has to be 0 or more; found {sample!r}")
+        damages = verify(self.store)
+        if damages or not sample or not self.store.count():
+            return damages
+        with suppress(CorpusError):  # all records are being replaced
+            audit = self._active.use(
+                lambda embedder: audit_collection(self.store, embedder, self.parent_key, sample=sample)
+            )
+            return [Damage("vectors", audit.advice)] if audit.others else []
+        return []
+
+    def __repr__(self) -> str:
+        return f"Collection({self.store!r}, {self._active.last!r})"
+
+    def close(self) -> None:
+        """Release the store's files, locks and connections; whatever is asked of it afterwards takes them again."""
+        self.store.close()
+
+    def __enter__(self) -> "Collection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check_store(store: Store) -> None:
+    if not isinstance(cast(object, store), Store):
+        raise TypeError(f'Expected a store, such as FaissStore("papers.faiss"), found {store!r:.80}.')

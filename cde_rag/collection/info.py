@@ -1,0 +1,90 @@
+"""What a collection is, and whether it is whole; neither needs a model."""
+
+from dataclasses import dataclass
+
+from cde_rag.embedders.active import stored_context
+from cde_rag.errors import ContextFormatError
+from cde_rag.stores.base import Damage, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a collection is.
+
+    Attributes:
+        documents: Records in it.
+        fingerprint: Names the vector space.
+        model: Exact name of the model.
+        dim: Length of a vector.
+        generation: Number of the active generation.
+        parent_key: The metadata key that names a record's parent, if parents are used.
+        context_size: Documents in the context; 0 for the null context.
+        context_source: Which texts they were sampled from.
+        context_sampling: How.
+        context_seed: Of the sample.
+        context_documents_seen: Texts the sample was drawn from.
+        context_created: UTC, ISO 8601.
+        library_version: Of cde-rag when the collection was created.
+        tenant: Whose it is, where there are tenants.
+        common_context: Whether it is in the context that all tenants have in common, and in none of its own texts.
+    """
+
+    documents: int
+    fingerprint: str
+    model: str
+    dim: int
+    generation: int
+    parent_key: str | None
+    context_size: int
+    context_source: str
+    context_sampling: str
+    context_seed: int
+    context_documents_seen: int
+    context_created: str
+    library_version: str
+    tenant: str | None = None
+    common_context: bool = False
+
+
+def inspect(store: Store) -> Inspection:
+    """What `Collection.inspect` tells.
+
+    Raises:
+        ContextFormatError: The stored Context is damaged, or of a newer format.
+        StoreError: There is no collection in the store.
+    """
+    manifest = store.manifest()
+    context = stored_context(store)
+    return Inspection(
+        documents=store.count(),
+        fingerprint=manifest.fingerprint,
+        model=context.identity.name,
+        dim=manifest.dim,
+        generation=manifest.generation,
+        parent_key=manifest.settings["parent_key"],
+        context_size=context.size,
+        context_source=context.manifest.source,
+        context_sampling=context.manifest.sampling,
+        context_seed=context.manifest.seed,
+        context_documents_seen=context.manifest.documents_seen,
+        context_created=context.manifest.created,
+        library_version=manifest.settings["library_version"],
+        tenant=manifest.settings.get("tenant"),
+        common_context=manifest.settings.get("common_context") == manifest.fingerprint,
+    )
+
+
+def verify(store: Store) -> list[Damage]:
+    """What `Collection.verify` finds; needs no model, nor a collection that is whole enough to be opened.
+
+    Raises:
+        StoreError: There is no collection in the store.
+    """
+    if damages := store.verify():
+        return damages
+    try:
+        found = stored_context(store).fingerprint
+    except ContextFormatError as error:
+        return [Damage("context", str(error))]
+    expected = store.manifest().fingerprint
+    return [] if found == expected else [Damage("context", f"Expected fingerprint {expected}, found {found}.")]

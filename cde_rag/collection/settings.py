@@ -1,0 +1,33 @@
+"""Settings of a collection, which its store keeps."""
+
+from typing import Any
+
+from cde_rag._version import __version__
+from cde_rag.embedders.base import Embedder
+from cde_rag.records import check_key
+
+
+def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
+    """Refuse a parent key that cannot be used.
+
+    Args:
+        parent_key: A top-level metadata key; None where parents are not used.
+        siblings: How many siblings the model reads.
+
+    Raises:
+        ValueError: Filters cannot name it, or the model reads no siblings.
+    """
+    if parent_key is not None:
+        check_key(parent_key, "parent_key")
+    if parent_key is not None and not siblings:
+        raise ValueError(f"This model reads no siblings, found parent_key={parent_key!r}. Leave it out.")
+
+
+def settings_of(embedder: Embedder, parent_key: str | None) -> dict[str, Any]:
+    """What a new collection writes into its store beside the context; `check_parent_key`'s errors."""
+    check_parent_key(parent_key, siblings=embedder.max_siblings)
+    return {
+        "parent_key": parent_key,
+        "model": embedder.context.identity.name,
+        "library_version": __version__,
+    }

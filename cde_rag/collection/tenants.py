@@ -1,0 +1,195 @@
+"""Collections of tenants, who share an application and nothing else."""
+
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from cde_rag._version import __version__
+from cde_rag.collection.collection import Collection
+from cde_rag.collection.info import Inspection, inspect
+from cde_rag.collection.settings import check_parent_key
+from cde_rag.collection.tenant_names import place_key
+from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_context
+from cde_rag.embedders.base import Embedder, EmbedderOptions
+from cde_rag.errors import TenantError
+from cde_rag.model import CDEModel
+from cde_rag.stores.base import Store
+from cde_rag.stores.tenants import TenantStores
+
+GROWN: Final = 512  # documents of which a context of a tenant's own is sampled: as many as contexts have by default
+
+
+class Tenants:
+    """A collection for each tenant, in stores of their own: with its own Context, fingerprint and generations.
+
+    No call reaches the texts of two tenants: each is made on the collection of one, `tenants.tenant("acme")`, and what
+    is called here instead is a TenantError. A tenant begins in the Context that all have in common, whose texts the
+    owner named; `recontextualize(tenants.tenant("acme"))` samples one from its own documents. Thread-safe.
+
+    Args:
+        stores: Hold tenants already; see `create` and `open`.
+        embedder: Of the Context that they have in common.
+
+    Raises:
+        ContextMismatchError: The embedder is of another vector space.
+        StoreError: There are no tenants there.
+    """
+
+    def __init__(self, stores: TenantStores, embedder: Embedder) -> None:
+        self._stores = stores
+        self._common = _common(stores)
+        self.common_embedder = ActiveEmbedder(self._common, embedder).last
+
+    @classmethod
+    def create(
+        cls, stores: TenantStores, embedder: Embedder, *, tenant_key: str = "tenant", parent_key: str | None = None
+    ) -> "Tenants":
+        """Make a place for tenants.
+
+        Args:
+            stores: FolderTenants or QdrantTenants, with nothing there yet.
+            embedder: In the Context in which every tenant begins and a small one stays. Its texts shape all tenants'
+                vectors: let them be nobody's secret, or `Context.null(model)`.
+            tenant_key: The metadata key that names the tenant in each record, and in each hit.
+            parent_key: As in `Collection.create`, for all tenants.
+
+        Raises:
+            StoreError: There is a store already, or the place is not writable.
+            ValueError: A key that filters cannot name, or both are the same.
+        """
+        check_parent_key(parent_key, siblings=embedder.max_siblings)
+        if "." in tenant_key or tenant_key in ("", "and", "or", "not", parent_key):
+            raise ValueError(
+                f"tenant_key has to be a key without dots, not and, or, not, nor the parent key; found {tenant_key!r}"
+            )
+        settings = {
+            "tenant_key": tenant_key,
+            "parent_key": parent_key,
+            "model": embedder.context.identity.name,
+            "library_version": __version__,
+        }
+        _make(stores.common(), embedder, settings)
+        return cls(stores, embedder)
+
+    @classmethod
+    def open(
+        cls,
+        stores: TenantStores,
+        *,
+        model: str | Path | CDEModel | None = None,
+        options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
+    ) -> "Tenants":
+        """Open what `create` made; arguments and errors are those of `Collection.open`."""
+        context = stored_context(_common(stores))
+        return cls(stores, loaded(context, model=model, options=options))
+
+    def create_tenant(self, name: str) -> Collection:
+        """Make an empty collection for a new tenant.
+
+        Args:
+            name: Any text; names that differ in anything, such as case, are different tenants.
+
+        Raises:
+            StoreError: The place is not writable.
+            TenantError: There is one of that name, or it cannot be a name.
+        """
+        store = self._stores.of(place_key(name))
+        if store.exists():
+            raise TenantError(f"Expected a new tenant, found that there is {name!r:.80}. Open it: tenants.tenant(…).")
+        shared = {"tenant": name, "common_context": self.common_embedder.fingerprint}
+        _make(store, self.common_embedder, {**self._common.manifest().settings, **shared})
+        return Collection(store, self.common_embedder)
+
+    def tenant(self, name: str) -> Collection:
+        """Open the collection of one tenant; close it when it is not needed.
+
+        Raises:
+            ContextMismatchError: It was moved to another model, which is not here under its name.
+            TenantError: There is none of that name.
+        """
+        store = self._store(name)
+        begins = store.manifest().fingerprint == self.common_embedder.fingerprint
+        return Collection(store, self.common_embedder if begins else bound(store, self.common_embedder))
+
+    def drop_tenant(self, name: str) -> None:
+        """Remove a tenant's collection: documents, vectors and contexts. Close it everywhere before.
+
+        Raises:
+            StoreError: The place is not writable.
+            TenantError: There is none of that name.
+        """
+        self._store(name).close()
+        self._stores.remove(place_key(name))
+
+    def names(self) -> list[str]:
+        """Of all tenants, sorted."""
+        found: list[str] = []
+        for key in self._stores.listed():
+            with closing(self._stores.of(key)) as store:
+                found.append(store.manifest().settings["tenant"])
+        return sorted(found)
+
+    def inspect(self) -> dict[str, Inspection]:
+        """What each tenant's collection is, and whether it is still in the Context in common."""
+        found: dict[str, Inspection] = {}
+        for name in self.names():
+            with closing(self._store(name)) as store:
+                found[name] = inspect(store)
+        return found
+
+    def grown(self, documents: int = GROWN) -> list[str]:
+        """Names of tenants in the Context in common that have so many documents: enough for one of their own."""
+        found = self.inspect().items()
+        return [name for name, one in found if one.common_context and one.documents >= documents]
+
+    def close(self) -> None:
+        """Release the store in common; collections of tenants are closed by themselves."""
+        self._common.close()
+
+    def __enter__(self) -> "Tenants":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    if not TYPE_CHECKING:  # a checker reports these by itself
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or not hasattr(Collection, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise TenantError(f'Expected one tenant to be named, found none: tenants.tenant("name").{name}.')
+
+    def _store(self, name: str) -> Store:
+        store = self._stores.of(place_key(name))
+        if not store.exists():
+            raise TenantError(f"Expected a tenant, found none of the name {name!r:.80}. Make it with create_tenant.")
+        found = store.manifest().settings.get("tenant")
+        if found != name:
+            raise TenantError(f"Expected the store of tenant {name!r:.80}, found one that was put in its place.")
+        return store
+
+
+def _common(stores: TenantStores) -> Store:
+    """The store in common, if it is one.
+
+    Raises:
+        StoreError: There is none.
+        TenantError: It is a collection without tenants.
+    """
+    store = stores.common()
+    settings = store.manifest().settings
+    if "tenant_key" not in settings or "tenant" in settings:
+        raise TenantError("Expected a place of tenants, found a collection without them: Collection.open(…).")
+    return store
+
+
+def _make(store: Store, embedder: Embedder, settings: dict[str, Any]) -> None:
+    store.create(
+        dim=embedder.dim,
+        fingerprint=embedder.fingerprint,
+        context=embedder.context.to_bytes(),
+        settings=settings,
+    )

@@ -1,0 +1,157 @@
+"""Following a store to another context while it is in use."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cde_rag.context.context import Context
+from cde_rag.embedders.base import Embedder, EmbedderOptions
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.sentence_transformer import PlainEmbedder
+from cde_rag.embedders.sentence_transformer_files import PLAIN
+from cde_rag.errors import ContextMismatchError, ModelError, StoreError
+from cde_rag.model import CDEModel
+from cde_rag.stores.base import Store
+
+UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # stands where its Context is going to be
+SWITCHES: Final = 8  # of the active generation that one call follows
+Result = TypeVar("Result")
+
+
+class ActiveEmbedder:
+    """The embedder of a store's active generation. Thread-safe.
+
+    Args:
+        store: Holds a collection.
+        embedder: Of the space that is active now.
+
+    Raises:
+        ContextMismatchError: The embedder is of another space.
+    """
+
+    def __init__(self, store: Store, embedder: Embedder) -> None:
+        self._store = store
+        self.embedder = embedder
+
+    @property
+    def last(self) -> Embedder:
+        """What was used last; the store is not asked."""
+        return self._embedder
+
+    @property
+    def embedder(self) -> Embedder:
+        """Of the space that is active now.
+
+        Raises:
+            ContextMismatchError: The active Context was made by a model that is not here under its name.
+        """
+        if self._store.manifest().fingerprint != self._embedder.fingerprint:
+            self._embedder = bound(self._store, self._embedder)
+        return self._embedder
+
+    @embedder.setter
+    def embedder(self, embedder: Embedder) -> None:
+        expected = self._store.manifest().fingerprint
+        if expected != embedder.fingerprint:
+            raise ContextMismatchError(expected=expected, found=embedder.fingerprint)
+        self._embedder = embedder
+
+    def use(self, work: Callable[[Embedder], Result]) -> Result:
+        """Do something in the active space; again, where another generation was activated meanwhile.
+
+        Args:
+            work: Can be done again where it raises ContextMismatchError.
+
+        Raises:
+            ContextMismatchError: The active Context was made by a model that is not here under its name.
+            StoreError: Other generations are activated all the time.
+        """
+        for _ in range(SWITCHES):
+            embedder = self._embedder
+            try:
+                return work(embedder)
+            except ContextMismatchError as error:
+                if error.found != embedder.fingerprint:
+                    raise  # it is something else that does not match
+                self._embedder = self.embedder
+        raise switched_all_the_time()
+
+
+def switched_all_the_time() -> StoreError:
+    """The error for a store whose active generation is another one in every try."""
+    return StoreError(
+        f"Expected a vector space that stays for one call, found another in each of {SWITCHES} tries: other runs move "
+        "this collection all the time. Wait until they have ended."
+    )
+
+
+def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:
+    """An embedder of a generation's space (of the active one's by default): the same model, else the one it names.
+
+    Raises:
+        ContextFormatError: The stored Context is damaged, or of a newer format.
+        ContextMismatchError: It was made by other weights, which are not here under their name.
+    """
+    context = stored_context(store, generation)
+    try:
+        return embedder.rebound(context)
+    except ContextMismatchError as mismatch:
+        try:
+            return loaded(context, options=embedder.options)
+        except ModelError as error:
+            raise mismatch from error
+
+
+def loaded(
+    context: Context,
+    *,
+    model: str | Path | CDEModel | None = None,
+    options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
+) -> Embedder:
+    """The embedder of a stored Context, its model loaded by the name that is in the Context, unless one is given.
+
+    Raises:
+        ContextMismatchError: The model has other weights than the one that made the Context.
+        ModelError: There is no such model here.
+    """
+    identity = context.identity
+    try:
+        if identity.attention != PLAIN:
+            return ContextualEmbedder(
+                model or identity.name,
+                context,
+                device=options.device,
+                dtype=options.dtype,
+                mini_batch_size=options.mini_batch_size,
+            )
+        if isinstance(model, CDEModel):
+            raise ContextMismatchError(expected=identity.weights_sha256, found=model.identity.weights_sha256)
+        plain = PlainEmbedder(
+            model or identity.name,
+            max_length=identity.max_length,
+            prefixes=identity.prefixes,
+            device=options.device,
+            dtype=options.dtype,
+            mini_batch_size=options.mini_batch_size,
+        )
+        return plain.rebound(context)
+    except ModelError as error:
+        if model is not None:
+            raise
+        raise ModelError(
+            f"The collection was made with the model {identity.name!r}. {error} "
+            "Where its files are elsewhere: Collection.open(store, model=folder)."
+        ) from error
+
+
+def stored_context(store: Store, generation: int | None = None) -> Context:
+    """The Context of a generation; of the active one by default.
+
+    Raises:
+        ContextFormatError: It is damaged, or of a newer format.
+        StoreError: An import did not finish.
+    """
+    data = store.context(generation)
+    if data == UNFINISHED_IMPORT:
+        raise StoreError("The store holds an import that did not finish. Run the same import again.")
+    return Context.from_bytes(data, where="The context in the store")

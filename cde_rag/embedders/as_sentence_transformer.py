@@ -1,0 +1,200 @@
+"""A model with its Context as a SentenceTransformer.
+
+`encode_query` and `encode_document` are `embed_queries` and `embed_documents`. There is no parent level: what
+sentence-transformers hands over are single texts in batches of its own order, so that no text has siblings; passages of
+longer documents are better off in a `Collection` with a `parent_key`. Nor can such a model be trained there.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.errors import CorpusError, ModelError, require
+from cde_rag.model import CDEModel
+from cde_rag.model.loading import copy as copy_model
+from cde_rag.model.names import ModelName
+from cde_rag.model.weights import read_json
+
+sentence_transformers: Any = require("sentence_transformers", "interop")
+
+CONFIG, CONTEXT, MODEL = "config.json", "corpus.context.safetensors", "model"  # in the folder of the module
+TASKS = ("query", "document")  # as sentence-transformers calls the roles
+
+
+class ContextualModule(torch.nn.Module):
+    """The one module of the SentenceTransformer: an embedder, with all it needs to embed.
+
+    Args:
+        embedder: Computes; on another device a copy of it does, once the SentenceTransformer is moved there.
+        default_task: What `encode` without a task means: "query", "document", or None for an error.
+
+    Raises:
+        ValueError: Another task.
+    """
+
+    def __init__(self, embedder: ContextualEmbedder, default_task: str | None = None) -> None:
+        super().__init__()
+        if default_task not in (*TASKS, None):
+            raise ValueError(f"Expected default_task 'query', 'document' or None, found {default_task!r}.")
+        self.embedder = embedder
+        self.default_task = default_task
+        # Where sentence-transformers wants it to compute. No floats, and no weights: nothing here can be cast or tuned.
+        self.register_buffer("place", torch.empty(0, dtype=torch.int8, device=embedder.model.device), persistent=False)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens of a text that are read; part of the vector space, so it cannot be set."""
+        return self.embedder.context.identity.max_length
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Length of an embedding."""
+        return self.embedder.dim
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, task: str | None = None) -> dict[str, Any]:
+        """What `forward` needs.
+
+        Args:
+            inputs: Texts.
+            prompt: None, or the very prefix that the model has for the task.
+            task: "query" or "document"; `encode_query` and `encode_document` say it.
+
+        Raises:
+            ModelError: No task, or a prompt of the caller's own.
+        """
+        task = task or self.default_task
+        if task not in TASKS:
+            raise ModelError(
+                f"Expected the task 'query' or 'document', found {task!r}. Call encode_query or encode_document; for "
+                "code that can only call encode, make the model with default_task='document'."
+            )
+        prefix = self.embedder.context.identity.prefixes[task]
+        if prompt not in (None, "", prefix):
+            raise ModelError(
+                f"Expected no prompt but {prefix!r}, which the model puts before a {task} by itself; found {prompt!r}. "
+                "Leave it out; published models take others in CDEModel.from_pretrained(name, prefixes=…)."
+            )
+        return {"texts": list(inputs), "task": task}
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Adds `sentence_embedding`, float32 `(texts, dim)`, unit norm.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate.
+        """
+        embedder = self._here()
+        embed = embedder.embed_queries if features["task"] == "query" else embedder.embed_documents
+        try:
+            vectors = embed(features["texts"])
+        except CorpusError as reason:
+            raise CorpusError(f"In a batch of sentence-transformers, which sorts texts by length: {reason}") from reason
+        return {**features, "sentence_embedding": torch.as_tensor(vectors, device=self._place)}
+
+    def save(self, output_path: str) -> None:
+        """Write the model's files and the Context; `SentenceTransformer.save_pretrained` calls it.
+
+        Raises:
+            ModelError: The model was not read from files, or the folder has one already.
+        """
+        folder, model = Path(output_path), self.embedder.model
+        if model.folder is None:
+            raise ModelError("Expected a model that was read by its name or from a folder, found one made in memory.")
+        copy_model(model.folder, ModelName.parse(model.identity.name), folder / MODEL)
+        self.embedder.context.save(folder / CONTEXT)
+        (folder / CONFIG).write_text(json.dumps({"default_task": self.default_task}) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, input_path: str) -> "ContextualModule":
+        """Read what `save` wrote; `SentenceTransformer(folder, trust_remote_code=True)` calls it.
+
+        Raises:
+            ContextFormatError: The Context is damaged, or of a newer format.
+            ContextMismatchError: The model has other weights than the one that made the Context.
+            ModelError: The model's files are missing or damaged.
+        """
+        return _read(Path(input_path), device=None)
+
+    @property
+    def _place(self) -> torch.device:
+        place: Tensor = self.get_buffer("place")
+        return place.device
+
+    def _here(self) -> ContextualEmbedder:
+        model = self.embedder.model
+        if next(model.network.parameters()).device != self._place:
+            network, digest = copy.deepcopy(model.network), model.identity.weights_sha256
+            moved = CDEModel(network, model.tokenizer, digest, device=str(self._place), dtype=model.dtype)
+            moved.folder = model.folder
+            size = self.embedder.mini_batch_size
+            self.embedder = ContextualEmbedder(moved, self.embedder.context, mini_batch_size=size)
+        return self.embedder
+
+
+def sentence_transformer(embedder: ContextualEmbedder, *, default_task: str | None = None) -> Any:
+    """A SentenceTransformer that embeds as the embedder does.
+
+    `save_pretrained` writes model and Context to a folder that works offline; `load` reads it.
+
+    Args:
+        embedder: Its Context is fixed for good.
+        default_task: What `encode` without a task means: "query" or "document". By default it is an error which names
+            `encode_query` and `encode_document`; BERTopic and others that know no tasks need "document".
+
+    Returns:
+        A `sentence_transformers.SentenceTransformer`; `similarity` is the cosine.
+
+    Raises:
+        ValueError: Another task.
+    """
+    module, device = ContextualModule(embedder, default_task), embedder.model.device
+    model = sentence_transformers.SentenceTransformer(modules=[module], device=device, similarity_fn_name="cosine")
+    model.model_card_data.ir_model = True  # the card's example then calls encode_query and encode_document
+    return model
+
+
+def load(folder: str | Path, *, device: str | None = None) -> Any:
+    """Read what `save_pretrained` wrote, running no code of the folder.
+
+    `SentenceTransformer(folder, trust_remote_code=True)` reads it too: since version 6 sentence-transformers asks for
+    that flag wherever a module is not its own, although this one is installed. But the flag lets the code of a folder
+    run that only looks like one of these; here nothing but the model and its Context is read.
+
+    Args:
+        folder: Of a SentenceTransformer made by `sentence_transformer`.
+        device: Such as "cpu" or "cuda"; CUDA where there is one by default.
+
+    Raises:
+        ContextFormatError: The Context is damaged, or of a newer format.
+        ContextMismatchError: The model has other weights than the one that made the Context.
+        ModelError: It is no such folder, or its files are missing or damaged.
+    """
+    place = Path(folder) / "modules.json"
+    try:
+        modules = [(str(module["type"]), str(module["path"])) for module in json.loads(place.read_bytes())]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelError(f"Expected a SentenceTransformer's modules at {place}, found: {error!r}.") from error
+    ours = f"{ContextualModule.__module__}.{ContextualModule.__name__}"
+    if [kind for kind, _ in modules] != [ours]:
+        found = ", ".join(kind for kind, _ in modules)
+        raise ModelError(f"{place}: expected {ours} alone, found {found}. Load it with SentenceTransformer itself.")
+    module = _read(Path(folder) / modules[0][1], device=device)
+    return sentence_transformer(module.embedder, default_task=module.default_task)
+
+
+def _read(folder: Path, *, device: str | None) -> ContextualModule:
+    """What `ContextualModule.save` wrote."""
+    context = Context.load(folder / CONTEXT)
+    name = replace(ModelName.parse(context.identity.name), base=str(folder / MODEL), revision=None)
+    default_task = read_json(folder / CONFIG).get("default_task")
+    embedder = ContextualEmbedder(str(name), context, device=device)
+    try:
+        return ContextualModule(embedder, default_task)
+    except ValueError as error:
+        raise ModelError(f"{folder / CONFIG}: {error}") from error

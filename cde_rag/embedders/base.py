@@ -1,0 +1,104 @@
+"""What a collection asks of an embedder, contextual or plain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from cde_rag._validation import check_positive
+from cde_rag.context.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedderOptions:
+    """Options of an embedder that change no vector space. They go with it to every Context and model that it follows.
+
+    Attributes:
+        device: Such as "cpu" or "cuda"; None: CUDA where there is one.
+        dtype: "float32", "bfloat16" or "float16"; None: as the model's class says.
+        mini_batch_size: Texts per forward pass; lower it when memory runs out.
+
+    Raises:
+        TypeError: A batch size that is no int.
+        ValueError: A batch size below 1.
+    """
+
+    device: str | None = None
+    dtype: str | None = None
+    mini_batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        check_positive(self.mini_batch_size, "mini_batch_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Embeddings and what had to be cut for them.
+
+    Attributes:
+        vectors: Unit norm; row i belongs to text i.
+        truncated: Which texts were longer than the model reads.
+    """
+
+    vectors: Float32[np.ndarray, "texts dim"]
+    truncated: Bool[np.ndarray, " texts"]
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Texts in, unit vectors out, all in the one vector space that `fingerprint` names. Thread-safe."""
+
+    @property
+    def context(self) -> Context:
+        """What is stored with the vectors; the null context where the model reads none."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the vector space, 64 hex digits."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        ...
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Device, dtype and batch size, for the embedder that follows this one."""
+        ...
+
+    @property
+    def max_siblings(self) -> int:
+        """Siblings that are read with a document, at most; 0 for a model that reads none."""
+        ...
+
+    def embed_documents(
+        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
+    ) -> Float32[np.ndarray, "documents dim"]:
+        """Embed texts that are to be found; see `ContextualEmbedder.embed_documents`."""
+        ...
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
+        """Embed texts that search."""
+        ...
+
+    def embed_passages(
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
+    ) -> Embedded:
+        """Embed documents, each given exactly these siblings."""
+        ...
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Tokens of all texts together, as far as they are read."""
+        ...
+
+    def rebound(self, context: Context) -> "Embedder":
+        """The same model in another Context.
+
+        Raises:
+            ContextMismatchError: The Context was made by other weights.
+        """
+        ...

@@ -1,0 +1,299 @@
+"""ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float32
+from tqdm import tqdm
+
+from cde_rag._telemetry import operation, short
+from cde_rag._validation import check_list
+from cde_rag.context.context import Context
+from cde_rag.context.generic_documents import repeated
+from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata
+from cde_rag.context.siblings import sibling_positions
+from cde_rag.embedders.base import Embedded, EmbedderOptions
+from cde_rag.errors import ContextError, CorpusError, ModelError, SmallContextWarning, TruncationWarning
+from cde_rag.model import CDEModel
+from cde_rag.model.batching import length_buckets
+from cde_rag.model.cde_model import DTYPES
+from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.model.sibling_vectors import SiblingVectors
+
+ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
+SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
+TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
+
+
+class ContextualEmbedder:
+    """A model bound to one Context; all it makes lies in the one vector space that `fingerprint` names.
+
+    The context is prepared once, here. Thread-safe.
+
+    Args:
+        model: A CDEModel, or what `CDEModel.from_pretrained` takes.
+        context: Made by the same weights.
+        device: For a model given by name; see CDEModel.
+        dtype: For a model given by name; see CDEModel.
+        mini_batch_size: Texts per forward pass; lower it when memory runs out.
+
+    Raises:
+        ContextMismatchError: The context was made by other weights.
+        ModelError: No such model.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | CDEModel,
+        context: Context,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        mini_batch_size: int = 32,
+    ) -> None:
+        self.model = as_model(model, device, dtype)
+        self.context = context
+        self.mini_batch_size = mini_batch_size
+        self._prepared = self.model.prepare(context).to(DTYPES[self.model.dtype])
+
+    @classmethod
+    def from_corpus(
+        cls,
+        texts: Iterable[str],
+        *,
+        model: str | Path | CDEModel = "cde-mini",
+        context_size: int | None = None,
+        seed: int = 0,
+        strategy: str = "random",
+        strata: Iterable[str] | None = None,
+        source: str = "all",
+        device: str | None = None,
+        dtype: str | None = None,
+        mini_batch_size: int = 32,
+    ) -> "ContextualEmbedder":
+        """Sample the corpus, run the first stage once, and bind the model to the Context that comes out.
+
+        Args:
+            texts: The documents as they will be embedded, in any order; read once, needs memory for the sample only.
+            model: As in the class.
+            context_size: Context documents (J): by default as many as the model expects, or 512 where any number will
+                do. A smaller corpus is used whole, repeated where the model expects more.
+            seed: Of the sample.
+            strategy: "random" (paper §4.2), "clusters" (one document near each of J centroids) or "strata".
+            strata: For "strata": each text's stratum; the sample is proportional.
+            source: What `texts` are, for information: "all", or such as "first_slice" of a corpus.
+            device: As in the class.
+            dtype: As in the class.
+            mini_batch_size: As in the class.
+
+        Raises:
+            ContextError: The model expects another number of context documents.
+            CorpusError: No text that is not blank, or one with a lone surrogate.
+            TypeError: `texts` is a single str.
+            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
+
+        Warns:
+            SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
+        """
+        check_list(texts, call="from_corpus")
+        if (strategy == "strata") != (strata is not None):
+            raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
+        loaded = as_model(model, device, dtype)
+        context_size = context_size_for(loaded, context_size)
+        if strategy == "random":
+            sample = sample_random(texts, context_size, seed=seed)
+        elif strategy == "clusters":
+            sample = sample_clusters(texts, context_size, seed=seed, embed=lambda some: _unit(loaded.first_stage(some)))
+        elif strata is not None:
+            sample = sample_strata(texts, strata, context_size, seed=seed)
+        else:
+            raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
+        context = fit(loaded, sample, strategy=strategy, seed=seed, source=source)
+        if context.size < min(SMALL_CONTEXT, context_size):
+            warnings.warn(
+                f"The corpus has only {context.size} different documents; so few say little of what they have in "
+                f"common. Once there are {SMALL_CONTEXT}, make a context of these (recontextualize, for a collection).",
+                SmallContextWarning,
+                stacklevel=2,
+            )
+        return cls(loaded, context, mini_batch_size=mini_batch_size)
+
+    def __repr__(self) -> str:
+        return f"ContextualEmbedder({self.context!r})"
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.model.dim
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the vector space, 64 hex digits."""
+        return self.context.fingerprint
+
+    @property
+    def device(self) -> str:
+        """Where it computes, such as "cpu"."""
+        return self.model.device
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Device, dtype and batch size, for the embedder that follows this one."""
+        return EmbedderOptions(device=self.device, dtype=self.model.given_dtype, mini_batch_size=self.mini_batch_size)
+
+    @property
+    def max_siblings(self) -> int:
+        """Siblings that are read with a document, at most; 0 for two-way models, which read none."""
+        return self.model.config.max_siblings
+
+    def rebound(self, context: Context) -> "ContextualEmbedder":
+        """The same model in another Context.
+
+        Raises:
+            ContextMismatchError: The Context was made by other weights.
+        """
+        return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size)
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""
+        return sum(len(tokens.ids) for tokens in self.model.tokenize(texts))
+
+    def embed_documents(
+        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
+    ) -> Float32[np.ndarray, "documents dim"]:
+        """Embed texts that are to be found.
+
+        Args:
+            texts: Documents.
+            parents: The longer document that each text was cut from (None: none); texts of the same parent in this call
+                are each other's siblings, in the order given.
+            progress: Show a bar on stderr.
+
+        Returns:
+            Unit norm; row i belongs to `texts[i]`.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate (with its position), or parents of another length.
+            ModelError: Parents for a two-way model, which reads no siblings.
+            TypeError: `texts` is a single str.
+
+        Warns:
+            TruncationWarning: Texts are longer than the model reads, with their number.
+        """
+        check_list(texts, call="embed_documents")
+        if parents is None:
+            siblings = None
+        elif not self.max_siblings:
+            raise ModelError(f"{self.model.config.name} reads no siblings: only one-way models do. Leave parents out.")
+        elif len(parents) != len(texts):
+            raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
+        else:
+            rule = self.context.manifest.sibling_rule
+            positions = sibling_positions(parents, texts, self.max_siblings, rule=rule)
+            siblings = [[texts[position] for position in row] for row in positions]
+        embedded = self.embed_passages(texts, siblings, progress=progress)
+        self._warn(embedded.truncated)
+        return embedded.vectors
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
+        """Embed texts that search. Returns, raises and warns like `embed_documents`."""
+        check_list(texts, call="embed_queries")
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
+            embedded = self._embed(texts, QUERY, None, progress=False)
+        self._warn(embedded.truncated)
+        return embedded.vectors
+
+    def embed_passages(
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
+    ) -> Embedded:
+        """Embed documents, each given exactly these siblings; for callers that keep track of parents themselves.
+
+        Args:
+            texts: Documents.
+            siblings: For each text the texts of its siblings, at most `model.config.max_siblings`: first the parent's
+                first passage, which counts most in some models, then the others in any order; None where no text has
+                any.
+            progress: Show a bar on stderr.
+
+        Raises:
+            CorpusError: As `embed_documents`.
+        """
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
+            return self._embed(texts, DOCUMENT, siblings, progress=progress)
+
+    def _embed(
+        self, texts: Sequence[str], role: int, siblings: Sequence[Sequence[str]] | None, *, progress: bool
+    ) -> Embedded:
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        truncated = np.zeros(len(texts), dtype=np.bool_)
+        bar = tqdm(total=len(texts), unit="text") if progress else None
+        for start in range(0, len(texts), TOKENIZED_AT_ONCE):
+            part = slice(start, start + TOKENIZED_AT_ONCE)
+            tokens = self.model.tokenize(texts[part], role=role, first=start)
+            truncated[part] = [token.truncated for token in tokens]
+            first = None if siblings is None else SiblingVectors(self.model, siblings[part])
+            for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):
+                given, mask = (None, None) if first is None else first.padded(bucket)
+                rows = [tokens[position].ids for position in bucket]
+                vectors[[start + position for position in bucket]] = self.model.second_stage(
+                    rows, role, self._prepared, given, mask
+                )
+                if bar is not None:
+                    bar.update(len(bucket))
+        if bar is not None:
+            bar.close()
+        return Embedded(vectors, truncated)
+
+    def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
+        if count := int(truncated.sum()):
+            warnings.warn(
+                f"{count} of {len(truncated)} texts are longer than the {self.model.config.max_length} tokens that "
+                f"{self.model.config.name} reads; what comes after was not embedded. Split long documents.",
+                TruncationWarning,
+                stacklevel=3,
+            )
+
+
+def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: str = "all") -> Context:
+    """Run the first stage over a sample, repeated where the model expects more, and make the Context of it."""
+    documents = repeated(sample.documents, model.context_size or 1)
+    places = {text: place for place, text in enumerate(dict.fromkeys(documents))}
+    vectors = model.first_stage(list(places))
+    return Context.create(
+        model.identity,
+        documents,
+        vectors[[places[text] for text in documents]],
+        sampling=strategy,
+        seed=seed,
+        documents_seen=sample.documents_seen,
+        source=source,
+    )
+
+
+def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "texts dim"]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors if np.allclose(norms, 1, atol=1e-5) else vectors / norms  # what has norm 1 stays, to the bit
+
+
+def context_size_for(model: CDEModel, asked: int | None) -> int:
+    """How many context documents a model is given; ContextError where it takes another number than was asked for."""
+    expected = model.context_size
+    if expected is None:
+        return ANY_CONTEXT_SIZE if asked is None else asked
+    if asked not in (None, expected):
+        raise ContextError(
+            f"{model.config.name} expects {expected} context documents, found context_size={asked}. Give "
+            f"context_size={expected}; for fewer load the model with CDEModel.from_pretrained(name, context_size=…)."
+        )
+    return expected
+
+
+def as_model(model: str | Path | CDEModel, device: str | None = None, dtype: str | None = None) -> CDEModel:
+    """A model that was named, loaded; `from_pretrained`'s errors, and TypeError for a loaded one and a device."""
+    if not isinstance(model, CDEModel):
+        return CDEModel.from_pretrained(model, device=device, dtype=dtype)
+    if device is not None or dtype is not None:
+        raise TypeError("device and dtype are chosen where a model is loaded: CDEModel.from_pretrained(name, dtype=…).")
+    return model

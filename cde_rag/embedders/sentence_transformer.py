@@ -1,0 +1,218 @@
+"""A sentence-transformers model without any context as an embedder, so that a collection can start with one, or return.
+
+The model stays what it is: each text is read by itself, as `encode_query` or `encode_document` read it.
+"""
+
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+from tokenizers import Tokenizer
+
+from cde_rag._telemetry import operation, short
+from cde_rag._validation import check_list, check_texts
+from cde_rag.context.context import Context
+from cde_rag.embedders.base import Embedded, EmbedderOptions
+from cde_rag.embedders.sentence_transformer_files import load
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
+from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
+
+
+class PlainEmbedder:
+    """A sentence-transformers model that gives a collection vectors without context. Thread-safe.
+
+    Its Context is the null context, its fingerprint that of its files. `embed_documents`, as a function of texts, is
+    also a surrogate for training.
+
+    Args:
+        model: A folder of a SentenceTransformer, or a hub id such as "sentence-transformers/all-MiniLM-L6-v2", with
+            `@revision` if need be; the name in its identity finds the very same model again.
+        max_length: Tokens of a text that are read; the model's own by default.
+        prefixes: What stands before a "query" and a "document"; the model's own prompts by default.
+        device: Such as "cpu" or "cuda"; CUDA where there is one by default.
+        dtype: "float32", "bfloat16" or "float16"; as sentence-transformers loads it by default.
+        mini_batch_size: Texts per forward pass; lower it when memory runs out.
+
+    Raises:
+        MissingExtraError: The extra `interop` is not installed.
+        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
+            files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        max_length: int | None = None,
+        prefixes: Mapping[str, str] | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        mini_batch_size: int = 32,
+    ) -> None:
+        self._model, self.identity = load(
+            str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype
+        )
+        self.mini_batch_size = mini_batch_size
+        self._dtype = dtype
+        self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
+        self.context = Context.null(self)
+
+    def __repr__(self) -> str:
+        return f"PlainEmbedder({self.identity.name})"
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the vector space, 64 hex digits."""
+        return self.context.fingerprint
+
+    @property
+    def dim(self) -> int:
+        """Length of an embedding."""
+        return self.identity.dim
+
+    @property
+    def device(self) -> str:
+        """Where it computes, such as "cpu"."""
+        return str(self._model.device)
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Device, dtype and batch size, for the embedder that follows this one."""
+        return EmbedderOptions(device=self.device, dtype=self._dtype, mini_batch_size=self.mini_batch_size)
+
+    @property
+    def max_siblings(self) -> int:
+        """None: every text is read by itself."""
+        return 0
+
+    def rebound(self, context: Context) -> "PlainEmbedder":
+        """This embedder, if the context is its own.
+
+        Raises:
+            ContextMismatchError: It is another model's.
+        """
+        if replace(context.identity, name="") != replace(self.identity, name=""):
+            raise ContextMismatchError(
+                expected=context.identity.weights_sha256,
+                found=self.identity.weights_sha256,
+                remedy=f"They were made with {context.identity.name!r}: Collection.open(store) brings it back.",
+            )
+        return self
+
+    def embed_documents(
+        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
+    ) -> Float32[np.ndarray, "documents dim"]:
+        """Embed texts that are to be found.
+
+        Args:
+            texts: Documents.
+            parents: None; there for embedders that read siblings.
+            progress: Show a bar on stderr.
+
+        Returns:
+            Unit norm; row i belongs to `texts[i]`.
+
+        Raises:
+            CorpusError: A text is blank, holds a lone surrogate, or has no word that the model knows.
+            ModelError: There are parents.
+            TypeError: `texts` is a single str.
+
+        Warns:
+            TruncationWarning: Texts are longer than the model reads, with their number.
+        """
+        check_list(texts, call="embed_documents")
+        if parents is not None:
+            raise self._no_siblings()
+        return self._warned(self.embed_passages(texts, None, progress=progress))
+
+    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
+        """Embed texts that search. Returns, raises and warns like `embed_documents`."""
+        check_list(texts, call="embed_queries")
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
+            embedded = self._embed(texts, "query", progress=False)
+        return self._warned(embedded)
+
+    def embed_passages(
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
+    ) -> Embedded:
+        """Embed documents.
+
+        Args:
+            texts: Documents.
+            siblings: None, or none for each text; there for embedders that read siblings.
+            progress: Show a bar on stderr.
+
+        Raises:
+            CorpusError: As `embed_documents`.
+            ModelError: A text has siblings.
+        """
+        if siblings is not None and any(siblings):
+            raise self._no_siblings()
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
+            return self._embed(texts, "document", progress=progress)
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""
+        limit, (shown, _) = self.identity.max_length, self._shown(texts, "document")
+        return sum(min(length, limit) if limit else length for length in self._lengths(shown, "document"))
+
+    def _embed(self, texts: Sequence[str], role: str, *, progress: bool) -> Embedded:
+        check_texts(texts)
+        if not texts:
+            return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
+        encode = self._model.encode_query if role == "query" else self._model.encode_document
+        shown, cut = self._shown(texts, role)
+        with self._encoding:
+            found = encode(
+                shown,
+                prompt=self.identity.prefixes[role],
+                batch_size=self.mini_batch_size,
+                show_progress_bar=progress,
+            )
+        vectors = np.asarray(found, dtype=np.float32)
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        if len(blank := np.flatnonzero(norms < 1e-9)):
+            raise CorpusError(
+                f"Text {blank[0]} has no word that {self.identity.name} knows; leave it out or give it content."
+            )
+        return Embedded(vectors / norms, np.array(cut, dtype=np.bool_))
+
+    def _shown(self, texts: Sequence[str], role: str) -> tuple[list[str], list[bool]]:
+        """What of each text the model's tokenizer is shown, and whether the model reads less of it than all."""
+        limit = self.identity.max_length
+        if not limit:
+            return list(texts), [False] * len(texts)
+        shown = [beginning(text, CHARACTERS_A_TOKEN * limit) for text in texts]
+        lengths = self._lengths(shown, role)
+        for place, text in enumerate(texts):
+            if len(shown[place]) < len(text) and lengths[place] <= limit + MARGIN:  # mostly of what is no token
+                shown[place] = text
+                (lengths[place],) = self._lengths([text], role)
+        return shown, [length > limit for length in lengths]
+
+    def _lengths(self, texts: Sequence[str], role: str) -> list[int]:
+        """Tokens of each text, uncut."""
+        prefix, tokenizer = self.identity.prefixes[role], self._model.tokenizer
+        given = [prefix + text for text in texts]
+        if isinstance(tokenizer, Tokenizer):  # of static vectors
+            return [len(encoding.ids) for encoding in tokenizer.encode_batch(given)]
+        with self._encoding:
+            return [len(ids) for ids in tokenizer(given, truncation=False, padding=False, verbose=False)["input_ids"]]
+
+    def _warned(self, embedded: Embedded) -> Float32[np.ndarray, "texts dim"]:
+        if count := int(embedded.truncated.sum()):
+            identity = self.identity
+            warnings.warn(
+                f"{count} of {len(embedded.truncated)} texts are longer than the {identity.max_length} tokens that "
+                f"{identity.name} reads; what comes after was not embedded. Split long documents.",
+                TruncationWarning,
+                stacklevel=3,
+            )
+        return embedded.vectors
+
+    def _no_siblings(self) -> ModelError:
+        return ModelError(f"{self.identity.name} reads no siblings: it is a plain model. Leave parents out.")

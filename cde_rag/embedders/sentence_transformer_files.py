@@ -1,0 +1,179 @@
+"""Models of sentence-transformers on disk: found, hashed and loaded; safetensors only, and no code of their own."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from safetensors import SafetensorError
+
+from cde_rag.context.file_format import canonical_json
+from cde_rag.context.identity import ModelIdentity
+from cde_rag.errors import ModelError, require
+from cde_rag.model.cde_model import DTYPES
+from cde_rag.model.names import ModelName
+from cde_rag.model.weights import PICKLES, sha256
+
+PLAIN = "none"  # the context attention of a plain model's identity
+UNLIMITED = 0  # its max_length where texts are never cut
+EXTRA = "interop"
+MODULES = "modules.json"
+DOWNLOADED = ("*.json", "*.model", "*.safetensors", "*.txt")
+# What determines vectors, and is in every copy that works: a cache may lack the other files of a repository.
+READ = re.compile(
+    r".*\.safetensors|.*\.index\.json|.*(?<!data_)(?<!generation_)config\.json"
+    r"|(added_tokens|config_sentence_transformers|modules|special_tokens_map|tokenizer)\.json"
+)
+VOCABULARY = re.compile(r"vocab\.(json|txt)|merges\.txt|.*\.model")  # read where there is no tokenizer.json
+ADAPTER = "adapter_config.json"  # of weights whose base is elsewhere
+TOKENIZER_ELSEWHERE = "tokenizer_name_or_path"  # a setting of a module
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what models call the prompt of a document
+
+
+def load(
+    name: str, *, max_length: int | None, prefixes: Mapping[str, str] | None, device: str | None, dtype: str | None
+) -> tuple[Any, ModelIdentity]:
+    """A SentenceTransformer and its identity; its files are hashed before they are read.
+
+    Args:
+        name: A folder or a hub id, with `@revision` if need be.
+        max_length: Tokens of a text that are read; the model's own by default.
+        prefixes: For "query" and "document"; the model's own prompts by default.
+        device: Such as "cpu".
+        dtype: Of `DTYPES`; as sentence-transformers loads it by default.
+
+    Raises:
+        MissingExtraError: The extra `interop` is not installed.
+        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
+            files of another folder, or reads fewer tokens; or prefixes for other roles, or another dtype.
+    """
+    if prefixes is not None and set(prefixes) != {"query", "document"}:
+        raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")
+    if dtype is not None and dtype not in DTYPES:
+        raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
+    folder, exact = _resolve(name)
+    files = _files(folder)
+    written = _written(files)
+    digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+    sentence_transformers: Any = require("sentence_transformers", EXTRA)
+    try:
+        model = sentence_transformers.SentenceTransformer(str(folder), device=device, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+        raise ModelError(f"{folder}: sentence-transformers cannot load it: {error}") from error
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type == "cpu":
+            tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
+    if _written(files) != written:
+        raise ModelError(f"{folder} was written while it was read. Load it again.")
+    if max_length:
+        _shorten(model, max_length)
+    return model if dtype is None else model.to(DTYPES[dtype]), _identity(exact, digests, model, prefixes)
+
+
+def _resolve(name: str) -> tuple[Path, str]:
+    """The folder of a model, downloaded if need be, and the name under which it is found again."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder, str(folder.resolve())
+    parsed = ModelName.parse(name)
+    if not parsed.is_hub_id or parsed.has_options:
+        raise ModelError(f"Expected a folder of a SentenceTransformer or a hub id of one, found {name!r}.")
+    download: Any = require("huggingface_hub", EXTRA).snapshot_download
+    errors: Any = require("huggingface_hub.errors", EXTRA)
+    try:
+        cached = Path(download(parsed.base, revision=parsed.revision, allow_patterns=list(DOWNLOADED)))
+    except (errors.HTTPError, errors.HFValidationError, OSError) as error:
+        raise ModelError(
+            f"{name} is neither a folder, nor in the cache, nor on the hub as far as it can be reached: {error}"
+        ) from error
+    return cached, str(replace(parsed, revision=cached.name))
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files that determine the vectors: the model's own and those of its modules."""
+    place = folder / MODULES
+    try:
+        parts = [Path(str(module["path"])) for module in json.loads(place.read_bytes())]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ModelError(f"Expected the modules of a SentenceTransformer at {place}, found: {error!r}.") from error
+    if outside := [str(part) for part in parts if part.is_absolute() or ".." in part.parts]:
+        raise ModelError(f"{place}: expected modules inside the folder, found {', '.join(outside)}.")
+    inner = [path for part in parts if part != Path() for path in (folder / part).rglob("*")]
+    found = sorted(path for path in {*folder.iterdir(), *inner} if path.is_file())
+    if elsewhere := [path.name for path in found if _leads_elsewhere(path)]:
+        raise ModelError(
+            f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base "
+            "or a tokenizer elsewhere that could change unnoticed. Merge an adapter into its base (merge_and_unload), "
+            "and save the whole model with save_pretrained."
+        )
+    safe = {path.parent for path in found if path.suffix == ".safetensors"}
+    pickles = [path for path in found if path.suffix in PICKLES and path.parent not in safe]
+    if not safe or pickles:
+        raise ModelError(
+            f"{folder}: expected weights as safetensors, found {', '.join(path.name for path in pickles) or 'none'}. "
+            "Pickle files can run code when they are read; save the model anew with save_pretrained."
+        )
+    fast = {path.parent for path in found if path.name == "tokenizer.json"}
+    return [
+        path
+        for path in found
+        if READ.fullmatch(path.name) or (VOCABULARY.fullmatch(path.name) and path.parent not in fast)
+    ]
+
+
+def _leads_elsewhere(path: Path) -> bool:
+    """Whether a model that has this file is read from other folders, too."""
+    if path.name == ADAPTER:
+        return True
+    if not (path.name.startswith("sentence_") and path.suffix == ".json"):
+        return False
+    try:
+        settings: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):  # sentence-transformers says what is wrong
+        return False
+    return isinstance(settings, dict) and bool(cast(dict[str, Any], settings).get(TOKENIZER_ELSEWHERE))
+
+
+def _written(files: Iterable[Path]) -> list[tuple[int, int, int]]:
+    """When files were last written, as far as that can be told."""
+    return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in files)]
+
+
+def _identity(name: str, digests: Mapping[str, str], model: Any, prefixes: Mapping[str, str] | None) -> ModelIdentity:
+    """What determines the vectors: all files that the model is read from, its prefixes and its length."""
+    tokenizer = {path: digest for path, digest in digests.items() if _of_tokenizer(path)}
+    weights = {path: digest for path, digest in digests.items() if path not in tokenizer}
+    if prefixes is None:
+        prompts: Mapping[str, str] = model.prompts
+        document = next((prompts[each] for each in DOCUMENT_PROMPTS if prompts.get(each)), "")
+        prefixes = {"query": prompts.get("query", ""), "document": document}
+    length = model.max_seq_length
+    return ModelIdentity(
+        name=name,
+        weights_sha256=hashlib.sha256(canonical_json(weights).encode()).hexdigest(),
+        tokenizer_sha256=hashlib.sha256(canonical_json(tokenizer).encode()).hexdigest(),
+        attention=PLAIN,
+        semantics="sentence-transformers",
+        roles="prefix",
+        prefixes=dict(prefixes),
+        max_length=int(length) if length and np.isfinite(length) else UNLIMITED,
+        pooling=MODULES,
+        normalisation="unit",
+        dim=model.get_embedding_dimension(),
+    )
+
+
+def _of_tokenizer(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    return "token" in name or VOCABULARY.fullmatch(name) is not None
+
+
+def _shorten(model: Any, max_length: int) -> None:
+    own = model.max_seq_length
+    if max_length < 1 or not own or max_length > own:
+        raise ModelError(f"Expected a max_length from 1 to the model's own, {own}, found {max_length}.")
+    model.max_seq_length = max_length

@@ -1,0 +1,176 @@
+"""Work on the generations of a store: filling one beside the active one, activating it, going back."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag._telemetry import operation, short
+from cde_rag.embedders.active import bound
+from cde_rag.embedders.base import Embedder
+from cde_rag.errors import StoreError
+from cde_rag.indexing.passages import with_siblings
+from cde_rag.indexing.upsert import Progress
+from cde_rag.records import embedded_text
+from cde_rag.stores.base import Row, Store
+
+ROWS_AT_ONCE = 1024  # embedded between two writes; what a kill can cost
+LAST_ROWS = 64  # that came during a run and are embedded while writers wait: some seconds
+ACTIVATIONS = 8  # tries to activate a generation while others write
+LAST_PASSES = 8  # over what came meanwhile; after that writers wait for all of it, or the run would never end
+
+
+@dataclass(frozen=True, slots=True)
+class Recontextualization:
+    """What a run did.
+
+    Attributes:
+        documents: In the collection.
+        embedded: Vectors made by this run; fewer than documents where it continued another.
+        generation: The active one now.
+        fingerprint: Of the active space now.
+        elapsed_s: Seconds.
+    """
+
+    documents: int
+    embedded: int
+    generation: int
+    fingerprint: str
+    elapsed_s: float
+
+
+def roll_back(
+    store: Store, embedder: Embedder, parent_key: str | None, on_progress: Callable[[Progress], None] | None
+) -> Recontextualization:
+    """What `Collection.rollback` does.
+
+    Args:
+        store: Holds a collection.
+        embedder: Its model is used where it made the generation before; else that generation's is loaded by name.
+        parent_key: The metadata key that names a record's parent; None where parents are not used.
+        on_progress: Called after each write.
+
+    Raises:
+        ContextMismatchError: The generation before was made by another model, which is not here under its name.
+        StoreError: There is no generation before the active one, or another run is at work.
+    """
+    started = time.monotonic()
+    with store.lease():
+        active = store.manifest().generation
+        earlier = [generation.number for generation in store.generations() if generation.number < active]
+        if not earlier:
+            raise StoreError(f"Expected a generation before {active}, found none: there is nothing to roll back to.")
+        embedded = complete(store, earlier[-1], bound(store, embedder, earlier[-1]), parent_key, on_progress)
+        return report(store, embedded, started)
+
+
+def complete(
+    store: Store,
+    number: int,
+    embedder: Embedder,
+    parent_key: str | None,
+    on_progress: Callable[[Progress], None] | None,
+    check: Callable[[], None] = lambda: None,
+) -> int:
+    """Give every record its vector in a generation and activate it; returns how many vectors that took.
+
+    Args:
+        store: Holds a collection; the caller has its lease.
+        number: Of the generation.
+        embedder: Bound to the generation's Context.
+        parent_key: As for `roll_back`.
+        on_progress: Called after each write.
+        check: Called when it is about to be activated; raises where it must not be.
+
+    Raises:
+        StoreError: The store cannot be written.
+    """
+    started = time.monotonic()
+    before, total = _vectors(store, number), store.count()
+    embedding, embedded, behind = Embedding(store, embedder, parent_key), 0, total - before
+    attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
+    with operation("cde_rag.recontextualize", attributes) as note:
+        for last_try in (False,) * (ACTIVATIONS - 1) + (True,):
+            for taken in _fill(store, number, embedding, behind):
+                embedded += taken
+                note({"documents": embedded})
+                if on_progress is not None:
+                    done = before + embedded
+                    on_progress(Progress(done, max(total, done), time.monotonic() - started, before))
+            check()
+            try:
+                store.activate(number, last=embedding.last)
+                break
+            except StoreError:
+                if last_try or not store.lacking(number, limit=1):
+                    raise
+                behind = 1  # some are written before the next try, and where that is what fails, it says so
+        note({"documents": embedded + embedding.lasted})
+        return embedded + embedding.lasted
+
+
+def report(store: Store, embedded: int, started: float) -> Recontextualization:
+    """What a run that began at `started` (time.monotonic) did."""
+    manifest = store.manifest()
+    elapsed = time.monotonic() - started
+    return Recontextualization(store.count(), embedded, manifest.generation, manifest.fingerprint, elapsed)
+
+
+class Embedding:
+    """Gives rows the vectors of a generation.
+
+    Attributes:
+        lasted: How many got theirs while writers waited.
+    """
+
+    def __init__(self, store: Store, embedder: Embedder, parent_key: str | None) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._parent_key = parent_key
+        self.lasted = 0
+
+    def of(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+        """Digests and vectors."""
+        passages = with_siblings(self._store, rows, self._parent_key, self._embedder)
+        texts = [embedded_text(row.record) for row in rows]
+        embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
+        return [passage.digest for passage in passages], embedded.vectors
+
+    def last(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+        """As `of`, for `Store.activate`."""
+        self.lasted += len(rows)
+        return self.of(rows)
+
+
+def _fill(store: Store, number: int, embedding: Embedding, behind: int) -> Iterator[int]:
+    """Embed what a generation lacks, chunk by chunk; yields how many vectors each chunk gave it.
+
+    It ends before all is done where more comes in all the time, and leaves the rest to `Store.activate`.
+
+    Args:
+        store: Holds a collection.
+        number: Of the generation.
+        embedding: Of its space.
+        behind: How many it lacked when the run began; what comes after as many came meanwhile.
+    """
+    passes, after = 0, None
+    while (lacking := store.lacking(number, limit=ROWS_AT_ONCE, after=after)) or after is not None:
+        if not lacking:
+            after = None  # once more from the first row: those that changed after they were read
+            continue
+        if behind <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
+            return
+        passes += behind <= 0
+        taken = store.add_to_generation(number, lacking, *embedding.of(lacking))
+        behind -= len(lacking)
+        after = lacking[-1]
+        yield taken
+
+
+def _vectors(store: Store, number: int) -> int:
+    for generation in store.generations():
+        if generation.number == number:
+            return generation.vectors
+    raise StoreError(f"Expected generation {number}, found that it was dropped by another run. Run it again.")

@@ -1,0 +1,85 @@
+"""Queries whose documents are known, asked of a new generation before it serves."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from cde_rag._validation import check_list
+from cde_rag.embedders.base import Embedder
+from cde_rag.errors import CanaryError, CorpusError
+from cde_rag.stores.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """What must still be found after a switch.
+
+    Attributes:
+        relevant: For each query the ids of documents, one of which it should find.
+        k: Among the first so many hits.
+        may_lose: So many queries that find one of theirs in the context that serves may find none in the new one.
+
+    Raises:
+        TypeError: One `str` where ids are due.
+        ValueError: There are no queries, or one without ids; `k` is below 1 or `may_lose` below 0.
+    """
+
+    relevant: Mapping[str, Collection[str]]
+    k: int = 10
+    may_lose: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.relevant or not all(self.relevant.values()):
+            raise ValueError("A canary needs queries, and for each the ids of documents that it should find.")
+        for ids in self.relevant.values():
+            check_list(ids, call="Canary", what="ids")
+        if self.k < 1 or self.may_lose < 0:
+            raise ValueError(
+                f"Expected k of at least 1 and may_lose of at least 0, found {self.k} and {self.may_lose}."
+            )
+
+    def check_known(self, store: Store) -> None:
+        """Refuse queries none of whose documents is in the store: they could not be lost.
+
+        Raises:
+            CorpusError: There is one.
+        """
+        for query, ids in self.relevant.items():
+            if not store.get(list(ids)):
+                raise CorpusError(
+                    f"Expected documents of the collection for the canary query {query!r:.80}, found none with the ids "
+                    f"{', '.join(map(repr, list(ids)[:3]))}. `cde-rag search` tells ids; leave out what was deleted."
+                )
+
+    def lost(self, store: Store, generation: int, serving: Embedder, new: Embedder) -> list[str]:
+        """The queries that find one of their documents in the active generation and none in another.
+
+        Args:
+            store: Holds a collection.
+            generation: The other one; rows that have no vector in it yet are not found.
+            serving: Of the active generation's space.
+            new: Of the other one's.
+        """
+        now, then = self._found(store, None, serving), self._found(store, generation, new)
+        return [query for query, before, after in zip(self.relevant, now, then, strict=True) if before and not after]
+
+    def check(self, store: Store, generation: int, serving: Embedder, new: Embedder) -> None:
+        """Refuse a generation in which too many queries are lost; arguments as for `lost`.
+
+        Raises:
+            CanaryError: It is one.
+        """
+        lost = self.lost(store, generation, serving, new)
+        if len(lost) > self.may_lose:
+            raise CanaryError(
+                f"Expected at most {self.may_lose} of {len(self.relevant)} canary queries to lose what they find, "
+                f"found {len(lost)}, such as {lost[0]!r:.80}. The context that served still does. Try another seed, or "
+                "switch all the same with the same call without the canary."
+            )
+
+    def _found(self, store: Store, generation: int | None, embedder: Embedder) -> list[bool]:
+        queries = embedder.embed_queries(list(self.relevant))
+        found = store.search(queries, self.k, fingerprint=embedder.fingerprint, generation=generation)
+        return [
+            any(hit.id in ids for hit in hits)
+            for hits, ids in zip(found, map(set, self.relevant.values()), strict=True)
+        ]

@@ -1,0 +1,296 @@
+"""What a new context would win, measured on a collection's own texts: no judgments, no change.
+
+A sample of the documents, the probes, is embedded in the present context, in the one that `recontextualize` would make,
+and in none. How many of their neighbours change between the first two says how much a new context does. What context is
+worth in this corpus at all is asked of queries made of the probes' own words, with context and without. `docs/drift.md`
+compares both together with judged queries.
+"""
+
+import heapq
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64
+
+from cde_rag._validation import check_positive
+from cde_rag.context.context import Context
+from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.errors import ModelError, StoreError, require
+from cde_rag.indexing.passages import with_siblings
+from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
+from cde_rag.records import embedded_text
+from cde_rag.stores.base import Row, Store
+
+PROBES = 512  # documents that are looked at, by default                                    docs/drift.md
+TEXTS = 7  # embedded for each probe: a document in three spaces, and two queries in two of them
+WORTH = 0.01  # NDCG@10 that embedding everything anew has to win, by default               ours
+REACH = 1.645  # standard errors of an interval of 90 %: by chance, 5 % are above nothing
+DEPTH = 10  # ranks that count
+
+
+class Calibration(NamedTuple):
+    """What judged queries gained where probes promised something: `benchmarks/drift.py` fits it for a model.
+
+    Attributes:
+        slope: Judged gain over that of the probes.
+        offset: Judged loss for each neighbour's worth of change, where probes see nothing.
+        residual: Standard deviation of judged gains for each neighbour's worth of change.
+    """
+
+    slope: float
+    offset: float
+    residual: float
+
+
+CALIBRATIONS = {"cde-mini-0": Calibration(0.77, 0.062, 0.065)}  # by the model's name        docs/drift.csv
+SUBSTITUTE = "cde-mini-0"  # for models without one of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What a new context would win.
+
+    Attributes:
+        gain: Estimate of what NDCG@10 of the collection's queries would gain, a fraction; below 0: lose.
+        interval: 90 %, the error of the method included.
+        neighbours_kept: How much of a document's ten nearest among the probes would stay, 0 … 1.
+        calibrated_on: The model whose judged queries the estimate was fitted to; for another model than the
+            collection's it is less sure than the interval says.
+        documents: In the collection.
+        probes: Documents that were asked for.
+        embedded: Texts that it took, those of the new context included.
+        elapsed_s: Seconds.
+        present: The Context of the collection.
+        candidate: The one that `recontextualize` with the same arguments would make now.
+    """
+
+    gain: float
+    interval: tuple[float, float]
+    neighbours_kept: float
+    calibrated_on: str
+    documents: int
+    probes: int
+    embedded: int
+    elapsed_s: float
+    present: Context
+    candidate: Context
+
+    def pays(self, worth: float = WORTH) -> bool:
+        """Whether a new context surely wins something, and probably as much NDCG@10 as the work of it is worth."""
+        return self.interval[0] > 0 and self.gain >= worth
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON can hold it, contexts by their fingerprints."""
+        return {
+            "gain": self.gain,
+            "interval": list(self.interval),
+            "neighbours_kept": self.neighbours_kept,
+            "calibrated_on": self.calibrated_on,
+            "documents": self.documents,
+            "probes": self.probes,
+            "embedded": self.embedded,
+            "elapsed_s": self.elapsed_s,
+            "present": self.present.fingerprint,
+            "candidate": self.candidate.fingerprint,
+        }
+
+    def plot(self, path: str | Path) -> None:
+        """Draw what the two contexts were sampled from, and what a new one would win.
+
+        Args:
+            path: A new image; its ending says which kind.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        figure: Any = require("matplotlib.figure", "plots").Figure(figsize=(9, 3.6), layout="constrained")
+        map_axes, gain_axes = figure.subplots(1, 2, width_ratios=(2, 1))
+        present, candidate = self.present.context_embeddings, self.candidate.context_embeddings
+        axes = _principal_axes(candidate)
+        for context, label in ((present, "present"), (candidate, "candidate")):
+            map_axes.scatter(*(context @ axes).T, s=8, alpha=0.5, label=f"{label}, {len(context)} documents")
+        map_axes.set(title="Context documents, first stage", xticks=[], yticks=[])
+        map_axes.legend()
+        low, high = self.interval
+        gain_axes.errorbar([0], [self.gain], [[self.gain - low], [high - self.gain]], fmt="o", capsize=6)
+        gain_axes.axhline(0, color="grey", linewidth=1)
+        gain_axes.set(title="NDCG@10 to be won, 90 %", xticks=[])
+        figure.savefig(path, dpi=150)
+
+
+def measure_drift(
+    store: Store,
+    embedder: Embedder,
+    parent_key: str | None,
+    *,
+    seed: int,
+    context_size: int | None,
+    strategy: str,
+    probes: int,
+) -> Drift:
+    """What `Collection.drift` does.
+
+    Args:
+        store: Holds a collection.
+        embedder: Of its active space.
+        parent_key: The metadata key that names a record's parent; None where parents are not used.
+        seed: As for `recontextualize`, like `context_size` and `strategy`; draws the probes, too.
+        context_size: Documents of the new context.
+        strategy: Of the new context.
+        probes: Documents that are asked for, at most.
+
+    Raises:
+        ContextError: The model expects another number of context documents, or has no null context.
+        ModelError: The model is plain.
+        StoreError: The collection is empty.
+        ValueError: `probes` is below 1.
+    """
+    started = time.monotonic()
+    check_positive(probes, "probes")
+    if not isinstance(embedder, ContextualEmbedder):
+        raise ModelError(
+            f"{embedder.context.identity.name} is a plain model, which reads no context: nothing can drift."
+        )
+    if not (documents := store.count()):
+        raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")
+    candidate = ContextualEmbedder.from_corpus(
+        (embedded_text(row.record) for row in store.scroll()),
+        model=embedder.model,
+        context_size=context_size,
+        seed=seed,
+        strategy=strategy,
+        mini_batch_size=embedder.mini_batch_size,
+    )
+    name = embedder.context.identity.name
+    fitted = name if name in CALIBRATIONS else SUBSTITUTE
+    gain, interval, kept, asked, embedded = 0.0, (0.0, 0.0), 1.0, 0, candidate.context.size
+    if candidate.fingerprint != embedder.fingerprint:
+        sample = _sample(store, probes, seed)
+        passages = with_siblings(store, sample, parent_key, embedder)
+        texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
+        null = embedder.rebound(Context.null(embedder.model))
+        found = compare(embedder, candidate, null, texts, siblings)
+        gain, interval = estimate_gain(found, CALIBRATIONS[fitted])
+        kept, asked, embedded = found.kept, len(texts), embedded + TEXTS * len(texts)
+    return Drift(
+        gain=gain,
+        interval=interval,
+        neighbours_kept=kept,
+        calibrated_on=fitted,
+        documents=documents,
+        probes=asked,
+        embedded=embedded,
+        elapsed_s=time.monotonic() - started,
+        present=embedder.context,
+        candidate=candidate.context,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the probes show of two contexts, and of none.
+
+    Attributes:
+        value: Of context for each probe: the NDCG@10 of its queries under the candidate minus that under none.
+        value_kept: The share of neighbours that stay from none to the candidate.
+        kept: The share of neighbours that stay from the present context to the candidate.
+    """
+
+    value: Float64[np.ndarray, " probes"]
+    value_kept: float
+    kept: float
+
+
+def compare(
+    present: Embedder,
+    candidate: Embedder,
+    null: Embedder,
+    texts: Sequence[str],
+    siblings: Sequence[Sequence[str]] | None,
+) -> Comparison:
+    """Look at documents in three spaces of one model.
+
+    Args:
+        present: Of the collection's context.
+        candidate: Of a new one.
+        null: Of the null context.
+        texts: The probes.
+        siblings: For each its siblings' texts; None where there are none.
+    """
+    with_context, candidates = ask(candidate, texts, siblings)
+    without, alone = ask(null, texts, siblings)
+    vectors = alone if present.context.is_null else present.embed_passages(texts, siblings).vectors
+    return Comparison(with_context - without, neighbours_kept(alone, candidates), neighbours_kept(vectors, candidates))
+
+
+def estimate_gain(found: Comparison, calibration: Calibration) -> tuple[float, tuple[float, float]]:
+    """What NDCG@10 would gain, with a 90 % interval.
+
+    The share of neighbours that a new context changes, times what such a change is worth in this corpus: what it is
+    worth on the way from no context at all, less what probes promise and judged queries do not keep. The interval holds
+    the error of the sample, and of the method: how far judged queries were from the estimate.
+
+    Source: ours.
+    """
+    changed, value_changed = 1 - found.kept, 1 - found.value_kept
+    if not changed or not value_changed:
+        return 0.0, (0.0, 0.0)
+    slope = calibration.slope / value_changed
+    gain = changed * (slope * float(found.value.mean()) - calibration.offset)
+    error = slope * float(found.value.std()) / math.sqrt(len(found.value))
+    reach = REACH * changed * math.hypot(error, calibration.residual)
+    return gain, (gain - reach, gain + reach)
+
+
+def ask(
+    embedder: Embedder, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None
+) -> tuple[Float64[np.ndarray, " probes"], Float32[np.ndarray, "probes dim"]]:
+    """The mean NDCG@10 of the two queries that are made of each document, and the documents' vectors."""
+    vectors = embedder.embed_passages(texts, siblings).vectors
+    kinds = (rare_words(texts), [run_of_words(text) for text in texts])
+    return np.mean([own_ndcg(embedder.embed_queries(queries), vectors) for queries in kinds], axis=0), vectors
+
+
+def own_ndcg(
+    queries: Float32[np.ndarray, "probes dim"], documents: Float32[np.ndarray, "probes dim"]
+) -> Float64[np.ndarray, " probes"]:
+    """NDCG@10 of queries whose one relevant document is that of the same row; documents of equal score do not count.
+
+    Example:
+        >>> own_ndcg(np.eye(2, dtype="f4"), np.eye(2, dtype="f4")[::-1]).round(2).tolist()
+        [0.63, 0.63]
+    """
+    scores = queries @ documents.T  # (probes, probes)
+    before = (scores > np.diagonal(scores)[:, None]).sum(axis=1)  # documents in front of a query's own
+    return np.where(before < DEPTH, 1 / np.log2(before + 2.0), 0.0)
+
+
+def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float32[np.ndarray, "probes dim"]) -> float:
+    """The share of a document's ten nearest that are so in both spaces; 1 where there is but one document."""
+    depth = min(DEPTH, len(present) - 1)
+    if depth < 1:
+        return 1.0
+    nearest: list[Int64[np.ndarray, "probes depth"]] = []
+    for vectors in (present, candidate):
+        scores = vectors @ vectors.T
+        np.fill_diagonal(scores, -np.inf)
+        nearest.append(np.argsort(-scores, axis=1, kind="stable")[:, :depth])
+    same = [len(np.intersect1d(one, other)) for one, other in zip(*nearest, strict=True)]
+    return float(np.mean(same)) / depth
+
+
+def _sample(store: Store, size: int, seed: int) -> list[Row]:
+    """Rows of the lowest hashes of their texts; whatever their order in the store, the same."""
+    return heapq.nsmallest(size, store.scroll(), key=lambda row: rank(embedded_text(row.record), seed))
+
+
+def _principal_axes(vectors: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim 2"]:
+    """The two directions in which vectors differ most."""
+    centred = vectors - vectors.mean(axis=0)
+    return np.linalg.svd(centred)[2][:2].T  # of all directions, also where there are fewer vectors than two

@@ -1,0 +1,147 @@
+"""Text and Markdown files: a long one is split into passages that know their file and their place in it."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cde_rag.errors import CorpusError
+from cde_rag.readers.headings import Headings
+from cde_rag.readers.paragraphs import unmarked
+from cde_rag.readers.records import Found, UnusableError
+from cde_rag.readers.splitting import Span, split
+from cde_rag.stores.base import Record
+
+MARKDOWN = frozenset({".md", ".markdown"})
+TEXT = frozenset({".txt", ".text", ".rst"})
+PARENT_KEY = "source"  # metadata key that names a passage's file
+FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
+SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
+
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
+_HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
+    r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t\r]*|<!--.*-->[ \t\r]*|[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t\r]*)+)$", re.MULTILINE
+)
+
+
+def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
+    """The passages of all text and Markdown files below a folder, in order of paths; what is hidden is passed over.
+
+    A file is called by the folder's name and its path in it, so that the folder may be named in any way. A link to a
+    file outside the folder is a bad file: what is indexed is the folder, whoever may have put links into it. Links to
+    folders are not followed.
+
+    Raises:
+        CorpusError: There is no such file.
+    """
+    whole = folder.resolve()
+    unreadable: list[OSError] = []
+    files: list[Path] = []
+    for place, folders, names in os.walk(folder, onerror=unreadable.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [Path(place, name) for name in names if not name.startswith(".")]
+    texts = [path for path in files if path.suffix.lower() in MARKDOWN | TEXT and path.is_file()]
+    for error in unreadable:
+        yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
+    if not texts:
+        suffixes = ", ".join(sorted(MARKDOWN | TEXT))
+        raise CorpusError(f"{folder} holds no text: expected files that end in {suffixes}, in it or below it.")
+    for path in sorted(texts, key=lambda path: path.relative_to(folder).parts):
+        source = f"{whole.name}/{path.relative_to(folder).as_posix()}"
+        metadata = {PARENT_KEY: source, FOLDER_KEY: str(whole)}
+        if not (target := path.resolve()).is_relative_to(whole):
+            found = f"expected a file of the folder, found a link to {target}, outside it; copy the file, or name it"
+            yield str(path), UnusableError(found)
+            continue
+        yield from _passages(path, metadata, max_characters=max_characters)
+
+
+def file_passages(path: Path, *, max_characters: int) -> Iterator[Found]:
+    """The passages of one text or Markdown file, which is called by its absolute path."""
+    return _passages(path, {PARENT_KEY: str(path.resolve())}, max_characters=max_characters)
+
+
+def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> Iterator[Found]:
+    """Cut one file at its headings, paragraphs and sentences.
+
+    Args:
+        path: The file, in UTF-8.
+        metadata: Of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
+        max_characters: Longest passage.
+
+    Returns:
+        Passages in order, titled with the file's first heading, else its name. `metadata["offset"]` is where the
+        passage begins in the file, in characters: `text[offset : offset + len(passage)] == passage`. A heading is
+        kept with the beginning of its text. `metadata["section"]` has the headings under which that text stands, such
+        as "Roll back > By hand", where there are any beside the title; each is cut to 200 characters.
+    """
+    markdown = path.suffix.lower() in MARKDOWN
+    try:
+        "".join(metadata.values()).encode("utf-8")
+        text = _text(path)
+    except UnicodeEncodeError:
+        yield str(path), UnusableError("its path is not UTF-8; rename it")
+        return
+    except UnusableError as reason:
+        yield str(path), reason
+        return
+    headings = Headings(text) if markdown else None
+    title = headings.all[0].text if headings and headings.all else path.stem
+    shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
+    spans = split(shown, max_characters, markdown=markdown)
+    whole = _with_headings(text, shown, spans, max_characters) if markdown else spans
+    for number, (offset, end) in enumerate(whole):
+        place: dict[str, Any] = {**metadata, "offset": offset}
+        if headings and (below := [heading.text for heading in headings.above(offset) if heading != headings.all[0]]):
+            place[SECTION_KEY] = " > ".join(below)
+        record = Record(f"{metadata[PARENT_KEY]}#{number}", text[offset:end], title, place)
+        yield f"{path}, character {offset}", record
+
+
+def _with_headings(text: str, shown: str, spans: list[Span], most: int) -> Iterator[Span]:
+    """The passages of a Markdown file, headings without text joined to what follows.
+
+    Args:
+        text: Of the file.
+        shown: The same, its paragraphs without markup.
+        spans: Of its passages.
+        most: Characters of a passage. What follows is cut again where the two together have more; a heading of more
+            than half as many stays alone.
+    """
+    bare: Span | None = None
+    left = spans[::-1]
+    while left:
+        start, end = left.pop()
+        begin = start if bare is None else bare[0]
+        room = most - (start - begin)
+        if bare is not None and room < most // 2:
+            yield bare
+            bare, begin, room = None, start, most
+        if end - start > room:
+            left += [(start + begins, start + ends) for begins, ends in split(shown[start:end], room)][::-1]
+        elif _says_nothing(text[start:end]):
+            bare = begin, end
+        else:
+            yield begin, end
+            bare = None
+    if bare is not None:
+        yield bare
+
+
+def _says_nothing(passage: str) -> bool:
+    """Whether there are only headings, or one end of a block of code."""
+    without, fences = _FENCE.subn("", passage)
+    return fences < 2 and not _HEADING.sub("", without).strip()
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UnusableError(f"not readable: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UnusableError(f"not UTF-8: byte {error.object[error.start]:#04x} at byte {error.start}") from error
+    if not text.strip():
+        raise UnusableError("the file holds no text")
+    return text

@@ -1,0 +1,153 @@
+"""Any mix of input files as one stream of records that can be read again."""
+
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from io import BufferedIOBase
+from itertools import chain
+from pathlib import Path
+
+from cde_rag.errors import CorpusError
+from cde_rag.readers import tables
+from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_passages
+from cde_rag.readers.records import Fields, Found, UnusableError
+from cde_rag.stores.base import Record
+
+JSONL = frozenset({".jsonl", ".ndjson", ".json"})
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+PARQUET = ".parquet"
+STDIN = Path("-")
+REPORTS = 20  # bad records that are remembered in words; all are counted
+
+
+class RecordReader:
+    """The records of files and folders, read as a stream each time it is iterated.
+
+    An iteration remembers about a hundred bytes for each record, to notice ids that come twice.
+
+    Args:
+        sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text or
+            Markdown file, a folder of text and Markdown files, or `"-"` for JSONL on standard input.
+        fields: Which field of a record is what; see `Fields` for the default. Where sources are split into passages and
+            no parent is named, `source` is.
+        skip_bad: Pass over records that cannot be used, and count them, instead of raising at the first.
+        max_characters: Longest passage of a text file; with 600 few have more than 256 tokens.
+        max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
+
+    Attributes:
+        fields: As given; may be set, such as to the parent of the collection that the records go to.
+        folders: The folders among the sources.
+        splits: Whether there are text files among them, which are cut into passages.
+        skipped: How many bad records the latest iteration passed over.
+        reports: The first 20 of them, in words.
+        keys: The metadata keys that it met.
+
+    Raises:
+        CorpusError: A source that does not exist or is of no known format, or two folders of one name; while iterating,
+            a file that cannot be read on, or a record that cannot be used or has the id of another text, with its
+            file, line and reason.
+
+    Example:
+        >>> import json, tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "birds.jsonl"
+        >>> _ = path.write_text(json.dumps({"id": 7, "text": "Swifts sleep on the wing.", "year": 2016}))
+        >>> list(RecordReader(path))
+        [Record(id='7', text='Swifts sleep on the wing.', title='', metadata={'year': 2016})]
+    """
+
+    def __init__(
+        self,
+        *sources: str | Path,
+        fields: Fields | None = None,
+        skip_bad: bool = False,
+        max_characters: int = 600,
+        max_line_bytes: int = tables.MAX_LINE_BYTES,
+    ) -> None:
+        self.skip_bad = skip_bad
+        self.max_line_bytes = max_line_bytes
+        self.max_characters = max_characters
+        self.skipped = 0
+        self.reports: list[str] = []
+        self.keys: set[str] = set()
+        self._sources = [_checked(source) for source in sources]
+        self.folders = [path for path in self._sources if path.is_dir()]
+        names = [path.resolve().name for path in self.folders]
+        if len(set(names)) < len(names):
+            raise CorpusError(
+                f"Two folders have one name, which their passages would share: {names}. Rename one of them."
+            )
+        self.splits = bool(self.folders) or any(_format(path) in MARKDOWN | TEXT for path in self._sources)
+        self.fields = fields or Fields()
+        if self.splits and self.fields.parent is None:
+            self.fields = replace(self.fields, parent=PARENT_KEY)
+
+    def __iter__(self) -> Iterator[Record]:
+        self.skipped, self.reports, self.keys = 0, [], set()
+        texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
+        for where, found in chain.from_iterable(map(self._read, self._sources)):
+            reason = found
+            if isinstance(found, Record):
+                text = hash((found.title, found.text))
+                if texts.setdefault(hash(found.id), text) == text:
+                    self.keys.update(found.metadata)
+                    yield found
+                    continue
+                reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")
+            if not self.skip_bad:
+                raise CorpusError(f"{where}: {reason}. Mend it, or pass over bad records (--skip-bad).")
+            self.skipped += 1
+            if len(self.reports) < REPORTS:
+                self.reports.append(f"{where}: {reason}")
+
+    def _read(self, path: Path) -> Iterator[Found]:
+        if path.is_dir():
+            yield from folder_passages(path, max_characters=self.max_characters)
+        elif _format(path) in MARKDOWN | TEXT:
+            yield from file_passages(path, max_characters=self.max_characters)
+        elif _format(path) == PARQUET:
+            yield from tables.records(tables.parquet_rows(path), self.fields)
+        elif path == STDIN:
+            self._stdin.seek(0)
+            rows = tables.jsonl_rows(self._stdin, "standard input", self.max_line_bytes)
+            yield from tables.records(rows, self.fields)
+        else:
+            with tables.opened(path) as file:
+                if delimiter := DELIMITERS.get(_format(path)):
+                    rows = tables.csv_rows(file, str(path), delimiter, self.max_line_bytes)
+                else:
+                    rows = tables.jsonl_rows(file, str(path), self.max_line_bytes)
+                yield from tables.records(rows, self.fields)
+
+    @cached_property
+    def _stdin(self) -> BufferedIOBase:
+        """Standard input, kept in a temporary file that has no name and vanishes with this object."""
+        spool = tempfile.TemporaryFile()  # noqa: SIM115
+        weakref.finalize(self, spool.close)
+        shutil.copyfileobj(sys.stdin.buffer, spool)
+        return spool
+
+
+def _format(path: Path) -> str:
+    """The suffix that tells the format: of JSONL and CSV the one in front of `.gz`."""
+    outer, inner = path.suffix.lower(), path.with_suffix("").suffix.lower()
+    return inner if outer == ".gz" and (inner in JSONL or inner in DELIMITERS) else outer
+
+
+def _checked(source: str | Path) -> Path:
+    path = Path(source)
+    if "\0" in str(path):
+        raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")
+    if path == STDIN or path.is_dir():
+        return path
+    if not path.exists():
+        raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
+    known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(MARKDOWN | TEXT)]
+    if _format(path) not in known:
+        raise CorpusError(
+            f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}."
+        )
+    return path

@@ -1,0 +1,99 @@
+"""From the fields of one line or row to a Record, or the reason why not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from cde_rag.errors import CorpusError
+from cde_rag.records import default_id, usable
+from cde_rag.stores.base import Record
+
+_KINDS: dict[type, str] = {
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Which field of a line or row is what; every other field is metadata.
+
+    Attributes:
+        id: A string or whole number. `None`: the field `id`, else `_id`, else the id that `Collection.add` would make.
+        text: A string that is not blank.
+        title: A string; may be missing.
+        parent: Names the longer document: a string or a whole number. It stays in the metadata, and counts for an id
+            that has to be made.
+    """
+
+    id: str | None = None
+    text: str = "text"
+    title: str = "title"
+    parent: str | None = None
+
+
+class UnusableError(ValueError):
+    """Why a line, row or file is no record: what was expected and what was found."""
+
+
+Found: TypeAlias = tuple[str, Record | UnusableError]
+"""File and line, such as `"papers.jsonl, line 7"`, and what stands there."""
+
+
+def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
+    """Sort the fields of one line into a Record.
+
+    Raises:
+        UnusableError: The text or a named id is missing, or a value is blank or of a wrong type.
+    """
+    rest = dict(values)
+    text = _string(rest, fields.text)
+    if not text.strip():
+        raise UnusableError(f"the text in {fields.text!r} is blank")
+    title = "" if rest.get(fields.title) is None else _string(rest, fields.title)
+    rest.pop(fields.title, None)  # null
+    identifier = _identifier(rest, fields.id)
+    record = Record(identifier or "", text, title, rest)
+    try:
+        return usable(record if identifier else replace(record, id=default_id(record, fields.parent)), fields.parent)
+    except CorpusError as reason:
+        raise UnusableError(str(reason).removesuffix(".")) from reason
+
+
+def kind(value: object) -> str:
+    """What JSON calls the type of a value, with an article."""
+    return "null" if value is None else _KINDS.get(type(value), f"a {type(value).__name__}")
+
+
+def _string(rest: dict[str, Any], field: str) -> str:
+    value = _take(rest, field)
+    if not isinstance(value, str):
+        raise UnusableError(f"expected a string in {field!r}, found {kind(value)}")
+    return value
+
+
+def _identifier(rest: dict[str, Any], field: str | None) -> str | None:
+    if field is None:
+        field = next((name for name in ("id", "_id") if name in rest), None)
+        if field is None:
+            return None
+    value = _take(rest, field)
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise UnusableError(f"expected a string or a whole number in {field!r}, found {kind(value)}")
+    if not str(value).strip():
+        raise UnusableError(f"the id in {field!r} is blank")
+    return str(value)
+
+
+def _take(rest: dict[str, Any], field: str) -> object:
+    if field not in rest:
+        found = ", ".join(repr(name) for name in rest) or "none"
+        raise UnusableError(
+            f"no field {field!r} (found: {found}); name the fields that hold id, text and title "
+            "(--id-field, --text-field, --title-field; in Python Fields(id=…, text=…, title=…))"
+        )
+    return cast(object, rest.pop(field))

@@ -1,0 +1,295 @@
+"""Files of one record a line or row: JSONL, CSV and Parquet.
+
+Each format yields `(where, parse)` for every row; `parse()` gives the row's fields or raises `UnusableError`. A file
+that cannot be read on, such as a truncated one, or is of another form than its name says, raises `CorpusError` whether
+or not bad records are skipped.
+"""
+
+import csv
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, time, timedelta
+from functools import partial
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from cde_rag.errors import CorpusError, require
+from cde_rag.readers.records import Fields, Found, UnusableError, kind, to_record
+from cde_rag.stores.base import Record
+
+BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets
+MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
+PARQUET_ROWS = 1024  # rows held in memory at a time
+
+Rows = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
+
+
+def records(rows: Rows, fields: Fields) -> Iterator[Found]:
+    """The record of each row, or what is wrong with it."""
+    for where, parse in rows:
+        yield where, _record(parse, fields)
+
+
+def opened(path: Path) -> BufferedIOBase:
+    """A file to read bytes from, decompressed where its name ends in `.gz`.
+
+    Raises:
+        CorpusError: It cannot be opened.
+    """
+    try:
+        return gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
+    except OSError as error:
+        raise CorpusError(f"{path}: not readable: {error.strerror}.") from error
+
+
+def jsonl_rows(file: BufferedIOBase, name: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
+    """One JSON object a line, in UTF-8; empty lines are passed over.
+
+    Args:
+        file: Open for reading.
+        name: Of the file, for messages.
+        max_line_bytes: Longest line; a longer one is a bad row, of which no more is held in memory.
+    """
+    begun = False
+    for number, line in _lines(file, name, max_line_bytes):
+        where = f"{name}, line {number}"
+        if len(line) > max_line_bytes:
+            yield where, partial(_refuse_line, max_line_bytes)
+        elif line.strip():
+            if not begun:
+                _check_first(line.strip(), where)
+                begun = True
+            yield where, partial(_parse_json, line.rstrip(b"\r\n"))
+
+
+def _check_first(line: bytes, where: str) -> None:
+    """Refuse JSON that is not written one object a line."""
+    for whole, found, remedy in (
+        (line.startswith(b"["), "the start of an array", "jq -c '.[]'"),
+        (line == b"{", "an object over several lines", "jq -c ."),
+    ):
+        if whole:
+            raise CorpusError(f"{where}: expected one JSON object a line, found {found}. Convert it with: {remedy}")
+
+
+def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
+    """Rows under one header line, in UTF-8. Cells are strings; an empty cell is a missing field.
+
+    Args:
+        file: Open for reading.
+        name: Of the file, for messages.
+        delimiter: Between cells.
+        max_line_bytes: Longest line.
+
+    Raises:
+        CorpusError: A line is longer, so that rows cannot be told apart; or the header is none.
+    """
+
+    def text() -> Iterator[str]:
+        for number, line in _lines(file, name, max_line_bytes):
+            if len(line) > max_line_bytes:
+                raise CorpusError(f"{name}, line {number}: {_too_long(max_line_bytes)}.")
+            yield line.decode("utf-8", "surrogateescape")  # so that one bad row does not end the file
+
+    reader = csv.reader(text(), delimiter=delimiter, strict=True)
+    try:
+        header = next(reader, list[str]())
+    except csv.Error as error:
+        raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
+    check_columns(header, name)
+    other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
+    if other is not None:
+        raise CorpusError(
+            f"{name}, line 1: expected columns with {delimiter!r} between them, found one, {header[0]!r:.80}. Is it "
+            f"{other!r}? Save the file with commas as .csv, or with tabs as .tsv."
+        )
+    cells: list[str] | None = header
+    while cells is not None:
+        first = reader.line_num + 1
+        where = f"{name}, line {first}"
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:  # the reader goes on with the next line
+            yield where, partial(_refuse_row, f"{error} in line {reader.line_num}")
+        else:
+            if cells:
+                yield where, partial(_parse_cells, header, cells)
+
+
+def parquet_rows(path: Path) -> Rows:
+    """Rows of a Parquet file. A null is a missing field; dates, times and durations become ISO strings."""
+    parquet = require("pyarrow.parquet", "files")
+    try:
+        with parquet.ParquetFile(path) as file:
+            names: list[str] = file.schema_arrow.names
+            check_columns(names, str(path))
+            yield from arrow_rows(file.iter_batches(batch_size=PARQUET_ROWS), str(path))
+    except CorpusError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+        raise CorpusError(f"{path}: not a readable Parquet file: {error}") from error
+
+
+def arrow_rows(batches: Iterable[Any], name: str) -> Rows:
+    """Rows of Arrow's record batches, which have the same columns; values as in `parquet_rows`.
+
+    Args:
+        batches: `pyarrow.RecordBatch`, one after another.
+        name: What an error message calls the table.
+    """
+    number = 0
+    for batch in batches:
+        names: list[str] = batch.schema.names
+        columns = [
+            _values(column, f"{name}: the column {each!r}") for each, column in zip(names, batch.columns, strict=True)
+        ]
+        for row in zip(*columns, strict=True):
+            number += 1
+            yield f"{name}, row {number}", partial(_parse_values, dict(zip(names, row, strict=True)))
+
+
+def python_rows(rows: Iterable[Mapping[str, Any]], name: str) -> Rows:
+    """Rows that are mappings of Python's values; `None` is a missing field, values as in `parquet_rows`."""
+    for number, row in enumerate(rows, 1):
+        yield f"{name}, row {number}", partial(_parse_values, row)
+
+
+def _record(parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | UnusableError:
+    try:
+        return to_record(parse(), fields)
+    except UnusableError as reason:
+        return reason
+
+
+def check_columns(names: list[str], file: str) -> None:
+    """Refuse columns that cannot be told apart: CorpusError."""
+    if len(set(names)) < len(names):
+        raise CorpusError(f"{file}: two columns have the same name: {', '.join(names)}. Rename one of them.")
+
+
+def _values(column: Any, what: str) -> list[object]:
+    """The values of a part of a Parquet column."""
+    if "binary" in str(column.type).partition("<")[0]:
+        raise CorpusError(f"{what} holds bytes ({column.type}). Leave it out of the file, or write it as strings.")
+    if str(column.type).startswith("extension<pandas."):  # of a period that would be a bare number
+        raise CorpusError(f"{what} holds {column.type}. Write it as strings.")
+    try:
+        return _microseconds(column).to_pylist()
+    except (ValueError, OverflowError) as error:  # nanoseconds, or years that Python's own dates do not reach
+        raise CorpusError(f"{what} holds {column.type}: {error}") from error
+
+
+def _microseconds(column: Any) -> Any:
+    """Times in the unit of Python's own: what they come out as would depend on whether pandas is installed."""
+    pyarrow: Any = require("pyarrow", "files")
+    of = column.type
+    if getattr(of, "unit", None) != "ns":
+        return column
+    if pyarrow.types.is_timestamp(of):
+        return column.cast(pyarrow.timestamp("us", tz=of.tz))
+    return column.cast(pyarrow.duration("us") if pyarrow.types.is_duration(of) else pyarrow.time64("us"))
+
+
+def _lines(file: BufferedIOBase, name: str, longest: int) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number; of one with more than `longest` bytes no more than one byte beyond."""
+    number = 0
+    try:
+        while line := file.readline(longest + 1):
+            number += 1
+            rest = line
+            while len(rest) > longest and not rest.endswith(b"\n"):
+                rest = file.readline(longest + 1)
+            yield number, line.removeprefix(BOM) if number == 1 else line
+    except (EOFError, OSError, zlib.error) as error:
+        raise CorpusError(f"{name}: not readable after line {number}: {error}") from error
+
+
+def _parse_json(line: bytes) -> Mapping[str, Any]:
+    try:
+        text = line.decode("utf-8")
+        values: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    except UnusableError:
+        raise
+    except UnicodeDecodeError as error:
+        raise UnusableError(f"not UTF-8: byte {line[error.start]:#04x} at byte {error.start} of the line") from error
+    except json.JSONDecodeError as error:
+        raise UnusableError(f"not JSON: {error.msg} (character {error.pos} of the line)") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits or levels
+        raise UnusableError(f"not JSON that can be read: {error}") from error
+    if not isinstance(values, dict):
+        raise UnusableError(f"expected one JSON object a line, found {kind(values)}")
+    if "\\ud" in text.lower():  # only an escape can smuggle a surrogate into valid UTF-8
+        _check_unicode(json.dumps(values, ensure_ascii=False))
+    return cast(dict[str, Any], values)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise UnusableError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return values
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise UnusableError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(value := float(digits)):
+        raise UnusableError(f"{digits} is beyond the range of a number")
+    return value
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UnusableError(f"not valid Unicode: a lone surrogate {text[error.start]!r}") from error
+
+
+def _too_long(longest: int) -> str:
+    return f"expected at most {longest} bytes in a line, found more; cut the text, or allow more (--max-line-bytes)"
+
+
+def _refuse_line(longest: int) -> NoReturn:
+    raise UnusableError(_too_long(longest))
+
+
+def _refuse_row(error: str) -> NoReturn:
+    raise UnusableError(f"not CSV: {error}")
+
+
+def _parse_cells(header: list[str], cells: list[str]) -> Mapping[str, Any]:
+    if len(cells) != len(header):
+        raise UnusableError(f"expected {len(header)} cells as in the header, found {len(cells)}")
+    try:
+        "".join(cells).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UnusableError("not UTF-8") from error
+    return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+
+
+def _parse_values(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: _plain(value, name) for name, value in row.items() if value is not None}
+
+
+def _plain(value: object, column: str) -> object:
+    """The JSON of a Parquet value."""
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        seconds = f"{abs(value) / timedelta(seconds=1):.6f}".rstrip("0").rstrip(".")
+        return f"{'-' if value < timedelta() else ''}PT{seconds}S"
+    if isinstance(value, dict):
+        return {str(key): _plain(part, column) for key, part in cast(dict[object, object], value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part, column) for part in cast(list[object], value)]
+    if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    found = str(value) if isinstance(value, float) else kind(value)
+    raise UnusableError(f"expected values that JSON can hold in {column!r}, found {found}")

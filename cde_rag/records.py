@@ -1,0 +1,217 @@
+"""What comes into a collection: records made of columns, checked one by one, and cut into chunks."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag._validation import check_list, utf8
+from cde_rag.errors import CorpusError
+from cde_rag.stores.base import Record
+
+CHUNK = 512  # records that are embedded and written together: what a kill can cost, and how often progress is told
+LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
+MAX_LEVELS = 64  # of lists and objects in each other in metadata; far below what Python's stack holds
+
+Parent: TypeAlias = str | int
+
+_ENDED = object()
+
+
+def embedded_text(record: Record) -> str:
+    """What of a record is embedded: title and text."""
+    return f"{record.title} {record.text}" if record.title else record.text
+
+
+def parent_of(record: Record, parent_key: str | None) -> Parent | None:
+    """The parent of a checked record; none where its metadata lacks the key, or has null or "" there."""
+    return cast(Parent | None, _named_parent(record, parent_key))
+
+
+def _named_parent(record: Record, parent_key: str | None) -> object:
+    value = None if parent_key is None else record.metadata.get(parent_key)
+    return None if value == "" else value
+
+
+def check_key(key: str, name: str) -> None:
+    """Refuse what cannot be a top-level key of metadata in a filter; `name` is for the message.
+
+    Raises:
+        ValueError: It has dots, or is empty or one of and, or, not.
+    """
+    if "." in key or key in ("", "and", "or", "not"):
+        raise ValueError(f"{name} has to be a key without dots, and not and, or, not; found {key!r}")
+
+
+def from_columns(
+    texts: Iterable[str],
+    *,
+    ids: Iterable[str] | None,
+    titles: Iterable[str] | None,
+    metadata: Iterable[Mapping[str, Any]] | None,
+    parent_key: str | None,
+) -> Iterator[Record]:
+    """Records of parallel columns. Without ids a record's id is a digest of title, text and parent.
+
+    Raises:
+        CorpusError: Columns of different lengths; before the first record where the lengths are known.
+        TypeError: One `str` or one mapping where a list is due.
+    """
+    check_list(texts, call="add")
+    given = {"texts": texts, "ids": ids, "titles": titles, "metadata": metadata}
+    columns: dict[str, Iterable[Any]] = {name: column for name, column in given.items() if column is not None}
+    for name, column in columns.items():
+        check_list(column, call="add", what=name)
+        if isinstance(column, Mapping):
+            raise TypeError(f"add takes a list of {name}, one for each text, and was given one mapping.")
+    lengths = {name: len(column) for name, column in columns.items() if isinstance(column, Sized)}
+    if len(set(lengths.values())) > 1:
+        raise CorpusError(f"texts, ids, titles and metadata have to be equally many, found {lengths}.")
+    return _zipped(columns, parent_key)
+
+
+def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Iterator[Record]:
+    for position, values in enumerate(zip_longest(*columns.values(), fillvalue=_ENDED)):
+        row: dict[str, Any] = dict(zip(columns, values, strict=True))
+        ended = [name for name, value in row.items() if value is _ENDED]
+        if ended:
+            raise CorpusError(f"{', '.join(ended)} ended at position {position}, before the other columns did.")
+        record = Record("", row["texts"], row.get("titles", ""), row.get("metadata", {}))
+        yield replace(record, id=row["ids"] if "ids" in row else default_id(record, parent_key))
+
+
+def default_id(record: Record, parent_key: str | None) -> str:
+    """The id of a record that came without: a digest of title, text and parent, the same in every run.
+
+    The parent 1 and the parent "1" are two, and so are all parts in other places: where NUL between them does not say
+    which is which, they are written as JSON.
+    """
+    parent = _named_parent(record, parent_key)
+    strings = [part for part in (record.title, record.text, parent) if part is not None]
+    if all(isinstance(part, str) and "\0" not in part for part in strings):
+        parts = "\0".join(cast(list[str], strings))
+    else:
+        parts = "\0" + json.dumps([part if isinstance(part, str | int) else repr(part) for part in strings])
+    return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def checked(record: Record, position: int, parent_key: str | None) -> Record:
+    """As `usable`; `position` is the record's place in the call, for messages.
+
+    Raises:
+        CorpusError: The record cannot be used.
+        TypeError: It is no Record.
+    """
+    if not isinstance(cast(object, record), Record):
+        raise TypeError(f"Record {position} has to be a cde_rag.Record, found {type(record).__name__}.")
+    try:
+        return usable(record, parent_key)
+    except CorpusError as reason:
+        raise CorpusError(f"Record {position} ({record.id!r:.80}): {reason}") from reason
+
+
+def usable(record: Record, parent_key: str | None) -> Record:
+    """A record that can be embedded and stored; its metadata is what JSON gives back.
+
+    Args:
+        record: What the caller gave.
+        parent_key: The metadata key that names a parent.
+
+    Raises:
+        CorpusError: An id, title or text that is no valid string, a blank text, metadata that JSON cannot hold or that
+            is nested too deep, or a parent that is neither a string nor a whole number of 64 bits.
+    """
+    for name, value in (("id", record.id), ("title", record.title), ("text", record.text)):
+        if not isinstance(cast(object, value), str):
+            raise CorpusError(f"its {name} has to be a str, found {type(value).__name__}.")
+        utf8(value, where=f"its {name}")
+    if not record.id:
+        raise CorpusError("its id is empty; leave ids out to have them made of the texts.")
+    if not embedded_text(record).strip():
+        raise CorpusError("its text is empty or blank; leave it out or give it content.")
+    record = replace(record, metadata=_as_json(record.metadata))
+    parent = _named_parent(record, parent_key)
+    whole = isinstance(parent, int) and not isinstance(parent, bool) and -(2**63) <= parent < 2**63
+    if not (parent is None or isinstance(parent, str) or whole):
+        raise CorpusError(
+            f"its {parent_key!r} has to be a string or a whole number of 64 bits, found {json.dumps(parent):.80}."
+        )
+    return record
+
+
+def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        written = json.dumps(dict(metadata), allow_nan=False, ensure_ascii=False)
+        utf8(written, where="it")
+        found: dict[str, Any] = json.loads(written)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorpusError(f"its metadata has to be a JSON object: {error}") from error
+    if _deeper(found, MAX_LEVELS):
+        raise CorpusError(f"its metadata may have {MAX_LEVELS} levels of lists and objects, found more; flatten it.")
+    return found
+
+
+def _deeper(value: object, levels: int) -> bool:
+    """Whether there are more levels of lists and objects in each other."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = cast(Iterable[object], value.values() if isinstance(value, dict) else value)
+    return levels == 0 or any(_deeper(part, levels - 1) for part in inner)
+
+
+def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[Record]]:
+    """Cut a stream of records, checked, into chunks which end, if they can, where a parent ends.
+
+    Raises:
+        CorpusError: A record cannot be used; the chunks before its own have been given out.
+    """
+    chunk: list[Record] = []
+    last: Parent | None = None  # parent of the last record
+    for position, record in enumerate(records):
+        record = checked(record, position, parent_key)
+        parent = parent_of(record, parent_key)
+        if len(chunk) >= LONGEST_CHUNK or (len(chunk) >= CHUNK and (parent is None or parent != last)):
+            yield chunk
+            chunk = []
+        chunk.append(record)
+        last = parent
+    if chunk:
+        yield chunk
+
+
+class Positions:
+    """Where in a call its ids stood, in sixteen bytes for each record.
+
+    Ids are kept as hashes in sorted runs; a run is merged with those before it that are no longer (as in an LSM tree),
+    so that a call of n records sorts each hash log n times, and looks up an id in log n runs.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._runs: list[tuple[Int64[np.ndarray, " ids"], Int64[np.ndarray, " ids"]]] = []  # hashes, first positions
+
+    def extend(self, ids: Iterable[str]) -> None:
+        """Note the next records' ids."""
+        hashes = np.fromiter(map(hash, ids), np.int64)
+        run, first = np.unique(hashes, return_index=True)
+        positions = self._count + first
+        self._count += len(hashes)
+        while self._runs and len(self._runs[-1][0]) <= len(run):
+            earlier, earlier_positions = self._runs.pop()
+            run, first = np.unique(np.concatenate([earlier, run]), return_index=True)  # of equal ones the earlier
+            positions = np.concatenate([earlier_positions, positions])[first]
+        self._runs.append((run, positions))
+
+    def first(self, ids: Sequence[str]) -> list[int]:
+        """The first position of each of some ids, which all stood in the call."""
+        asked = np.fromiter(map(hash, ids), np.int64)
+        found = np.full(len(asked), self._count)
+        for run, positions in self._runs:
+            places = np.minimum(np.searchsorted(run, asked), len(run) - 1)
+            found = np.where(run[places] == asked, np.minimum(found, positions[places]), found)
+        return found.tolist()

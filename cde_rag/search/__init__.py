@@ -1,0 +1,1 @@
+"""Search of a collection: dense, BM25 and hybrid retrieval, reciprocal rank fusion, MMR, grouping."""

@@ -1,0 +1,159 @@
+"""The searches of a collection."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag._validation import check_positive
+from cde_rag.embedders.active import ActiveEmbedder
+from cde_rag.embedders.base import Embedder
+from cde_rag.errors import StoreError
+from cde_rag.search.mmr import marginal_relevance
+from cde_rag.search.retrievers import Fused, Vectors, Words
+from cde_rag.search.searcher import Searcher
+from cde_rag.stores.base import Hit, Store
+
+_TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
+CANDIDATES: Final = 100  # hits by vectors, and by words, that a hybrid ranking is made of
+
+
+class Searchable(Searcher):
+    """A store and the embedder of its active space, as far as they are searched. Thread-safe.
+
+    Args:
+        store: Holds a collection.
+        active: Its embedder.
+        parent_key: As in `Collection.create`.
+    """
+
+    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
+        super().__init__(store, active, parent_key, Vectors(store, active))
+
+    def hybrid(self, *, candidates: int = CANDIDATES) -> Searcher:
+        """The same searches, ranked by vectors and by words together: the sum of both reciprocal ranks.
+
+        Words find names, codes and rare terms that vectors miss, and need no model.
+
+        Args:
+            candidates: Hits of either ranking that count; there are no others.
+
+        Raises:
+            ValueError: `candidates` is below 1.
+
+        Source: Cormack, Clarke & Büttcher (2009), with their constant of 60 ranks.
+        """
+        check_positive(candidates, "candidates")
+        both = (self._ranker, Words(self.store))
+        return Searcher(self.store, self._active, self.parent_key, Fused(both, candidates))
+
+    def lexical(self) -> Searcher:
+        """The same searches, ranked by words alone: BM25. What shares no word with a query is not found.
+
+        Of languages without blanks between words, such as Chinese, only whole phrases are found.
+        """
+        return Searcher(self.store, self._active, self.parent_key, Words(self.store))
+
+    def search_hybrid(
+        self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None, offset: int = 0
+    ) -> list[Hit]:
+        """The `k` best hits by vectors and words together: `hybrid().search(…)`, with its errors.
+
+        Args:
+            query: As in `search`, like `where` and `offset`.
+            k: At most so many hits.
+            where: A filter over the metadata.
+            offset: Hits that are passed over; behind the 100 (or `k`) best of either ranking there are no others.
+
+        Raises:
+            StoreError: The collection was made without words; `index_texts` adds them.
+        """
+        return self.hybrid(candidates=max(CANDIDATES, k)).search(query, k, where=where, offset=offset)
+
+    async def asearch_hybrid(
+        self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None, offset: int = 0
+    ) -> list[Hit]:
+        """See `search_hybrid`."""
+        return await asyncio.to_thread(self.search_hybrid, query, k, where=where, offset=offset)
+
+    def index_texts(self) -> None:
+        """Make anew what words are searched in, of all records and without embedding; for collections made without.
+
+        Raises:
+            StoreError: This store cannot have it here.
+        """
+        self.store.index_texts()
+
+    def search_vectors(
+        self,
+        vectors: Float32[np.ndarray, "queries dim"],
+        k: int = 10,
+        *,
+        fingerprint: str,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]:
+        """As `search_batch`, for queries that are embedded already.
+
+        Args:
+            vectors: From `embedder.embed_queries`, or from `vectors` to find what is like a record.
+            k: As in `search_batch`.
+            fingerprint: Of the space in which they are: the embedder's.
+            where: As in `search_batch`.
+
+        Raises:
+            ContextMismatchError: Another space is active.
+            ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
+        """
+        check_positive(k, "k")
+        with self._told(len(vectors), k, where) as note:
+            found = self.store.search(vectors, k, fingerprint=fingerprint, where=where)
+            note({"hits": sum(map(len, found))})
+            return found
+
+    def search_diverse(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        candidates: int = 50,
+        diversity: float = 0.5,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[Hit]:
+        """Hits that are near the query and unlike each other, by maximal marginal relevance; the nearest comes first.
+
+        Args:
+            query: As in `search`, like `k` and `where`.
+            k: At most so many hits.
+            candidates: Hits to choose from.
+            diversity: From 0 (as `search`) to 1 (unlikeness to the hits before alone).
+            where: A filter over the metadata.
+
+        Raises:
+            StoreError: Hits are deleted all the time.
+            ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
+        """
+        check_positive(k, "k")
+        check_positive(candidates, "candidates")
+
+        def search(embedder: Embedder) -> list[Hit]:
+            vector = embedder.embed_queries([query])
+            space = embedder.fingerprint
+            for _ in range(_TRIES):
+                (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
+                try:
+                    near = self.store.vectors([hit.id for hit in hits], fingerprint=space)
+                except KeyError:  # one was deleted meanwhile
+                    continue
+                chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
+                return [hits[position] for position in chosen]
+            raise StoreError(
+                f"Expected hits that stay for one search, found one of them deleted in each of {_TRIES} tries. Search "
+                "again, or for fewer candidates."
+            )
+
+        with self._told(1, k, where) as note:
+            found = self._active.use(search)
+            note({"hits": len(found)})
+            return found

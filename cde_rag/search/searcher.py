@@ -1,0 +1,273 @@
+"""The searches that are the same however records are ranked."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+from cde_rag._telemetry import Attributes, operation, short
+from cde_rag._validation import check_list, check_positive, check_texts
+from cde_rag.embedders.active import ActiveEmbedder
+from cde_rag.records import check_key
+from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
+from cde_rag.search.retrievers import Ranker, Rerank, Reranked
+from cde_rag.stores.base import Hit, Store
+
+
+class Searcher:
+    """A collection as it is searched by one way of ranking. Thread-safe.
+
+    A call whose name begins with `a` is a coroutine: the call of the same name, in a thread of the running event
+    loop's. Its arguments, results and errors are that call's.
+
+    Args:
+        store: Holds a collection.
+        active: Its embedder.
+        parent_key: As in `Collection.create`.
+        ranker: Ranks its records.
+    """
+
+    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None, ranker: Ranker) -> None:
+        self.store = store
+        self.parent_key = parent_key
+        self._active = active
+        self._ranker = ranker
+
+    def reranked(self, rerank: Rerank, *, candidates: int = 50) -> "Searcher":
+        """The same searches, with the best hits ranked anew by another judge, such as a cross-encoder.
+
+        Args:
+            rerank: Pairs of a query and a text (title and text) in, a score for each out, higher is better;
+                `CrossEncoder.predict` of sentence-transformers is one.
+            candidates: Hits that are ranked anew for each query; there are no others.
+
+        Raises:
+            ValueError: `candidates` is below 1.
+        """
+        check_positive(candidates, "candidates")
+        return Searcher(self.store, self._active, self.parent_key, Reranked(self._ranker, rerank, candidates))
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[Hit]:
+        """The `k` best hits for one query; see `search_batch`."""
+        if not isinstance(cast(object, query), str):
+            raise TypeError("search takes one query, a str; for several there is search_batch([…])")
+        return self.search_batch([query], k, where=where, score_threshold=score_threshold, offset=offset)[0]
+
+    def search_batch(
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[list[Hit]]:
+        """The best hits for each query.
+
+        Args:
+            queries: Texts that are not blank.
+            k: At most so many hits for each; there are fewer where fewer records match.
+            where: A filter over the metadata; see `cde_rag.stores.filters`.
+            score_threshold: What a hit's score reaches, on the scale of this way of ranking.
+            offset: Hits that are passed over: the next page begins at `offset + k`. Pages of an unchanged collection
+                fit together, where it is searched exactly; what a page costs grows with its offset.
+
+        Raises:
+            ContextMismatchError: The collection was moved to another model, which is not here under its name.
+            CorpusError: A query is blank or no valid Unicode.
+            FilterError: A filter outside the grammar.
+            ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
+        """
+        check_list(queries, call="search_batch", what="queries")
+        _check(k, score_threshold, offset)
+        check_texts(queries)
+        if not queries:
+            return []
+        least = -math.inf if score_threshold is None else score_threshold
+        with self._told(len(queries), k, where) as note:
+            ranked = self._ranker.best(queries, offset + k, where)
+            found = [[hit for hit in hits[offset:] if hit.score >= least] for hits in ranked]
+            note({"hits": sum(map(len, found))})
+            return found
+
+    def search_groups(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        group_by: str,
+        group_size: int = 3,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[Group]:
+        """The best hits of each value of a metadata key, those of the `k` values with the best hits.
+
+        Args:
+            query: As in `search`, like `where` and `score_threshold`.
+            k: Groups at most.
+            group_by: A top-level metadata key. Records that lack it, or have null, a list or an object there, are in
+                no group.
+            group_size: Hits of a group at most.
+            where: A filter over the metadata.
+            score_threshold: What a hit's score reaches.
+            offset: Groups that are passed over.
+
+        Raises:
+            ValueError: As `search`, or `group_by` is no key that filters can name, or `group_size` is below 1.
+        """
+        grouping = Grouping(group_by, group_size, alone=False, where=where, score_threshold=score_threshold)
+        groups = self._groups(query, k, grouping, offset)
+        return [Group(cast(Value, hits[0].metadata[group_by]), hits) for hits in groups]
+
+    def search_parents(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        group_size: int = 3,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[ParentHit]:
+        """The parents with the best passages, each with all its passages in order; a record without one is alone.
+
+        Args:
+            query: As in `search`, like `where` and `score_threshold`.
+            k: Parents at most.
+            group_size: Hits that are told of a parent, at most; its passages are all there.
+            where: A filter over the metadata that hits pass.
+            score_threshold: What a hit's score reaches.
+            offset: Parents that are passed over.
+
+        Raises:
+            ValueError: As `search`, or the collection has no `parent_key`, or `group_size` is below 1.
+        """
+        if self.parent_key is None:
+            hint = "Make the collection with parent_key=…, or use search_groups."
+            raise ValueError(f"search_parents needs a collection with a parent_key, found one without. {hint}")
+        grouping = Grouping(self.parent_key, group_size, alone=True, where=where, score_threshold=score_threshold)
+        return [self._parent(hits, self.parent_key) for hits in self._groups(query, k, grouping, offset)]
+
+    async def asearch(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[Hit]:
+        """See `search`."""
+        return await asyncio.to_thread(
+            self.search, query, k, where=where, score_threshold=score_threshold, offset=offset
+        )
+
+    async def asearch_batch(
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[list[Hit]]:
+        """See `search_batch`."""
+        return await asyncio.to_thread(
+            self.search_batch, queries, k, where=where, score_threshold=score_threshold, offset=offset
+        )
+
+    async def asearch_groups(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        group_by: str,
+        group_size: int = 3,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[Group]:
+        """See `search_groups`."""
+        return await asyncio.to_thread(
+            self.search_groups,
+            query,
+            k,
+            group_by=group_by,
+            group_size=group_size,
+            where=where,
+            score_threshold=score_threshold,
+            offset=offset,
+        )
+
+    async def asearch_parents(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        group_size: int = 3,
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[ParentHit]:
+        """See `search_parents`."""
+        return await asyncio.to_thread(
+            self.search_parents,
+            query,
+            k,
+            group_size=group_size,
+            where=where,
+            score_threshold=score_threshold,
+            offset=offset,
+        )
+
+    def _groups(self, query: str, k: int, grouping: Grouping, offset: int) -> list[list[Hit]]:
+        if not isinstance(cast(object, query), str):
+            raise TypeError(f"groups are searched for one query, a str; found {type(query).__name__}")
+        _check(k, grouping.score_threshold, offset)
+        check_positive(grouping.size, "group_size")
+        check_key(grouping.key, "group_by")
+        check_texts([query])
+
+        def best(limit: int, where: Mapping[str, Any] | None) -> list[Hit]:
+            return self._ranker.best([query], limit, where)[0]
+
+        with self._told(1, k, grouping.where) as note:
+            groups = grouping.best(best, offset + k, self._ranker.depth)[offset:]
+            note({"hits": sum(map(len, groups))})
+            return groups
+
+    def _parent(self, hits: list[Hit], parent_key: str) -> ParentHit:
+        value = hits[0].metadata.get(parent_key)
+        if value in (None, ""):
+            return ParentHit(None, hits, [row.record for row in self.store.get([hits[0].id])])
+        of_parent = (row.record for row in self.store.scroll(where={parent_key: value}))
+        passages = [record for record in of_parent if record.metadata.get(parent_key) == value]
+        return ParentHit(value, hits, passages)
+
+    def _told(
+        self, queries: int, k: int, where: Mapping[str, Any] | None
+    ) -> AbstractContextManager[Callable[[Attributes], None]]:
+        space = short(self._active.last.fingerprint)
+        return operation(
+            "cde_rag.search", {"fingerprint": space, "queries": queries, "k": k, "filtered": where is not None}
+        )
+
+
+def _check(k: int, score_threshold: float | None, offset: int) -> None:
+    check_positive(k, "k")
+    if isinstance(cast(object, offset), bool) or not isinstance(cast(object, offset), int):
+        raise TypeError(f"offset must be an int, not {offset!r}")
+    if offset < 0:
+        raise ValueError(f"offset must be at least 0, not {offset}")
+    if score_threshold is not None and math.isnan(score_threshold):
+        raise ValueError("score_threshold has to be a number, found NaN")

@@ -1,0 +1,1 @@
+"""Transfer: backups, Parquet files, data frames, and adoption of collections of Qdrant."""

@@ -1,0 +1,246 @@
+"""Backups of a collection, made while it is searched and written.
+
+    papers.backup/
+        backup.json           what it is, and the sha256 of every other file
+        collection/           a copy of the store's folder, all generations, as it was at one instant (FAISS);
+        collection.parquet    of other stores an export of the active generation, each record as it was at one instant
+        tenants/<key>/        the same of each tenant's, one after the other, where the folder holds theirs
+
+The folder gets its name when all of it is on the disk: a kill before that leaves none.
+"""
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from cde_rag._version import __version__
+from cde_rag.collection.tenant_names import check_is_of, is_common
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.base import Store
+from cde_rag.stores.folder import check_no_link, check_path, copy_durably, file_sha256, fsync_folder, write_durably
+from cde_rag.stores.tenants import FOLDER, FolderTenants
+from cde_rag.transfer.parquet import export_collection, import_collection
+
+FORMAT: Final = 2
+_MANIFEST: Final = "backup.json"
+_COPY: Final = "collection"
+_EXPORT: Final = "collection.parquet"
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """A store that is a folder; those of tenants lie in it."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        ...
+
+    def at(self, folder: Path) -> Store:
+        """A store of the same kind in another folder."""
+        ...
+
+
+@runtime_checkable
+class CopiedFolder(Folder, Protocol):
+    """One that can be copied while others write to it."""
+
+    def copy_to(self, folder: Path) -> Store:
+        """Make a copy of one state of the store, durably, in a new folder.
+
+        Raises:
+            StoreError: The folder is there or cannot be written, or there is no store.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup holds.
+
+    Attributes:
+        documents: Records in it, of all tenants.
+        fingerprint: Of the active generation; of the Context in common, where there are tenants.
+        created: UTC, ISO 8601.
+        library_version: Of cde-rag.
+        files: The sha256 of each file, by its path in the backup.
+        settings: What the collection was made with, such as the tenant's name; empty in backups of format 1.
+    """
+
+    documents: int
+    fingerprint: str
+    created: str
+    library_version: str
+    files: dict[str, str]
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def back_up(store: Store, folder: str | Path) -> Backup:
+    """Copy a collection into a new folder, and read the copy once to see that it is whole.
+
+    Others may read and write meanwhile. Of a folder with a collection for each tenant all are copied. (A folder of
+    Qdrant Edge is open in one process; that one makes the backup.)
+
+    Args:
+        store: Holds a collection.
+        folder: Of the backup; there is none yet.
+
+    Raises:
+        ContextMismatchError: Where it is an export: the collection was moved to another context meanwhile.
+        StoreError: There is something at `folder`, it cannot be written, or there is no collection in the store.
+        StoreFormatError: The collection is damaged.
+    """
+    with _made(Path(folder)) as new:
+        documents, fingerprint = _copied(store, new)
+        for key, tenant in _tenants(store):
+            (new / FOLDER / key).mkdir(parents=True)
+            documents += _copied(tenant, new / FOLDER / key)[0]
+        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        settings = dict(store.manifest().settings)
+        backup = Backup(documents, fingerprint, created, __version__, _files(new), settings)
+        write_durably(new / _MANIFEST, json.dumps({"format": FORMAT, **asdict(backup)}, indent=2).encode())
+    return backup
+
+
+def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> Backup:
+    """Make a collection of what `back_up` wrote, where there is none; every byte is compared with its checksum first.
+
+    Args:
+        folder: Of the backup; stays as it is.
+        store: Without a collection. A FaissStore for what was one; a store of any kind for what was not, but a folder
+            for what had tenants.
+        tenant: Whose collection it has to be, where the store is to be a tenant's.
+
+    Raises:
+        StoreError: There is a collection already, the place cannot be written, the store is of another kind, or the
+            backup holds a link.
+        StoreFormatError: The backup is damaged, of a newer format, or none.
+        TenantError: It is another's collection.
+    """
+    folder = Path(folder)
+    check_path(folder)
+    backup = _read(folder)
+    if tenant is not None:
+        check_is_of(backup.settings, tenant)
+        if isinstance(store, Folder):
+            store.folder.parent.mkdir(exist_ok=True)  # there were no tenants yet
+    if store.exists():
+        raise StoreError(f"Expected a store without a collection, found one in {store!r}. Restore into a new one.")
+    if (folder / _EXPORT).exists() and not (folder / FOLDER).exists():
+        import_collection(folder / _EXPORT, store)
+    elif isinstance(store, Folder):
+        with _made(store.folder, copied=lambda new: _put_back(folder, store, new)):
+            pass
+    else:
+        raise StoreError(f"{folder}: a backup of a folder; restore it as one, then export and import what is in it.")
+    return backup
+
+
+def _copied(store: Store, folder: Path) -> tuple[int, str]:
+    """Put what a backup holds of one collection into a folder; returns its documents and fingerprint."""
+    if not isinstance(store, CopiedFolder):
+        exported = export_collection(store, folder / _EXPORT)
+        return exported.documents, exported.fingerprint
+    copy = store.copy_to(folder / _COPY)
+    for damage in copy.verify():
+        raise StoreFormatError(f"{damage.where}: {damage.found} No backup was made. Restore an older one.")
+    told = copy.count(), copy.manifest().fingerprint
+    copy.close()
+    return told
+
+
+def _tenants(store: Store) -> Iterator[tuple[str, Store]]:
+    """The stores of tenants in that which they have in common, by key; none in any other."""
+    if isinstance(store, Folder) and is_common(store.manifest().settings):
+        stores = FolderTenants(store.folder, store.at)
+        for key in stores.listed():
+            with closing(stores.of(key)) as tenant:
+                yield key, tenant
+
+
+def _put_back(folder: Path, store: Folder, new: Path) -> None:
+    """Make what `folder` holds a copy of, collections of tenants too, in a new folder.
+
+    Raises:
+        StoreError: It is of a store of another kind.
+    """
+    stores = FolderTenants(new, store.at)
+    with closing(stores.common()) as common:
+        _put_back_one(folder, common, new)
+    keys = (folder / FOLDER).iterdir() if (folder / FOLDER).exists() else ()
+    for path in keys:
+        with closing(stores.of(path.name)) as tenant:
+            (new / FOLDER).mkdir(exist_ok=True)
+            _put_back_one(path, tenant, new / FOLDER / path.name)
+
+
+def _put_back_one(folder: Path, store: Store, new: Path) -> None:
+    if (folder / _EXPORT).exists():
+        import_collection(folder / _EXPORT, store)
+    elif isinstance(store, CopiedFolder):
+        copy_durably(folder / _COPY, new)
+    else:
+        raise StoreError(f"{folder}: a backup of a FaissStore; restore it as one, then export and import that.")
+
+
+def _read(folder: Path) -> Backup:
+    """What a backup says it holds, after a look at every byte of it."""
+    path = folder / _MANIFEST
+    try:
+        fields: dict[str, Any] = json.loads(path.read_bytes())
+        if fields.pop("format") > FORMAT:
+            raise StoreFormatError(f"{path}: expected format {FORMAT} or older. Update cde-rag to read it.")
+        backup, found = Backup(**fields), _files(folder)
+    except FileNotFoundError as error:
+        raise StoreFormatError(f"{folder}: expected a backup, found no {_MANIFEST} in it.") from error
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise StoreFormatError(f"{path}: expected what a backup says of itself, found: {error}.") from error
+    for name in sorted(backup.files.keys() | found.keys()):
+        if backup.files.get(name) != found.get(name):
+            what = "none" if name not in found else "another" if name in backup.files else "one more"
+            raise StoreFormatError(f"{folder / name}: expected the file of the backup, found {what}. Use another one.")
+    return backup
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """The sha256 of each file of a backup but its manifest.
+
+    Raises:
+        StoreError: It holds a link.
+    """
+    files: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        check_no_link(path)
+        if path.is_file() and path != folder / _MANIFEST:
+            files[path.relative_to(folder).as_posix()] = file_sha256(path)
+    return files
+
+
+@contextmanager
+def _made(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Generator[Path, None, None]:
+    """A new folder under another name, which gets its own when the block ends, and is removed where it fails.
+
+    Raises:
+        StoreError: There is something of that name, or it cannot be written.
+    """
+    check_path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StoreError(f"{folder}: expected nothing, or an empty folder, found other files. Give another name.")
+    new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        copied(new)
+        yield new
+        fsync_folder(new)
+        new.replace(folder)
+        fsync_folder(folder.parent)
+    except OSError as error:
+        raise StoreError(f"{folder}: not written ({error}). Choose a writable folder with space.") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

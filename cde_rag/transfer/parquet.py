@@ -1,0 +1,188 @@
+"""A whole collection as one Parquet file, which goes into a store of any kind without a model.
+
+The columns are `id`, `title`, `text`, `metadata` (JSON), `digest` (over what was embedded, siblings too) and `vector`
+(float32, as long as the collection's), one row for each record, in order of insertion. The footer's key `cde_rag` holds
+one JSON object: settings, fingerprint, how many documents there are, and the Context's bytes in base64. Its `integrity`
+is the sha256 of the whole file with 64 zeros in that place, so that no bit changes unnoticed.
+"""
+
+import hashlib
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.collection.tenant_names import check_is_of
+from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
+from cde_rag.errors import StoreError, require
+from cde_rag.indexing.upsert import Progress
+from cde_rag.stores.base import Row, Store
+from cde_rag.stores.folder import fsync_folder
+from cde_rag.transfer.parquet_checksum import seal
+from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Export, footer, schema_of, table
+
+_TRIES: Final = 32  # to read the vectors of rows that writers change meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What went into a file, or out of it.
+
+    Attributes:
+        documents: Records with their vectors.
+        fingerprint: Names their vector space.
+    """
+
+    documents: int
+    fingerprint: str
+
+
+def export_collection(
+    store: Store, path: str | Path, *, on_progress: Callable[[Progress], None] | None = None
+) -> Transfer:
+    """Write the active generation of a collection to a new Parquet file; killed at any instant there is none.
+
+    Others may write meanwhile: each record is as it was at one instant of the export, with the vector of that instant.
+    One that is deleted and added again meanwhile may be missing, as it was between the two.
+
+    Args:
+        store: Holds a collection.
+        path: Of the file; its folder is there.
+        on_progress: Called after each row group.
+
+    Raises:
+        ContextMismatchError: The collection was moved to another context meanwhile.
+        MissingExtraError: pyarrow is not installed.
+        StoreError: There is a file already, it cannot be written, or there is no collection in the store.
+    """
+    parquet, path, started, documents = require("pyarrow.parquet", EXTRA), Path(path), time.monotonic(), 0
+    if path.exists():
+        raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
+    manifest, total = store.manifest(), store.count()
+    context = stored_context(store, manifest.generation).to_bytes()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer:
+            for rows, vectors in _pages(store, manifest.fingerprint):
+                writer.write_table(table(rows, vectors), row_group_size=ROWS)
+                documents += len(rows)
+                if on_progress is not None:
+                    on_progress(Progress(documents, total, time.monotonic() - started))
+            writer.add_key_value_metadata(footer(manifest, context, documents))
+        seal(temporary)
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path}: not written ({error}). Choose a writable folder with space.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return Transfer(documents, manifest.fingerprint)
+
+
+def import_collection(
+    path: str | Path,
+    store: Store,
+    *,
+    tenant: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Transfer:
+    """Make a collection of what `export_collection` wrote, in a store where there is none; nothing is embedded.
+
+    The file is read and checked as a whole before anything is written. The collection counts with the last step;
+    killed before that it cannot be opened, and the same call goes on.
+
+    Args:
+        path: Of the file.
+        store: Where there is no collection yet.
+        tenant: Whose collection it has to be, where the store is to be a tenant's.
+        on_progress: Called after each row group.
+
+    Raises:
+        ContextFormatError: The Context in the file is of a newer format.
+        MissingExtraError: pyarrow is not installed.
+        StoreError: There is a collection in the store already, or it cannot be written.
+        StoreFormatError: The file is truncated, changed, of a newer format, or no export.
+        TenantError: It is another's collection.
+    """
+    file = Export.open(Path(path))
+    if tenant is not None:
+        check_is_of(file.settings, tenant)
+    for _ in file.batches():  # all of it is right before the first is written
+        pass
+    space = hashlib.sha256(UNFINISHED_IMPORT + file.integrity).hexdigest()  # nobody's, until the last step
+    if not store.exists():
+        store.create(dim=file.dim, fingerprint=space, context=UNFINISHED_IMPORT, settings=file.settings)
+    with store.lease():
+        generations = {generation.fingerprint: generation for generation in store.generations()}
+        if space not in generations:
+            raise StoreError(f"Expected a store without a collection, found one in {store!r}. Import into a new one.")
+        if generations[space].active:
+            number = _fill(store, file, space, on_progress)
+            store.activate(number)
+        store.drop(generations[space].number)
+    return Transfer(file.documents, file.fingerprint)
+
+
+def _fill(store: Store, file: Export, space: str, on_progress: Callable[[Progress], None] | None) -> int:
+    """Give the store all that it lacks of a file, in an inactive generation; returns its number."""
+    started, done = time.monotonic(), 0
+    begun = {generation.fingerprint: generation for generation in store.generations()}.get(file.fingerprint)
+    if begun is None:
+        number, there = store.create_generation(fingerprint=file.fingerprint, context=file.context), 0
+    else:
+        number, there = begun.number, begun.vectors
+    for rows, vectors in file.batches():
+        done += len(rows)
+        if done > there:
+            store.add(rows, vectors, fingerprint=space)
+            store.add_to_generation(number, rows, [row.digest for row in rows], vectors)
+        if on_progress is not None:
+            on_progress(Progress(done, file.documents, time.monotonic() - started))
+    if store.count() != file.documents:
+        raise StoreError(f"{file.path}: expected {file.documents} ids, found {store.count()} different ones.")
+    return number
+
+
+def _pages(store: Store, fingerprint: str) -> Iterator[Batch]:
+    """All rows that are there all the time, each once, with the vector that was made of it."""
+    seen, rows = set[str](), store.scroll(page=ROWS)
+    while page := list(itertools.islice(rows, ROWS)):
+        new = {row.record.id: row for row in page if row.record.id not in seen}  # deleted and added, one comes again
+        seen.update(new)
+        if new:
+            yield _settled(store, list(new.values()), fingerprint)
+
+
+def _settled(store: Store, rows: list[Row], fingerprint: str) -> Batch:
+    """Those of the rows that are still there, and their vectors: each as it was before and after its vector was read.
+
+    Raises:
+        StoreError: Some change all the time.
+    """
+    settled, left = dict[str, tuple[Row, Float32[np.ndarray, " dim"]]](), rows
+    for _ in range(_TRIES):
+        ids = [row.record.id for row in left]
+        try:
+            vectors = store.vectors(ids, fingerprint=fingerprint)
+        except KeyError:  # one was deleted
+            left = store.get(ids)
+            continue
+        again = {row.record.id: row for row in store.get(ids)}
+        read = [(row, vector) for row, vector in zip(left, vectors, strict=True) if again.get(row.record.id) == row]
+        settled |= {row.record.id: (row, vector) for row, vector in read}
+        left = [row for id_, row in again.items() if id_ not in settled]
+        if not left:
+            kept = [settled[row.record.id] for row in rows if row.record.id in settled]
+            matrix = np.array([vector for _, vector in kept], np.float32).reshape(len(kept), vectors.shape[1])
+            return [row for row, _ in kept], matrix
+    raise StoreError(
+        f"Expected records that stay while they are read, found {len(left)} changed in each of {_TRIES} tries, such as "
+        f"{left[0].record.id!r:.80}. Export again when less is written."
+    )

@@ -1,0 +1,176 @@
+"""Figures of the house: how large the code is, and how well a stranger finds his way in it.
+
+Run with: python tools/house.py [FOLDER…] [--json], where each FOLDER is a checkout of this project (this one by
+default); with several, the figures stand next to each other.
+"""
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+WEAK: Final = ("What", "Whether", "How", "Where", "Of", "As", "Which", "See")  # first words that name no noun
+COMMON: Final = {"__init__", "store", "config"}  # names that may stand in several packages
+
+JOURNEYS: Final = """
+import json, sys, warnings
+from pathlib import Path
+import tempfile
+from cde_rag import Collection, CDEModel, Context, ContextualEmbedder
+from cde_rag.stores.faiss import FaissStore
+import cde_rag
+
+warnings.simplefilter("ignore")
+home = str(Path(cde_rag.__file__).parent)
+deepest = 0
+
+def profile(frame, event, argument):
+    global deepest
+    if event == "call" and frame.f_code.co_name == "forward" and frame.f_code.co_filename.startswith(home):
+        ours, found = 1, frame.f_back  # the first forward of ours, and what called it
+        while found is not None and found.f_code.co_name != "journey":
+            name = found.f_code.co_filename
+            ours += name.startswith(home)
+            if found.f_code.co_name == "forward" and name.startswith(home):
+                return
+            found = found.f_back
+        deepest = max(deepest, ours)
+
+def journey(work):
+    global deepest
+    deepest = 0
+    sys.setprofile(profile)
+    work()
+    sys.setprofile(None)
+    return deepest
+
+model = CDEModel.from_pretrained("cde-mini")
+embedder = ContextualEmbedder(model, Context.null(model))
+papers = Collection.create(FaissStore(Path(tempfile.mkdtemp()) / "papers"), embedder)
+print(json.dumps([journey(lambda: papers.add(["a river"])), journey(lambda: papers.search("water"))]))
+"""
+
+
+def main() -> None:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, default=[ROOT])
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = [figures(folder.resolve()) for folder in options.folders]
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    names = [folder.resolve().name for folder in options.folders]
+    print("| figure | " + " | ".join(names) + " |\n| --- |" + " --- |" * len(names))
+    for figure in found[0]:
+        print(f"| {figure} | " + " | ".join(str(each[figure]) for each in found) + " |")
+
+
+def figures(root: Path) -> dict[str, Any]:
+    """All figures of a checkout, by name."""
+    core, training = root / "cde_rag", [root / "training", root / "experiments"]
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(core.rglob("*.py"))}
+    methods, frames = _collection_methods(trees), _journeys(root)
+    return {
+        "modules at the top of cde_rag": len([path for path in core.glob("*.py") if path.stem != "__init__"]),
+        "packages at the top of cde_rag": len(list(core.glob("*/__init__.py"))),
+        "files in cde_rag": len(trees),
+        "lines in cde_rag": sum(_lines(path) for path in trees),
+        "lines in training and experiments": sum(
+            _lines(path) for folder in training for path in folder.rglob("*.py") if "tests" not in path.parts
+        ),
+        "imports of the root package from inside": sum(_imports_of_root(tree) for tree in trees.values()),
+        "layers of the import contract": _layers(root),
+        "class names used twice or more": _names(_doubled(_classes(trees))),
+        "module names used twice or more": _names(_doubled(path.stem for path in trees) - COMMON),
+        "abstract classes with one subclass": _names(_lonely(trees)),
+        "public definitions in cde_rag": sum(_public(tree) for tree in trees.values()),
+        "public methods of Collection": methods,
+        "frames from Collection.add to the forward pass": frames[0],
+        "frames from Collection.search to the forward pass": frames[1],
+        **_docstrings(trees),
+        "words of the README": len(
+            re.sub(r"```.*?```", "", (root / "README.md").read_text("utf-8"), flags=re.S).split()
+        ),
+    }
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def _imports_of_root(tree: ast.Module) -> int:
+    return sum(isinstance(node, ast.ImportFrom) and node.module == "cde_rag" and not node.level for node in tree.body)
+
+
+def _layers(root: Path) -> int:
+    contract = (root / "pyproject.toml").read_text("utf-8").split('id = "layers"')[1].split("[[")[0]
+    return len(re.findall(r'^    "', contract.split("layers = [")[1].split("]")[0], re.MULTILINE))
+
+
+def _classes(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    for tree in trees.values():
+        yield from (node.name for node in tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_")
+
+
+def _doubled(names: Iterator[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def _lonely(trees: dict[Path, ast.Module]) -> set[str]:
+    """Abstract classes that one class is derived from."""
+    classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = Counter(ast.unparse(base).split("[")[0] for node in classes for base in node.bases)
+    return {node.name for node in classes if "ABC" in map(ast.unparse, node.bases) and bases[node.name] == 1}
+
+
+def _names(found: set[str]) -> str:
+    return f"{len(found)}" + (f" ({', '.join(sorted(found))})" if 0 < len(found) <= 6 else "")
+
+
+def _public(tree: ast.Module) -> int:
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return sum(isinstance(node, kinds) and not node.name.startswith("_") for node in tree.body)
+
+
+def _collection_methods(trees: dict[Path, ast.Module]) -> int:
+    """Public methods and properties of Collection, those that it inherits too."""
+    classes = {node.name: node for tree in trees.values() for node in tree.body if isinstance(node, ast.ClassDef)}
+
+    def of(name: str) -> set[str]:
+        if name not in classes:
+            return set()
+        own = {node.name for node in classes[name].body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        return own.union(*(of(ast.unparse(base)) for base in classes[name].bases))
+
+    return len([name for name in of("Collection") if not name.startswith("_")])
+
+
+def _docstrings(trees: dict[Path, ast.Module]) -> dict[str, int]:
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
+    nodes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, kinds)]
+    first = Counter(text.split()[0].rstrip(",.:") for node in nodes if (text := ast.get_docstring(node)))
+    return {
+        "docstrings": first.total(),
+        f"docstrings that begin with {', '.join(WEAK)}": sum(first[word] for word in WEAK),
+    }
+
+
+def _journeys(root: Path) -> list[int]:
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", JOURNEYS]
+    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()
