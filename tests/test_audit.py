@@ -9,7 +9,7 @@ import pytest
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, Context, ContextualEmbedder, CorpusError, StoreError
-from cde_rag.audit import Audit, Stored, audit, audit_collection, source_of
+from cde_rag.audit import Audit, StoredVector, audit, audit_collection, source_of
 from cde_rag.errors import ContextMismatchError, ContextMissingError
 from cde_rag.fingerprint import KEY, check, stamp, stamped
 from cde_rag.stores.faiss import FaissStore
@@ -143,32 +143,32 @@ class Held:
 
     target = "memory"
 
-    def __init__(self, *stored: Stored) -> None:
+    def __init__(self, *stored: StoredVector) -> None:
         self.stored = stored
 
     def count(self) -> int:
         return len(self.stored)
 
-    def sample(self, count: int) -> list[Stored]:
+    def sample(self, count: int) -> list[StoredVector]:
         return list(self.stored[:count])
 
 
 def test_vectors_without_a_direction_are_others():
     vectors = OURS.embed_documents(TEXTS[:3])
     vectors[1], vectors[2] = 0, np.nan
-    found = audit(Held(*(Stored(str(n), TEXTS[n], vectors[n]) for n in range(3))), OURS)
+    found = audit(Held(*(StoredVector(str(n), TEXTS[n], vectors[n]) for n in range(3))), OURS)
     assert (found.reproduced, found.other_length, found.others) == (1, 2, ("1", "2"))
 
 
 def test_half_precision_is_no_other_space():
     vectors = OURS.embed_documents(TEXTS).astype(np.float16).astype(np.float32)
-    assert audit(Held(*map(Stored, map(str, range(COUNT)), TEXTS, vectors)), OURS).share == 1.0
+    assert audit(Held(*map(StoredVector, map(str, range(COUNT)), TEXTS, vectors)), OURS).share == 1.0
 
 
 def test_an_interval_is_wilsons():
     vectors = OURS.embed_documents(TEXTS[:10])
     vectors[:2] = -vectors[:2]
-    found = audit(Held(*map(Stored, map(str, range(10)), TEXTS, vectors)), OURS)
+    found = audit(Held(*map(StoredVector, map(str, range(10)), TEXTS, vectors)), OURS)
     np.testing.assert_allclose(found.interval, (0.4902, 0.9433), atol=1e-4)  # of 8 in 10, as the textbooks have it
 
 

@@ -26,7 +26,7 @@ REPRODUCED: Final = 0.9998  # cosine
 _Z: Final = 1.96  # of an interval of 95 %
 
 
-class Stored(NamedTuple):
+class StoredVector(NamedTuple):
     """A text in a store, and the vector that is stored for it.
 
     Attributes:
@@ -53,7 +53,7 @@ class Source(Protocol):
         """Vectors in it."""
         ...
 
-    def sample(self, count: int) -> list[Stored]:
+    def sample(self, count: int) -> list[StoredVector]:
         """Random ones that have a text, at most so many.
 
         Raises:
@@ -182,7 +182,9 @@ def audit_collection(store: Store, embedder: Embedder, parent_key: str | None, *
     vectors = _vectors(store, [row for row, _ in fresh], embedder.fingerprint)
     kept = [(row, passage) for row, passage in fresh if row.record.id in vectors]
     texts, siblings = [embedded_text(row.record) for row, _ in kept], [passage.siblings for _, passage in kept]
-    found = [Stored(row.record.id, text, vectors[row.record.id]) for (row, _), text in zip(kept, texts, strict=True)]
+    found = [
+        StoredVector(row.record.id, text, vectors[row.record.id]) for (row, _), text in zip(kept, texts, strict=True)
+    ]
     made = lambda: embedder.embed_passages(texts, siblings).vectors  # noqa: E731
     return _compared(repr(store), store.count(), found, embedder, made)
 
@@ -200,7 +202,7 @@ def _vectors(store: Store, rows: Sequence[Row], fingerprint: str) -> dict[str, F
 def _compared(
     target: str,
     stored: int,
-    found: Sequence[Stored],
+    found: Sequence[StoredVector],
     embedder: Embedder,
     made: Callable[[], Float32[np.ndarray, "texts dim"]],
 ) -> Audit:
@@ -235,7 +237,7 @@ def _is_direction(vector: Float32[np.ndarray, " dim"], dim: int) -> bool:
 
 
 def _cosines(
-    found: Sequence[Stored], usable: np.ndarray, made: Float32[np.ndarray, "texts dim"]
+    found: Sequence[StoredVector], usable: np.ndarray, made: Float32[np.ndarray, "texts dim"]
 ) -> Float32[np.ndarray, " usable"]:
     if not usable.any():
         return np.zeros(0, np.float32)
@@ -245,7 +247,7 @@ def _cosines(
 
 
 def _of_another_kind(
-    found: Sequence[Stored],
+    found: Sequence[StoredVector],
     left: np.ndarray,
     embed: Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None,
 ) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from cde_rag.audit.audit import Source, Stored
+from cde_rag.audit.audit import Source, StoredVector
 from cde_rag.errors import StoreError, require
 
 _FORMS: Final = "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME or pgvector:URL#TABLE"
@@ -89,7 +89,7 @@ class _Qdrant(_Target):
         """See `Source.count`."""
         return self._call(lambda: self._client.count(self._name)).count
 
-    def sample(self, count: int) -> list[Stored]:
+    def sample(self, count: int) -> list[StoredVector]:
         """See `Source.sample`."""
         from qdrant_client import models
 
@@ -124,9 +124,9 @@ class _Chroma(_Target):
         """See `Source.count`."""
         return int(self._collection.count())
 
-    def sample(self, count: int) -> list[Stored]:
+    def sample(self, count: int) -> list[StoredVector]:
         """See `Source.sample`."""
-        stored: list[Stored] = []
+        stored: list[StoredVector] = []
         for place in self.places(self.count(), count):
             found = self._collection.get(limit=1, offset=place, include=["documents", "embeddings"])
             rows = zip(found["ids"], found["documents"], found["embeddings"], strict=True)
@@ -149,7 +149,7 @@ class _LanceDB(_Target):
         """See `Source.count`."""
         return self._table.count_rows()
 
-    def sample(self, count: int) -> list[Stored]:
+    def sample(self, count: int) -> list[StoredVector]:
         """See `Source.sample`."""
         if not (places := self.places(self.count(), count)):
             return []
@@ -188,7 +188,7 @@ class _Pgvector(_Target):
         query = self._sql.SQL("SELECT count({}) FROM {}").format(self._sql.Identifier(self._vector), self._table)
         return int(self._connection.execute(query).fetchone()[0])
 
-    def sample(self, count: int) -> list[Stored]:
+    def sample(self, count: int) -> list[StoredVector]:
         """See `Source.sample`; PostgreSQL reads the whole table for it."""
         named = [self._sql.Identifier(name) for name in (self._id, self._text, self._vector)]
         query = self._sql.SQL(
@@ -293,5 +293,5 @@ def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
     return None
 
 
-def _stored(id_: str, text: str, vector: Any) -> Stored:
-    return Stored(id_, text, np.asarray(vector, np.float32).reshape(-1))
+def _stored(id_: str, text: str, vector: Any) -> StoredVector:
+    return StoredVector(id_, text, np.asarray(vector, np.float32).reshape(-1))

@@ -19,7 +19,7 @@ from cde_rag.embedders.base import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
-from cde_rag.indexing.upsert import AddReport, Progress, Writer
+from cde_rag.indexing.upsert import AddReport, Progress, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.records import from_columns
 from cde_rag.search.searchable import Searchable
@@ -48,7 +48,7 @@ class Collection(Searchable):
         self._settings = store.manifest().settings
         check_names_a_tenant(self._settings)
         super().__init__(store, ActiveEmbedder(store, embedder), self._settings["parent_key"])
-        self._writer = Writer(store, self._active, self.parent_key)
+        self._writer = Upserter(store, self._active, self.parent_key)
 
     @property
     def embedder(self) -> Embedder:

@@ -23,7 +23,7 @@ BASELINES = DENSE | {"bm25"}
 
 
 @runtime_checkable
-class PlainEmbedder(Protocol):
+class DenseBaseline(Protocol):
     """What is asked of MiniLM."""
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
@@ -69,7 +69,7 @@ class MiniLM:
 
 
 def baseline_rankings(
-    data: RetrievalSet, wanted: Collection[str], embed: PlainEmbedder | None
+    data: RetrievalSet, wanted: Collection[str], embed: DenseBaseline | None
 ) -> Iterator[tuple[str, list[Ranking]]]:
     """The systems without a contextual model: name (of `report.SYSTEMS`) and a ranking per query, as each is ready.
 

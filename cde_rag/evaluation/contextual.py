@@ -15,7 +15,7 @@ FOLDS = 2  # of the queries, where their relevant documents are kept out of the 
 
 
 @runtime_checkable
-class Embedder(Protocol):
+class TextEmbedder(Protocol):
     """What is asked of a ContextualEmbedder."""
 
     @property
@@ -38,7 +38,7 @@ class Embedder(Protocol):
 class Binder(Protocol):
     """A model, asked for embedders."""
 
-    def __call__(self, corpus: Sequence[str] | None, seed: int) -> Embedder:
+    def __call__(self, corpus: Sequence[str] | None, seed: int) -> TextEmbedder:
         """The model bound to a context sampled from a corpus with a seed; to the null context for None."""
         ...
 
@@ -102,7 +102,7 @@ def _without_relevant(data: RetrievalSet, bind: Binder, seeds: Sequence[int]) ->
     return runs
 
 
-def _rankings(embedder: Embedder, data: RetrievalSet, *, siblings: bool = False) -> list[Ranking]:
+def _rankings(embedder: TextEmbedder, data: RetrievalSet, *, siblings: bool = False) -> list[Ranking]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)  # the result counts what is cut
         documents = embedder.embed_documents(data.corpus.texts, parents=data.corpus.parents if siblings else None)
@@ -110,7 +110,7 @@ def _rankings(embedder: Embedder, data: RetrievalSet, *, siblings: bool = False)
     return rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
 
 
-def _bound(bind: Binder, corpus: Sequence[str], seeds: Sequence[int]) -> list[Embedder]:
+def _bound(bind: Binder, corpus: Sequence[str], seeds: Sequence[int]) -> list[TextEmbedder]:
     """One embedder for each different context that the seeds give."""
     embedders = [bind(corpus, seed) for seed in seeds]
     return list({embedder.fingerprint: embedder for embedder in embedders}.values())

@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
 from cde_rag.errors import CorpusError, SmallContextWarning
-from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, MiniLM, PlainEmbedder, baseline_rankings
+from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, DenseBaseline, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.contextual import Binder, contextual_rankings, without_relevant
 from cde_rag.evaluation.generic import standard_library
@@ -186,7 +186,7 @@ def _binder(model: CDEModel, context_size: int) -> Binder:
 def _rankings(
     data: RetrievalSet,
     wanted: Sequence[str],
-    embed: PlainEmbedder | None,
+    embed: DenseBaseline | None,
     bind: Binder,
     other: Corpus | None,
     seeds: Sequence[int],
@@ -208,7 +208,7 @@ def _rankings(
 def _parts(
     data: RetrievalSet,
     needed: Collection[str],
-    embed: PlainEmbedder | None,
+    embed: DenseBaseline | None,
     bind: Binder,
     other: Corpus | None,
     seeds: Sequence[int],

@@ -74,7 +74,7 @@ class AddReport:
     truncated: int = 0
 
 
-class Writer:
+class Upserter:
     """Upserts and deletes that keep every vector in a store equal to its record's text and siblings. Thread-safe.
 
     Texts are embedded outside the lock, so that calls embed side by side and a delete does not wait for an upsert. A

@@ -30,7 +30,7 @@ class Ranker(Protocol):
 
 
 @dataclass(frozen=True)
-class Vectors:
+class DenseRetriever:
     """By the dot product of vectors."""
 
     store: Store
@@ -47,7 +47,7 @@ class Vectors:
 
 
 @dataclass(frozen=True)
-class Words:
+class BM25Retriever:
     """By BM25; records that share no word with the query are not found."""
 
     store: Store
@@ -59,7 +59,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Fused:
+class HybridRetriever:
     """By the sum of reciprocal ranks in several rankings; equal sums in the order of the first.
 
     Attributes:

@@ -12,7 +12,7 @@ from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.base import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.search.mmr import marginal_relevance
-from cde_rag.search.retrievers import Fused, Vectors, Words
+from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Hit, Store
 
@@ -30,12 +30,12 @@ class Searchable(Searcher):
     """
 
     def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
-        super().__init__(store, active, parent_key, Vectors(store, active))
+        super().__init__(store, active, parent_key, DenseRetriever(store, active))
 
     def hybrid(self, *, candidates: int = CANDIDATES) -> Searcher:
         """The same searches, ranked by vectors and by words together: the sum of both reciprocal ranks.
 
-        Words find names, codes and rare terms that vectors miss, and need no model.
+        BM25Retriever find names, codes and rare terms that vectors miss, and need no model.
 
         Args:
             candidates: Hits of either ranking that count; there are no others.
@@ -46,15 +46,15 @@ class Searchable(Searcher):
         Source: Cormack, Clarke & Büttcher (2009), with their constant of 60 ranks.
         """
         check_positive(candidates, "candidates")
-        both = (self._ranker, Words(self.store))
-        return Searcher(self.store, self._active, self.parent_key, Fused(both, candidates))
+        both = (self._ranker, BM25Retriever(self.store))
+        return Searcher(self.store, self._active, self.parent_key, HybridRetriever(both, candidates))
 
     def lexical(self) -> Searcher:
         """The same searches, ranked by words alone: BM25. What shares no word with a query is not found.
 
         Of languages without blanks between words, such as Chinese, only whole phrases are found.
         """
-        return Searcher(self.store, self._active, self.parent_key, Words(self.store))
+        return Searcher(self.store, self._active, self.parent_key, BM25Retriever(self.store))
 
     def search_hybrid(
         self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None, offset: int = 0

@@ -38,7 +38,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FieldComparison:
     """An operator and its operands.
 
     Attributes:
@@ -61,7 +61,7 @@ class Field:
     """
 
     path: tuple[str, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[FieldComparison, ...]
     exists: bool | None
 
 
@@ -106,7 +106,7 @@ def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
             return not comparisons or any(all(_passes(one, leaf) for one in comparisons) for leaf in leaves)
 
 
-def _passes(comparison: Comparison, leaf: object) -> bool:
+def _passes(comparison: FieldComparison, leaf: object) -> bool:
     """Whether one element passes; of another kind than all operands it never does."""
     pairs = [(key, operand.key) for operand in comparison.operands if (key := _key_of(leaf, operand.kind)) is not None]
     if comparison.operator == "nin":

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from cde_rag.errors import FilterError
-from cde_rag.stores.conditions import And, Comparison, Field, Filter, Not, Operand, Or, holds, instant, number
+from cde_rag.stores.conditions import And, Field, FieldComparison, Filter, Not, Operand, Or, holds, instant, number
 
 MAX_DEPTH: Final = 32  # groups inside each other
 MAX_PARTS: Final = 500  # fields and groups in one filter
@@ -95,7 +95,7 @@ class _Parser:
             raise FilterError(f"{at}: expected a name or a dotted path such as author.name, found {name!r:.80}.")
         if not isinstance(condition, Mapping) or "date" in condition:
             return Field(path, (self.comparison("eq", cast(object, condition), at),), None)
-        comparisons: list[Comparison] = []
+        comparisons: list[FieldComparison] = []
         exists: bool | None = None
         for operator, operand in cast(Mapping[object, object], condition).items():
             if operator not in _OPERATORS:
@@ -111,21 +111,21 @@ class _Parser:
             raise FilterError(f"{at}: expected a value or operators, found an empty mapping.")
         return Field(path, tuple(comparisons), exists)
 
-    def comparison(self, operator: str, value: object, at: str) -> Comparison:
+    def comparison(self, operator: str, value: object, at: str) -> FieldComparison:
         if operator in ("in", "nin"):
             if not isinstance(value, list | tuple):
                 raise FilterError(f"{at}: expected a list of values, found {value!r:.80}.")
             operands = tuple(self.operand(one, at) for one in cast(Iterable[object], value))
             if operator == "nin" and not operands:
                 raise FilterError(f"{at}: expected at least one value. An empty list excludes nothing: leave it out.")
-            return Comparison(operator, operands)
+            return FieldComparison(operator, operands)
         operand = self.operand(value, at)
         if operator == "contains" and operand.kind != "text":
             hint = 'Lists with an element: {"eq": element}.'
             raise FilterError(f"{at}: expected a string to look for in strings, found {value!r:.80}. {hint}")
         if operator in _ORDERED and operand.kind in ("boolean", "null"):
             raise FilterError(f"{at}: expected what has an order (a number, string or date), found {value!r}.")
-        return Comparison({"eq": "in", "ne": "nin"}.get(operator, operator), (operand,))
+        return FieldComparison({"eq": "in", "ne": "nin"}.get(operator, operator), (operand,))
 
     def operand(self, value: object, at: str) -> Operand:
         self.values += 1

@@ -20,7 +20,9 @@ def test_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     assert loaded_by("import cde_rag, cde_rag_training", tmp_path) == set()
 
 
-@pytest.mark.parametrize("module", ["stores.base", "context.context", "context.sampling", "context.siblings", "records"])
+@pytest.mark.parametrize(
+    "module", ["stores.base", "context.context", "context.sampling", "context.siblings", "records"]
+)
 def test_the_core_below_the_model_loads_no_torch(module: str, tmp_path: Path) -> None:
     assert loaded_by(f"import cde_rag.{module}", tmp_path) <= {"numpy"}
 

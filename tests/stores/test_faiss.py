@@ -30,10 +30,10 @@ from cde_rag.stores.base import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.database import FORMAT
 from cde_rag.stores.faiss.index import Index
-from cde_rag.stores.faiss.manifest import GenerationState, Manifest
+from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records
-from cde_rag.stores.faiss.vectors import VectorFile, Vectors
+from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
 from cde_rag.stores.filters import matches
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
@@ -397,7 +397,7 @@ def test_a_reader_whose_file_was_just_replaced_takes_the_new_one(
         step(store)
     view = Reader.view
 
-    def late(self: Reader, records: Records, manifest: Manifest, state: GenerationState) -> View:
+    def late(self: Reader, records: Records, manifest: FaissManifest, state: FaissGeneration) -> View:
         """The writer comes between what a transaction saw and the file that it refers to."""
         if state.dead:
             monkeypatch.setattr(Reader, "view", view)
@@ -428,7 +428,7 @@ class TestIndex:
 
     @pytest.fixture
     def matrix(self) -> np.ndarray:
-        """Vectors in sixty clusters, in no order."""
+        """VectorBlocks in sixty clusters, in no order."""
         dice = np.random.default_rng(0)
         centres = dice.standard_normal((60, self.DIM))[dice.integers(0, 60, self.ROWS)]
         vectors = (centres + 0.5 * dice.standard_normal(centres.shape)).astype(np.float32)
@@ -626,13 +626,13 @@ def test_deleted_rows_cost_a_search_no_copies(
     gone = [str(number) for number in range(0, 3000, 3000 // deleted)][:deleted]
     store.delete(gone)
     where = {"year": {"lt": 8}} if filtered else None
-    copied, take = [], Vectors.take
+    copied, take = [], VectorBlocks.take
 
-    def counted(vectors: Vectors, rows: np.ndarray) -> np.ndarray:
+    def counted(vectors: VectorBlocks, rows: np.ndarray) -> np.ndarray:
         copied.append(len(rows))
         return take(vectors, rows)
 
-    monkeypatch.setattr(Vectors, "take", counted)
+    monkeypatch.setattr(VectorBlocks, "take", counted)
     (hits,) = store.search(units(1, 64, seed=5), 10, fingerprint=SPACE, where=where)
     assert sum(copied) < 100
     scores = matrix.astype(np.float64) @ units(1, 64, seed=5)[0].astype(np.float64)

@@ -20,7 +20,7 @@ from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
 from cde_rag.stores.faiss import reader as readers
 from cde_rag.stores.faiss.index import Index
-from cde_rag.stores.faiss.indexing import Indexing
+from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.filters import matches
 
 DIM, ROWS, CLUSTERS = 32, 2000, 40
@@ -187,7 +187,7 @@ def test_each_becomes_each_without_a_vector_written(store: FaissStore) -> None:
     for index, quantization in [*KINDS, ("flat", None), ("hnsw", "binary"), ("auto", None)]:
         store.reindex(index=index, quantization=quantization)
         (state,) = manifest(store)["generations"]
-        if Indexing(index, quantization).at(ROWS).has_file:
+        if IndexConfig(index, quantization).at(ROWS).has_file:
             assert (state["index"]["index"], state["index"]["quantization"]) == (index, quantization)
             assert [path.name for path in store.folder.glob("index-*")] == [state["index"]["name"]]
         else:
@@ -292,11 +292,11 @@ def bytes_written() -> int:
 
 def test_auto_follows_its_rule() -> None:
     for quantization in QUANTIZATIONS:
-        auto = Indexing("auto", quantization)
-        assert auto.at(FLAT_ROWS) == Indexing("flat", quantization)
-        assert auto.at(FLAT_ROWS + 1) == Indexing("hnsw", quantization)
-    assert not Indexing().at(FLAT_ROWS).has_file
-    assert Indexing(quantization="int8").at(1).has_file
+        auto = IndexConfig("auto", quantization)
+        assert auto.at(FLAT_ROWS) == IndexConfig("flat", quantization)
+        assert auto.at(FLAT_ROWS + 1) == IndexConfig("hnsw", quantization)
+    assert not IndexConfig().at(FLAT_ROWS).has_file
+    assert IndexConfig(quantization="int8").at(1).has_file
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from server import URL, collections_on
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.points.fields import NUMBERS, numbers_key
-from cde_rag.stores.points.manifest import FENCED, Manifest, prefix_name
+from cde_rag.stores.points.manifest import FENCED, PointsManifest, prefix_name
 from cde_rag.stores.points.points import MOST_INDEXED
 from cde_rag.stores.points.rows import point_id
 from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
@@ -173,9 +173,9 @@ def test_a_store_with_prefixes_is_not_for_versions_that_do_not_write_them(client
     assert {client.get_collection(name).config.metadata["cde"]["format"] for name in ("plain", "prefixed")} == {FENCED}
     found = {name: load(client, name).to_metadata() for name in ("plain", "prefixed")}
     assert "prefix" not in found["plain"]
-    assert Manifest.from_metadata(found["prefixed"], "here").prefix == 2
+    assert PointsManifest.from_metadata(found["prefixed"], "here").prefix == 2
     with pytest.raises(StoreFormatError, match="Update"):
-        Manifest.from_metadata(found["prefixed"] | {"format": FENCED + 1}, "here")
+        PointsManifest.from_metadata(found["prefixed"] | {"format": FENCED + 1}, "here")
 
 
 def test_a_changed_or_missing_prefix_is_found(client: QdrantClient) -> None:

@@ -28,7 +28,7 @@ from cde_rag.stores.filters import matches, parse
 from cde_rag.stores.points.manifest import FENCED
 from cde_rag.stores.points.translation import translate
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore, generations
-from cde_rag.stores.qdrant_edge.place import Place
+from cde_rag.stores.qdrant_edge.place import FolderHandle
 from cde_rag.stores.qdrant_edge.points import ShardPoints
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
@@ -93,8 +93,8 @@ class Killed(BaseException):
     pass
 
 
-CREATE = ("write_durably", "copy_durably", "ShardPoints.create_vectors", "replace_durably", "Place.use", "sweep")
-DROP = ("copy_durably", "ShardPoints.delete_vectors", "replace_durably", "Place.use", "sweep")
+CREATE = ("write_durably", "copy_durably", "ShardPoints.create_vectors", "replace_durably", "FolderHandle.use", "sweep")
+DROP = ("copy_durably", "ShardPoints.delete_vectors", "replace_durably", "FolderHandle.use", "sweep")
 
 
 def create(store: QdrantEdgeStore) -> None:
@@ -115,7 +115,7 @@ def test_a_generation_is_made_or_dropped_wholly_or_not_at_all(
     number = store.create_generation(fingerprint=OTHER, context=b"two")
     store.add_to_generation(number, store.lacking(number), ["1", "2"], EXACT[2:4])
     before = answers(store)
-    owner = {"ShardPoints": ShardPoints, "Place": Place}.get(step.partition(".")[0], generations)
+    owner = {"ShardPoints": ShardPoints, "FolderHandle": FolderHandle}.get(step.partition(".")[0], generations)
     name = step.rpartition(".")[2]
     real = getattr(owner, name)
 

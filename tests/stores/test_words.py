@@ -20,7 +20,7 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore, lexicon
 from cde_rag.stores.faiss.lexicon import SHADOWS
-from cde_rag.stores.points.manifest import Manifest
+from cde_rag.stores.points.manifest import PointsManifest
 from cde_rag.stores.points.words import WORDS, weights
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest_point import load
@@ -140,7 +140,7 @@ def test_a_qdrant_store_without_words_gets_them(monkeypatch: pytest.MonkeyPatch)
     client.create_collection("papers", {"theirs": models.VectorParams(size=2, distance=models.Distance.COSINE)})
     store = QdrantStore(client, "papers")
     with monkeypatch.context() as patched:
-        patched.setattr(generations, "Manifest", lambda *args, words, **more: Manifest(*args, **more))
+        patched.setattr(generations, "PointsManifest", lambda *args, words, **more: PointsManifest(*args, **more))
         made(lambda: store)
     store.add(ROWS, vectors(4), fingerprint=SPACE)
     assert not load(client, "papers").words
@@ -157,7 +157,7 @@ def test_an_edge_store_without_words_gets_them(
     folder = scratch / "papers.qdrant"
     store = QdrantEdgeStore(folder, quantization=quantization)
     with monkeypatch.context() as patched:
-        patched.setattr(edge_generations, "Manifest", lambda *args, words, **more: Manifest(*args, **more))
+        patched.setattr(edge_generations, "PointsManifest", lambda *args, words, **more: PointsManifest(*args, **more))
         config = qdrant_edge.EdgeConfig
         patched.setattr(qdrant_edge, "EdgeConfig", lambda sparse_vectors=None, **more: config(**more))
         made(lambda: store)

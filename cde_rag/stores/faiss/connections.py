@@ -28,7 +28,7 @@ _kept: Final = list[object]()  # what must not be closed: connections of the pro
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileIdentity:
     """The files that a store's path names at one moment.
 
     Attributes:
@@ -39,11 +39,11 @@ class Place:
     file: tuple[int, int]
     marker: tuple[int, int, int] | None
 
-    def overwritten_by(self, now: "Place") -> bool:
+    def overwritten_by(self, now: "FileIdentity") -> bool:
         """Return True if other content was copied over the file."""
         return self.file == now.file and self.marker is not None and self.marker != now.marker
 
-    def same_file(self, now: "Place | None") -> bool:
+    def same_file(self, now: "FileIdentity | None") -> bool:
         """Return True if the path still names this store."""
         return now is not None and self.file == now.file and not self.overwritten_by(now)
 
@@ -57,7 +57,7 @@ class Connection(sqlite3.Connection):
         checked_schema: The schema version whose tables were compared with those that a store has.
     """
 
-    place: Place | None = None
+    place: FileIdentity | None = None
     process: int = 0
     checked_schema: int | None = None
 
@@ -70,7 +70,7 @@ class Connections:
         self._begin()
         _pools.add(self)
 
-    def take(self, here: Place) -> Connection | None:
+    def take(self, here: FileIdentity) -> Connection | None:
         """Return an idle connection to the files at `here`, or None; connections to other files are closed.
 
         Raises:
@@ -115,14 +115,14 @@ class Connections:
                 connection.close()
             self._place, self._open, self._idle = None, [], []
 
-    def overwritten(self, here: Place) -> bool:
+    def overwritten(self, here: FileIdentity) -> bool:
         """Return True if this pool has connections to the file at `here`, and other content was copied over it."""
         return bool(self._open) and self._place is not None and self._place.overwritten_by(here)
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._place: Place | None = None
+        self._place: FileIdentity | None = None
         self._open: list[Connection] = []
         self._idle: list[Connection] = []
         self._log: int | None = None  # inode of SQLite's log, as last seen
@@ -158,7 +158,7 @@ def copied_over(folder: Path) -> StoreError:
     )
 
 
-def place_of(path: Path) -> Place | None:
+def place_of(path: Path) -> FileIdentity | None:
     """The files that the path of a store's SQLite file names now; None where there is none."""
     try:
         file = path.stat()
@@ -167,8 +167,8 @@ def place_of(path: Path) -> Place | None:
     try:
         marker = (path.parent / MARKER).stat()
     except FileNotFoundError:
-        return Place((file.st_dev, file.st_ino), None)
-    return Place((file.st_dev, file.st_ino), (marker.st_ino, marker.st_mtime_ns, marker.st_size))
+        return FileIdentity((file.st_dev, file.st_ino), None)
+    return FileIdentity((file.st_dev, file.st_ino), (marker.st_ino, marker.st_mtime_ns, marker.st_size))
 
 
 def _inode(path: Path) -> int | None:

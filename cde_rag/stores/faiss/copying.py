@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.faiss.connections import Place
+from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, MARKER
-from cde_rag.stores.faiss.manifest import Manifest
+from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.folder import fsync_folder
 
@@ -51,7 +51,7 @@ def copy_store(database: Database, folder: Path) -> None:
     )
 
 
-def _copy(database: Database, folder: Path) -> tuple[StoreFormatError | None, Place | None]:
+def _copy(database: Database, folder: Path) -> tuple[StoreFormatError | None, FileIdentity | None]:
     """Copy the present state; returns an error for a file that was gone or shorter, and the files that were copied."""
     with database.reading() as connection:
         try:
@@ -73,7 +73,7 @@ def _copy(database: Database, folder: Path) -> tuple[StoreFormatError | None, Pl
         return None, connection.place
 
 
-def _copy_files(manifest: Manifest, folder: Path, copy: Path) -> None:
+def _copy_files(manifest: FaissManifest, folder: Path, copy: Path) -> None:
     """Copy what the tables refer to, as many bytes of it as count."""
     for state in manifest.generations:
         _copy_start(folder / state.context, copy / state.context, None)

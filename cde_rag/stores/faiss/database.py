@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.faiss.connections import Connection, Connections, Place, copied_over, place_of
+from cde_rag.stores.faiss.connections import Connection, Connections, FileIdentity, copied_over, place_of
 from cde_rag.stores.faiss.folder import CREATED, MARKER
 from cde_rag.stores.faiss.lexicon import TABLE, has_fts5
 from cde_rag.stores.folder import check_folder, check_new, fsync_folder, replace_durably
@@ -72,7 +72,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._opened: Place | None = None  # the store that writes are for
+        self._opened: FileIdentity | None = None  # the store that writes are for
         self._connections = Connections(path)
         weakref.finalize(self, self._connections.close)
 
@@ -163,7 +163,7 @@ class Database:
             "Nothing was written to it. Open it again with Collection.open(…)."
         )
 
-    def is_at(self, place: Place | None) -> bool:
+    def is_at(self, place: FileIdentity | None) -> bool:
         """Return True if the path still names these files."""
         return place is not None and place.same_file(place_of(self.path))
 
@@ -205,7 +205,7 @@ class Database:
         finally:
             self._connections.put_back(connection)
 
-    def _connected(self, here: Place) -> Connection:
+    def _connected(self, here: FileIdentity) -> Connection:
         """A new connection whose log and shared memory are open, and known to be of the file at `here`."""
         connection = self._connect("mode=rw", here)
         try:
@@ -251,7 +251,7 @@ class Database:
     def _writable(self) -> bool:
         return all(os.access(path, os.W_OK) for path in (self.path, self.path.parent))
 
-    def _connect(self, options: str, here: Place | None) -> Connection:
+    def _connect(self, options: str, here: FileIdentity | None) -> Connection:
         check_folder(self.path.parent)
         address = f"{self.path.absolute().as_uri()}?{options}"
         connection = sqlite3.connect(

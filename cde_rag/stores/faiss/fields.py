@@ -8,7 +8,7 @@ on a field is then one lookup by path, kind and value.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from cde_rag.stores.conditions import And, Comparison, Field, Filter, Key, Not, Or, instant, number
+from cde_rag.stores.conditions import And, Field, FieldComparison, Filter, Key, Not, Or, instant, number
 
 
 class Element(NamedTuple):
@@ -76,14 +76,14 @@ def condition(where: Filter) -> Condition:
             return _joined(" AND ", "1", wanted)
 
 
-def _having(path: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> Condition:
+def _having(path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> Condition:
     """Records with an element at `path` that passes all comparisons."""
     there = Condition("path = ?", (".".join(map(_key, path)),))
     passes = _joined(" AND ", "1", [there, *map(_comparison, comparisons)])
     return Condition(f"(position IN (SELECT position FROM fields WHERE {passes.sql}))", passes.parameters)  # noqa: S608
 
 
-def _comparison(comparison: Comparison) -> Condition:
+def _comparison(comparison: FieldComparison) -> Condition:
     match comparison.operator:
         case "in":
             return _equal(comparison)
@@ -100,7 +100,7 @@ def _comparison(comparison: Comparison) -> Condition:
             return _joined(" AND ", "1", [_of_kind(operand.kind), Condition(sql, (operand.key,))])
 
 
-def _equal(comparison: Comparison) -> Condition:
+def _equal(comparison: FieldComparison) -> Condition:
     alternatives: list[Condition] = []
     for kind in sorted({operand.kind for operand in comparison.operands}):
         keys = tuple(operand.key for operand in comparison.operands if operand.kind == kind)

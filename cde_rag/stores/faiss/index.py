@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from cde_rag.errors import StoreError, StoreFormatError, require
-from cde_rag.stores.faiss.indexing import Indexing
+from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import IndexFile
-from cde_rag.stores.faiss.vectors import Vectors
+from cde_rag.stores.faiss.vectors import VectorBlocks
 from cde_rag.stores.folder import file_sha256, fsync_folder
 from cde_rag.stores.quantization import prefix_dims, prefixes
 
@@ -43,7 +43,7 @@ class Index:
         trained: How many vectors there were when cells and codes were fitted to them; 0 where nothing is fitted.
     """
 
-    def __init__(self, index: Any, indexing: Indexing, trained: int) -> None:
+    def __init__(self, index: Any, indexing: IndexConfig, trained: int) -> None:
         self._index = index
         self._prefix = prefix_dims(indexing.quantization)
         self.indexing = indexing
@@ -55,7 +55,7 @@ class Index:
         return self._index.ntotal
 
     @classmethod
-    def empty(cls, indexing: Indexing, vectors: Vectors) -> "Index":
+    def empty(cls, indexing: IndexConfig, vectors: VectorBlocks) -> "Index":
         """An index of nothing, fitted to these vectors."""
         _choose_threads()
         rows = len(vectors)
@@ -80,7 +80,7 @@ class Index:
             index._index.train(index._seen(vectors.take(drawn)))
         return index
 
-    def extend(self, vectors: Vectors) -> None:
+    def extend(self, vectors: VectorBlocks) -> None:
         """Add the vectors that are not in it; not while another thread searches in it, nor where it was mapped."""
         _choose_threads()
         for start in range(self.rows, len(vectors), _ADDED_AT_ONCE):

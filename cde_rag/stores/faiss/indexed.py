@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
-from cde_rag.stores.faiss.indexing import Indexing
-from cde_rag.stores.faiss.manifest import Manifest
+from cde_rag.stores.faiss.indexing import IndexConfig
+from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.reader import View
 from cde_rag.stores.faiss.snapshots import build, due, put
-from cde_rag.stores.faiss.writer import Writer
+from cde_rag.stores.faiss.writer import Transaction
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,7 @@ class Indexed(ABC):
     _folder: Path
 
     def __init__(self, index: str | None, quantization: str | None) -> None:
-        self._new = Indexing(index or "auto", quantization)
+        self._new = IndexConfig(index or "auto", quantization)
         self._expected = index, quantization
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Indexed(ABC):
         """Do something with one state of the active generation."""
 
     @abstractmethod
-    def _writing(self) -> AbstractContextManager[Writer]:
+    def _writing(self) -> AbstractContextManager[Transaction]:
         """A write transaction."""
 
     def reindex(self, *, index: str, quantization: str | None = None) -> None:
@@ -54,7 +54,7 @@ class Indexed(ABC):
             ValueError: It is none of these, or the prefix is no shorter than the vectors.
             StoreError: The index cannot be written. The store is as it was.
         """
-        new = Indexing(index, quantization)
+        new = IndexConfig(index, quantization)
         state, vectors = self._read(lambda view: (view.state, view.vectors))
         new.check(vectors.dim)
         file = build(self._folder, dataclasses.replace(state, index=None), vectors, new)
@@ -62,7 +62,7 @@ class Indexed(ABC):
             writer.manifest = put(writer.manifest.reindexed(new), self._folder, state, file)
         self._extend_index()
 
-    def _indexing(self, manifest: Manifest) -> Indexing:
+    def _indexing(self, manifest: FaissManifest) -> IndexConfig:
         """Which index the store has; compared with what was expected when it is first asked."""
         found = manifest.indexing or self._new
         found.expect(*self._expected)

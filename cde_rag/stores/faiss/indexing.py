@@ -11,7 +11,7 @@ INDEXES: Final = ("auto", "flat", "hnsw", "ivf")
 
 
 @dataclass(frozen=True, slots=True)
-class Indexing:
+class IndexConfig:
     """What a store was made with, or given by `FaissStore.reindex`.
 
     Attributes:
@@ -39,11 +39,11 @@ class Indexing:
         """
         check_prefix(prefix_dims(self.quantization), dim)
 
-    def at(self, rows: int) -> "Indexing":
+    def at(self, rows: int) -> "IndexConfig":
         """What that is for so many vectors: never `auto`."""
         if self.index != "auto":
             return self
-        return Indexing("flat" if rows <= FLAT_ROWS else "hnsw", self.quantization)
+        return IndexConfig("flat" if rows <= FLAT_ROWS else "hnsw", self.quantization)
 
     @property
     def has_file(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from cde_rag.errors import ContextMismatchError, StoreFormatError
 from cde_rag.stores.checks import numbered
 from cde_rag.stores.faiss.folder import DERIVED
-from cde_rag.stores.faiss.indexing import Indexing
+from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.manifests import Generation, StoreManifest
 
 
@@ -21,7 +21,7 @@ class IndexFile:
         name: File name.
         rows: How many rows of the vector file it holds, from the first on.
         sha256: Of the file.
-        index: What it is; see `Indexing`.
+        index: What it is; see `IndexConfig`.
         quantization: Of it.
         trained: How many vectors there were when cells and codes were fitted to them; 0 where nothing is fitted.
     """
@@ -34,13 +34,13 @@ class IndexFile:
     trained: int = 0
 
     @property
-    def indexing(self) -> Indexing:
+    def indexing(self) -> IndexConfig:
         """What it is."""
-        return Indexing(self.index, self.quantization)
+        return IndexConfig(self.index, self.quantization)
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationState:
+class FaissGeneration:
     """One generation.
 
     Attributes:
@@ -79,7 +79,7 @@ class GenerationState:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class FaissManifest:
     """The whole store.
 
     Attributes:
@@ -96,16 +96,16 @@ class Manifest:
     settings: Mapping[str, Any]
     active: int
     last: int
-    generations: tuple[GenerationState, ...]
-    indexing: Indexing | None = None
+    generations: tuple[FaissGeneration, ...]
+    indexing: IndexConfig | None = None
     marker: str | None = None
 
     @property
-    def serving(self) -> GenerationState:
+    def serving(self) -> FaissGeneration:
         """The active generation."""
         return self.generation(self.active)
 
-    def generation(self, number: int) -> GenerationState:
+    def generation(self, number: int) -> FaissGeneration:
         """The generation of that number.
 
         Raises:
@@ -113,7 +113,7 @@ class Manifest:
         """
         return numbered(self.generations, number)
 
-    def inactive(self, number: int) -> GenerationState:
+    def inactive(self, number: int) -> FaissGeneration:
         """The generation of that number, which is not the active one.
 
         Raises:
@@ -121,17 +121,17 @@ class Manifest:
         """
         return numbered(self.generations, number, active=self.active)
 
-    def put(self, state: GenerationState) -> "Manifest":
+    def put(self, state: FaissGeneration) -> "FaissManifest":
         """The manifest with that generation added, or replaced where its number is there."""
         others = {other.number: other for other in self.generations} | {state.number: state}
         return dataclasses.replace(self, generations=tuple(others.values()))
 
-    def without(self, number: int) -> "Manifest":
+    def without(self, number: int) -> "FaissManifest":
         """The manifest with that generation left out."""
         left = tuple(state for state in self.generations if state.number != number)
         return dataclasses.replace(self, generations=left)
 
-    def reindexed(self, indexing: Indexing) -> "Manifest":
+    def reindexed(self, indexing: IndexConfig) -> "FaissManifest":
         """The manifest with another index, and no snapshots yet."""
         states = tuple(dataclasses.replace(state, index=None) for state in self.generations)
         return dataclasses.replace(self, indexing=indexing, generations=states)
@@ -158,7 +158,7 @@ class Manifest:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> "Manifest":
+    def from_json(cls, data: bytes) -> "FaissManifest":
         """Back from what `to_json` wrote; `data` was compared with its checksum before.
 
         Raises:
@@ -168,9 +168,9 @@ class Manifest:
         generations = [
             state | {"index": state["index"] and IndexFile(**state["index"])} for state in fields["generations"]
         ]
-        fields["generations"] = tuple(GenerationState(**state) for state in generations)
+        fields["generations"] = tuple(FaissGeneration(**state) for state in generations)
         if fields.get("indexing") is not None:
-            fields["indexing"] = Indexing(**fields["indexing"])
+            fields["indexing"] = IndexConfig(**fields["indexing"])
         manifest = cls(**fields)
         if foreign := [name for name in manifest.files() if not DERIVED.fullmatch(name)]:
             hint = "Do not use what others changed."

@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
-from cde_rag.stores.faiss.vectors import BLOCK_ROWS, Vectors
+from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks
 
 _SCORES: Final = 2**24  # scores in memory at once: 64 MiB
 _WHOLE: Final = 4  # where more than one row in so many counts, whole blocks are scored: copying rows costs more
 
 
 def candidates(
-    vectors: Vectors, queries: Float32[np.ndarray, "queries dim"], k: int, rows: Int64[np.ndarray, "rows"] | None
+    vectors: VectorBlocks, queries: Float32[np.ndarray, "queries dim"], k: int, rows: Int64[np.ndarray, "rows"] | None
 ) -> Iterator[Int64[np.ndarray, "_"]]:
     """For each query the rows that can be among its k best.
 
@@ -47,7 +47,7 @@ def candidates(
 
 
 def exact_scores(
-    vectors: Vectors, rows: Int64[np.ndarray, "rows"], query: Float32[np.ndarray, "dim"]
+    vectors: VectorBlocks, rows: Int64[np.ndarray, "rows"], query: Float32[np.ndarray, "dim"]
 ) -> Float64[np.ndarray, "rows"]:
     """Dot products of rows with a query in float64; a row's score depends on that row alone."""
     scores = np.empty(len(rows))
@@ -57,7 +57,7 @@ def exact_scores(
     return scores
 
 
-def _blocks(vectors: Vectors, rows: Int64[np.ndarray, "rows"] | None) -> Iterator[Float32[np.ndarray, "some dim"]]:
+def _blocks(vectors: VectorBlocks, rows: Int64[np.ndarray, "rows"] | None) -> Iterator[Float32[np.ndarray, "some dim"]]:
     """The rows, block by block of the file."""
     if rows is None:
         for number in range(vectors.blocks):

@@ -15,13 +15,13 @@ from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Hit, Row
 from cde_rag.stores.checks import check_rows, seal
 from cde_rag.stores.conditions import Filter
-from cde_rag.stores.faiss.connections import Place
+from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.index import Index
-from cde_rag.stores.faiss.indexing import FLAT_ROWS, Indexing
-from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest
+from cde_rag.stores.faiss.indexing import FLAT_ROWS, IndexConfig
+from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest, IndexFile
 from cde_rag.stores.faiss.nearest import candidates, exact_scores
-from cde_rag.stores.faiss.records import Records, Stored
-from cde_rag.stores.faiss.vectors import VectorFile, Vectors
+from cde_rag.stores.faiss.records import Records, StoredRecord
+from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
 
 _MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
 _SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched exactly, though there are codes
@@ -40,7 +40,7 @@ class Reader:
         place: The files that the store's path named.
     """
 
-    def __init__(self, folder: Path, dim: int, name: str, indexing: Indexing, place: Place | None) -> None:
+    def __init__(self, folder: Path, dim: int, name: str, indexing: IndexConfig, place: FileIdentity | None) -> None:
         self.name = name
         self.indexing = indexing
         self.place = place
@@ -51,7 +51,7 @@ class Reader:
         self._index: tuple[IndexFile, Index | None] | None = None
         self._loading = threading.Lock()
 
-    def view(self, records: Records, manifest: Manifest, state: GenerationState) -> "View":
+    def view(self, records: Records, manifest: FaissManifest, state: FaissGeneration) -> "View":
         """The generation as a transaction sees it.
 
         Raises:
@@ -93,9 +93,9 @@ class View:
 
     reader: Reader
     records: Records
-    manifest: Manifest
-    state: GenerationState
-    vectors: Vectors
+    manifest: FaissManifest
+    state: FaissGeneration
+    vectors: VectorBlocks
     dead: Int64[np.ndarray, "dead"]
 
     def context(self, generation: int | None) -> bytes:
@@ -115,7 +115,7 @@ class View:
             raise StoreFormatError(f"{path}: expected sha256 {wanted[:16]}…, found {found[:16]}…. Restore a copy.")
         return data
 
-    def stored(self, ids: Sequence[str]) -> list[Stored]:
+    def stored(self, ids: Sequence[str]) -> list[StoredRecord]:
         """The rows of those ids that exist, in the order asked, each compared with its checksums."""
         places = [(id_, place) for id_ in ids if (place := self.records.position_of(id_)) is not None]
         found = self.at([place for _, place in places])
@@ -124,7 +124,7 @@ class View:
                 raise self._damaged(f"record {id_!r:.80}, found {stored.row.record.id!r:.80}")
         return found
 
-    def at(self, positions: Sequence[int]) -> list[Stored]:
+    def at(self, positions: Sequence[int]) -> list[StoredRecord]:
         """The rows at those positions, in the order asked, each compared with its checksums, its vector's too.
 
         Raises:
@@ -137,13 +137,13 @@ class View:
                 raise self._damaged(f"the vector and digest of record {stored.row.record.id!r:.80}, found others")
         return found
 
-    def behind(self, position: int, where: Filter | None, *, limit: int) -> list[Stored]:
+    def behind(self, position: int, where: Filter | None, *, limit: int) -> list[StoredRecord]:
         """The first rows behind a position that match, in order of insertion."""
         return self.at(self.records.positions(where, after=position, limit=limit))
 
     def sample(self, count: int) -> list[Row]:
         """Up to `count` rows, in blocks spread over the positions."""
-        last, found = self.records.last_position(), list[Stored]()
+        last, found = self.records.last_position(), list[StoredRecord]()
         for block in range(SAMPLE_BLOCKS):
             after = max(block * last // SAMPLE_BLOCKS, found[-1].position if found else 0)
             if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):

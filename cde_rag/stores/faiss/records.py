@@ -16,13 +16,13 @@ from cde_rag.stores.checks import seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.fields import Condition, condition, flatten
 from cde_rag.stores.faiss.lexicon import Lexicon
-from cde_rag.stores.faiss.manifest import Manifest
+from cde_rag.stores.faiss.manifest import FaissManifest
 
 _EVERY: Final = Condition("1", ())
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRecord:
     """A row, and where its vector is.
 
     Attributes:
@@ -49,16 +49,16 @@ class Records:
         self._connection = connection
         self._path = path
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> FaissManifest:
         """The manifest."""
         found = self._connection.execute("SELECT json, checksum FROM manifest").fetchall()
         if len(found) != 1 or seal(found[0][0]) != found[0][1]:
             raise StoreFormatError(
                 f"{self._path}: expected a manifest with its checksum, found another. Restore a copy."
             )
-        return Manifest.from_json(found[0][0])
+        return FaissManifest.from_json(found[0][0])
 
-    def put_manifest(self, manifest: Manifest) -> None:
+    def put_manifest(self, manifest: FaissManifest) -> None:
         """Replace the manifest."""
         data = manifest.to_json()
         self._connection.execute("DELETE FROM manifest")
@@ -147,7 +147,7 @@ class Records:
             raise self._damaged(f"the records of {len(rows)} vectors, found {len(positions)}")
         return positions
 
-    def stored(self, generation: int, positions: Sequence[int]) -> list[Stored]:
+    def stored(self, generation: int, positions: Sequence[int]) -> list[StoredRecord]:
         """The records at these positions, which must have a vector in the generation, in the order asked."""
         found = self._connection.execute(
             """SELECT position, id, title, metadata, text, records.checksum, row, digest, vectors.checksum
@@ -236,14 +236,14 @@ class Records:
         except (TypeError, ValueError, OverflowError) as error:
             raise self._damaged(f"integers, found {error}") from error
 
-    def _checked(self, line: tuple[Any, ...]) -> Stored:
+    def _checked(self, line: tuple[Any, ...]) -> StoredRecord:
         position, id_, title, metadata, text, checksum, vector_row, digest, vector_checksum = line
         parts = (id_, title, metadata, text, digest, vector_checksum)
         sound = isinstance(vector_row, int) and all(isinstance(part, bytes) for part in parts)
         if not sound or seal(position, id_, title, metadata, text) != checksum:
             raise self._damaged(f"record {id_!r:.80} with its checksum, found another")
         record = Record(id_.decode(), text.decode(), title.decode(), json.loads(metadata))
-        return Stored(position, Row(record, digest.decode(errors="replace")), vector_row, vector_checksum)
+        return StoredRecord(position, Row(record, digest.decode(errors="replace")), vector_row, vector_checksum)
 
     def _damaged(self, what: str) -> StoreFormatError:
         return StoreFormatError(f"{self._path}: expected {what}. Restore a copy.")

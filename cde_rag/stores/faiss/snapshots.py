@@ -8,9 +8,9 @@ from typing import Final
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.faiss.index import Index
-from cde_rag.stores.faiss.indexing import Indexing
-from cde_rag.stores.faiss.manifest import GenerationState, IndexFile, Manifest
-from cde_rag.stores.faiss.vectors import Vectors
+from cde_rag.stores.faiss.indexing import IndexConfig
+from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest, IndexFile
+from cde_rag.stores.faiss.vectors import VectorBlocks
 
 _TAIL: Final = 10  # a snapshot is extended when it lacks more than one vector in so many
 _REFITTED: Final = 2  # and built anew when there are so many times the vectors that its cells and codes were fitted to
@@ -18,7 +18,7 @@ _REFITTED: Final = 2  # and built anew when there are so many times the vectors 
 _log = logging.getLogger(__name__)
 
 
-def due(state: GenerationState, indexing: Indexing, folder: Path) -> bool:
+def due(state: FaissGeneration, indexing: IndexConfig, folder: Path) -> bool:
     """Whether a generation lacks a snapshot that it should have; a missing file is one that it lacks."""
     old, wanted = state.index, indexing.at(state.rows)
     if not wanted.has_file or state.rows == 0:
@@ -28,7 +28,7 @@ def due(state: GenerationState, indexing: Indexing, folder: Path) -> bool:
     return state.rows - old.rows > state.rows // _TAIL
 
 
-def build(folder: Path, state: GenerationState, vectors: Vectors, indexing: Indexing) -> IndexFile | None:
+def build(folder: Path, state: FaissGeneration, vectors: VectorBlocks, indexing: IndexConfig) -> IndexFile | None:
     """Write a snapshot of all these vectors to a new file.
 
     Args:
@@ -51,7 +51,7 @@ def build(folder: Path, state: GenerationState, vectors: Vectors, indexing: Inde
     return index.save(folder / f"index-{state.number}-{secrets.token_hex(4)}")
 
 
-def put(manifest: Manifest, folder: Path, built_from: GenerationState, file: IndexFile | None) -> Manifest:
+def put(manifest: FaissManifest, folder: Path, built_from: FaissGeneration, file: IndexFile | None) -> FaissManifest:
     """The manifest with a snapshot, where that and the vectors that it was made from are still there."""
     for now in manifest.generations:
         if file is not None and now.vectors == built_from.vectors and (folder / file.name).exists():
@@ -59,7 +59,7 @@ def put(manifest: Manifest, folder: Path, built_from: GenerationState, file: Ind
     return manifest
 
 
-def _extensible(folder: Path, old: IndexFile | None, wanted: Indexing, rows: int) -> Index | None:
+def _extensible(folder: Path, old: IndexFile | None, wanted: IndexConfig, rows: int) -> Index | None:
     if old is None or old.indexing != wanted or (old.trained and rows > _REFITTED * old.trained):
         return None
     try:

@@ -14,18 +14,18 @@ from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
 from cde_rag.stores.conditions import Filter
-from cde_rag.stores.faiss.connections import Place
+from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, sweep
 from cde_rag.stores.faiss.indexed import Indexed
 from cde_rag.stores.faiss.lease import leased
-from cde_rag.stores.faiss.manifest import Manifest
+from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.reader import Reader, View
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.text_search import TextSearch
 from cde_rag.stores.faiss.verification import find_damage
-from cde_rag.stores.faiss.writer import Writer, begun
+from cde_rag.stores.faiss.writer import Transaction, begun
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 
@@ -61,7 +61,7 @@ class FaissStore(TextSearch, Indexed):
         self._database.create()
         with self._database.writing(new=True) as connection:
             first, marker = begun(self._folder, 1, fingerprint, context), self._database.marker()
-            manifest = Manifest(dim, dict(settings), 1, 1, (first,), indexing=self._new, marker=marker)
+            manifest = FaissManifest(dim, dict(settings), 1, 1, (first,), indexing=self._new, marker=marker)
             Records(connection, self._database.path).put_manifest(manifest)
         self._database.close()  # moves the tables from SQLite's log into its file
 
@@ -289,7 +289,7 @@ class FaissStore(TextSearch, Indexed):
             "Try again when fewer processes write."
         )
 
-    def _reader_of(self, manifest: Manifest, place: Place | None) -> Reader:
+    def _reader_of(self, manifest: FaissManifest, place: FileIdentity | None) -> Reader:
         indexing, name, reader = self._indexing(manifest), manifest.serving.vectors, self._reader
         if reader is None or (reader.name, reader.indexing, reader.place) != (name, indexing, place):
             reader = Reader(self._folder, manifest.dim, name, indexing, place)
@@ -303,10 +303,10 @@ class FaissStore(TextSearch, Indexed):
         return reader.view(serving.records, serving.manifest, state)
 
     @contextmanager
-    def _writing(self) -> Generator[Writer, None, None]:
+    def _writing(self) -> Generator[Transaction, None, None]:
         check = self._database.check_place
         with self._database.writing() as connection:
-            writer = Writer(Records(connection, self._database.path), self._folder, check)
+            writer = Transaction(Records(connection, self._database.path), self._folder, check)
             self._indexing(writer.manifest)
             if writer.manifest.marker is None:
                 writer.manifest = dataclasses.replace(writer.manifest, marker=self._database.marker())

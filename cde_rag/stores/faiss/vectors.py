@@ -51,7 +51,7 @@ class VectorFile:
         if rows == 0:
             fsync_folder(self.path.parent)
 
-    def read(self, rows: int, checksums: Int64[np.ndarray, "blocks"]) -> "Vectors":
+    def read(self, rows: int, checksums: Int64[np.ndarray, "blocks"]) -> "VectorBlocks":
         """The first `rows` rows, whose blocks must have these checksums.
 
         Raises:
@@ -59,13 +59,13 @@ class VectorFile:
             FileNotFoundError: The file is not there.
         """
         if rows == 0:
-            return Vectors(self.path, np.empty((0, self.dim), np.float32), checksums, self._checked)
+            return VectorBlocks(self.path, np.empty((0, self.dim), np.float32), checksums, self._checked)
         self._check_size(rows)
         blocks = -(-rows // BLOCK_ROWS)
         if len(checksums) != blocks:
             raise StoreFormatError(f"{self.path}: expected checksums of {blocks} blocks, found {len(checksums)}.")
         matrix = np.memmap(self.path, _FLOAT, "r", shape=(rows, self.dim))
-        return Vectors(self.path, np.asarray(matrix), checksums, self._checked)
+        return VectorBlocks(self.path, np.asarray(matrix), checksums, self._checked)
 
     @property
     def _row_bytes(self) -> int:
@@ -77,7 +77,7 @@ class VectorFile:
             raise StoreFormatError(f"{self.path}: expected at least {needed} bytes, found {found}. Restore a copy.")
 
 
-class Vectors:
+class VectorBlocks:
     """The committed rows of a vector file at one moment, mapped into memory.
 
     A block is compared with its checksum when a process first touches it, so that a flipped bit is an error, never a

@@ -12,9 +12,9 @@ from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.fields import flatten
 from cde_rag.stores.faiss.folder import MARKER
-from cde_rag.stores.faiss.manifest import GenerationState
+from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.records import Records
-from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorFile, Vectors
+from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
 from cde_rag.stores.folder import file_sha256
 
 # Each counts what must not be there.
@@ -102,7 +102,7 @@ def _file(path: Path, sha256: str) -> Iterator[Damage]:
 
 
 def _vectors(
-    connection: sqlite3.Connection, records: Records, state: GenerationState, folder: Path, dim: int
+    connection: sqlite3.Connection, records: Records, state: FaissGeneration, folder: Path, dim: int
 ) -> Iterator[Damage]:
     count, dead = (
         connection.execute(statement, (state.number, state.rows)).fetchone()[0]
@@ -123,7 +123,9 @@ def _vectors(
         yield from _block(connection, state, vectors, block)
 
 
-def _block(connection: sqlite3.Connection, state: GenerationState, vectors: Vectors, number: int) -> Iterator[Damage]:
+def _block(
+    connection: sqlite3.Connection, state: FaissGeneration, vectors: VectorBlocks, number: int
+) -> Iterator[Damage]:
     try:
         block = vectors.block(number)
     except StoreFormatError as error:

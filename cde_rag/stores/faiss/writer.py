@@ -13,7 +13,7 @@ from jaxtyping import Float32
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Completion, Row
 from cde_rag.stores.checks import check_unit, seal
-from cde_rag.stores.faiss.manifest import GenerationState
+from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.records import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
 from cde_rag.stores.folder import write_durably
@@ -22,7 +22,7 @@ _COPIED_AT_ONCE: Final = 2**16  # vectors
 _FILLED_AT_ONCE: Final = 1000  # records
 
 
-class Writer:
+class Transaction:
     """One write transaction. `manifest` is what the store will say of itself once it is committed.
 
     Vectors are on the disk before the commit that refers to them; what a rollback leaves in a file counts for nothing.
@@ -39,7 +39,7 @@ class Writer:
         self._check = check
         self.manifest = records.manifest()
 
-    def complete(self, state: GenerationState, last: Completion | None) -> None:
+    def complete(self, state: FaissGeneration, last: Completion | None) -> None:
         """Give the records that lack a vector in an inactive generation theirs."""
         after = 0
         while last is not None and (lacking := self.records.lacking(state.number, limit=_FILLED_AT_ONCE, after=after)):
@@ -49,7 +49,7 @@ class Writer:
             check_unit(vectors, len(rows), self.manifest.dim)
             self.put_vectors(state.number, lacking, digests, vectors)
 
-    def check_complete(self, state: GenerationState) -> None:
+    def check_complete(self, state: FaissGeneration) -> None:
         """Refuse a generation that lacks a record's vector.
 
         Raises:
@@ -91,7 +91,7 @@ class Writer:
             state = self.manifest.generation(number)
             self.manifest = self.manifest.put(dataclasses.replace(state, dead=state.dead + buried))
 
-    def rewrite(self, state: GenerationState) -> None:
+    def rewrite(self, state: FaissGeneration) -> None:
         """Copy the vectors that belong to records into a new file; readers at work still see the old one."""
         old = VectorFile(self.folder / state.vectors, self.manifest.dim)
         vectors = old.read(state.rows, self.records.checksums(state.number))
@@ -103,7 +103,7 @@ class Writer:
             state = self._appended(state, vectors.take(kept[start : start + _COPIED_AT_ONCE]))
         self.manifest = self.manifest.put(state)
 
-    def _appended(self, state: GenerationState, vectors: Float32[np.ndarray, "rows dim"]) -> GenerationState:
+    def _appended(self, state: FaissGeneration, vectors: Float32[np.ndarray, "rows dim"]) -> FaissGeneration:
         checksums = self.records.checksums(state.number)
         file = VectorFile(self.folder / state.vectors, self.manifest.dim)
         file.append(vectors, rows=state.rows, check=self._check)
@@ -112,10 +112,10 @@ class Writer:
         return dataclasses.replace(state, rows=state.rows + len(vectors))
 
 
-def begun(folder: Path, number: int, fingerprint: str, context: bytes) -> GenerationState:
+def begun(folder: Path, number: int, fingerprint: str, context: bytes) -> FaissGeneration:
     """A new generation without vectors, whose Context is on the disk."""
     name = f"{number}-{secrets.token_hex(4)}"  # no other store's files have these names
     sha256 = hashlib.sha256(context).hexdigest()
-    state = GenerationState(number, fingerprint, sha256, f"vectors-{name}", context_name=f"context-{name}")
+    state = FaissGeneration(number, fingerprint, sha256, f"vectors-{name}", context_name=f"context-{name}")
     write_durably(folder / state.context, context)
     return state

@@ -24,7 +24,7 @@ _EXACT: Final = 2**53  # Qdrant compares as float64
 _FAR: Final = 2**60
 
 
-class Place(NamedTuple):
+class OrderKey(NamedTuple):
     """A number or date as an integer.
 
     Attributes:
@@ -65,17 +65,17 @@ def numbers_key(path: tuple[str, ...], kind: Kind) -> str:
     return f"n{token(path, kind)}"
 
 
-def place(key: Key) -> Place:
+def place(key: Key) -> OrderKey:
     """A number or a date, as the oracle compares them, as a place."""
     if isinstance(key, str):  # a date: days, five digits of seconds, decimals
         seconds, part = int(key[:7]) * 86400 + int(key[7:12]), key[12:] != ""
-        return Place(2 * seconds + part, not part)
+        return OrderKey(2 * seconds + part, not part)
     if isinstance(key, float) and not abs(key) < _FAR:  # far from all that is exact, and infinity
-        return Place(_FAR if key > 0 else -_FAR, alone=False)
+        return OrderKey(_FAR if key > 0 else -_FAR, alone=False)
     scaled = key * _STEPS
     floor = math.floor(scaled)
     at = max(-_FAR, min(_FAR, 2 * floor + (scaled != floor)))
-    return Place(at, scaled == floor and abs(at) < _EXACT)
+    return OrderKey(at, scaled == floor and abs(at) < _EXACT)
 
 
 def _elements(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[tuple[Kind, Key]]]]:

@@ -38,7 +38,7 @@ def prefix_name(vector: str, dims: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationState:
+class PointsGeneration:
     """One generation.
 
     Attributes:
@@ -74,7 +74,7 @@ class GenerationState:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class PointsManifest:
     """The whole store.
 
     Attributes:
@@ -96,7 +96,7 @@ class Manifest:
     settings: str
     active: int
     last: int
-    generations: tuple[GenerationState, ...]
+    generations: tuple[PointsGeneration, ...]
     leftover: tuple[str, ...] = ()
     adopted: bool = False
     words: bool = False
@@ -106,11 +106,11 @@ class Manifest:
     activating: int | None = None
 
     @property
-    def serving(self) -> GenerationState:
+    def serving(self) -> PointsGeneration:
         """The active generation."""
         return self.generation(self.active)
 
-    def generation(self, number: int) -> GenerationState:
+    def generation(self, number: int) -> PointsGeneration:
         """The generation of that number.
 
         Raises:
@@ -118,7 +118,7 @@ class Manifest:
         """
         return numbered(self.generations, number)
 
-    def inactive(self, number: int) -> GenerationState:
+    def inactive(self, number: int) -> PointsGeneration:
         """The generation of that number, which is not the active one.
 
         Raises:
@@ -131,7 +131,7 @@ class Manifest:
         prefixed = {} if self.prefix is None else {prefix_name(vector_name(key), self.prefix): self.prefix}
         return {vector_name(key): self.dim, **prefixed}
 
-    def named(self, state: GenerationState, vector: Float32[np.ndarray, "dim"]) -> dict[str, list[float]]:
+    def named(self, state: PointsGeneration, vector: Float32[np.ndarray, "dim"]) -> dict[str, list[float]]:
         """A vector of a generation, and its prefix, by name."""
         whole = {state.vector: vector.tolist()}
         if self.prefix is None:
@@ -163,7 +163,7 @@ class Manifest:
         return FORMAT if self.prefix is None else PREFIXED
 
     @classmethod
-    def from_metadata(cls, stored: Mapping[str, Any], where: str) -> "Manifest":
+    def from_metadata(cls, stored: Mapping[str, Any], where: str) -> "PointsManifest":
         """Back from what `to_metadata` made.
 
         Raises:
@@ -176,7 +176,7 @@ class Manifest:
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
         if not all(type(state["number"]) is int for state in content["generations"]):  # it becomes a file's name
             raise StoreFormatError(f"{where}: expected numbers of generations, found others. Restore a copy.")
-        generations = tuple(GenerationState(**state) for state in content["generations"])
+        generations = tuple(PointsGeneration(**state) for state in content["generations"])
         others = ("dim", "settings", "active", "last", "adopted", "words", "prefix", "version", "run", "activating")
         found = {name: content[name] for name in others if name in content}
         return cls(**found, generations=generations, leftover=tuple(content["leftover"]))

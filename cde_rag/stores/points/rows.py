@@ -34,7 +34,7 @@ _DIGITS: Final = 15  # of a number that every reader of JSON reads alike
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredPoint:
     """A row, and what is noted of its vector in one generation.
 
     Attributes:
@@ -89,7 +89,7 @@ def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray
     return _seal(id_, name, digest, vector.astype("<f4").tobytes())
 
 
-def read(point: Point, name: str, where: str) -> Stored:
+def read(point: Point, name: str, where: str) -> StoredPoint:
     """The row in a point, with what is noted of its vector of that name, each compared with its checksums.
 
     Raises:
@@ -107,7 +107,7 @@ def read(point: Point, name: str, where: str) -> Stored:
     noted = note(payload, name)
     if noted is None:
         raise damaged(where, f"a vector {name[:20]}… of record {id_!r:.80}, found none")
-    return Stored(str(point.id), order, Row(Record(id_, text, title, metadata[0]), noted[0]), noted[1])
+    return StoredPoint(str(point.id), order, Row(Record(id_, text, title, metadata[0]), noted[0]), noted[1])
 
 
 def is_record(point: Point | None) -> TypeGuard[Point]:
@@ -143,7 +143,7 @@ def vector_of(point: Point, name: str) -> Float32[np.ndarray, "dim"] | None:
     return None if found is None else np.array(found, np.float32)
 
 
-def checked_vector(point: Point, stored: Stored, name: str, where: str) -> Float32[np.ndarray, "dim"]:
+def checked_vector(point: Point, stored: StoredPoint, name: str, where: str) -> Float32[np.ndarray, "dim"]:
     """A point's vector of that name, compared with its checksum.
 
     Raises:

@@ -17,14 +17,14 @@ from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.points import writing
-from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.points.points import Point, Points
-from cde_rag.stores.points.rows import Stored, checked_vector, place_of, read
+from cde_rag.stores.points.rows import StoredPoint, checked_vector, place_of, read
 from cde_rag.stores.points.search import search
 from cde_rag.stores.points.selection import Having, No
 from cde_rag.stores.points.text_search import search_text
 from cde_rag.stores.points.translation import translate
-from cde_rag.stores.points.turns import Turns
+from cde_rag.stores.points.turns import ReadWriteLock
 
 _TRIES: Final = 8  # to read what another process moves meanwhile
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ class PointStore(ABC):
         exact: Search exactly, not by HNSW.
     """
 
-    def __init__(self, turns: Turns, *, exact: bool) -> None:
+    def __init__(self, turns: ReadWriteLock, *, exact: bool) -> None:
         self._turns = turns
         self._exact = exact
 
@@ -48,7 +48,7 @@ class PointStore(ABC):
         """The points."""
 
     @abstractmethod
-    def _load(self) -> Manifest:
+    def _load(self) -> PointsManifest:
         """The manifest.
 
         Raises:
@@ -57,14 +57,14 @@ class PointStore(ABC):
         """
 
     @abstractmethod
-    def _check_written(self, state: GenerationState) -> None:
+    def _check_written(self, state: PointsGeneration) -> None:
         """Make sure that what was just written to the active generation is there after a switch, too.
 
         Raises:
             ContextMismatchError: Another generation is active now: write it again, to that.
         """
 
-    def _load_own(self) -> Manifest:
+    def _load_own(self) -> PointsManifest:
         """The manifest, for a call of the run that has the lease.
 
         Raises:
@@ -77,7 +77,7 @@ class PointStore(ABC):
         """Activate a generation that has a vector for every record, in one write of the manifest."""
 
     @abstractmethod
-    def _context(self, state: GenerationState) -> bytes:
+    def _context(self, state: PointsGeneration) -> bytes:
         """The bytes of a generation's Context."""
 
     def manifest(self) -> StoreManifest:
@@ -118,7 +118,7 @@ class PointStore(ABC):
         """See `Store.get`."""
         check_list(ids, call="get", what="ids")
 
-        def read(manifest: Manifest) -> list[Row]:
+        def read(manifest: PointsManifest) -> list[Row]:
             found = writing.records_of(self._points, ids)
             return [self._read(point, manifest.serving.vector).row for point in found if point is not None]
 
@@ -128,7 +128,7 @@ class PointStore(ABC):
         """See `Store.count`."""
         condition = None if where is None else parse(where)
 
-        def read(manifest: Manifest) -> int:
+        def read(manifest: PointsManifest) -> int:
             if condition is None:
                 return self._points.count()
             translated = translate(condition)
@@ -155,7 +155,7 @@ class PointStore(ABC):
                 return
             after = (found[-1].order, found[-1].point)
 
-    def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[Stored]:
+    def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[StoredPoint]:
         """The first rows behind a place and point id that match."""
         return self._follow(
             lambda manifest: list(
@@ -169,7 +169,7 @@ class PointStore(ABC):
         with self._turns.reading():
             self._load()
             last = self._points.last_order()
-        found: list[Stored] = []
+        found: list[StoredPoint] = []
         for block in range(SAMPLE_BLOCKS):
             read = (found[-1].order, found[-1].point) if found else (0, "")
             place = (block * last // SAMPLE_BLOCKS, "~")  # which no id of a point is behind
@@ -208,7 +208,7 @@ class PointStore(ABC):
         condition = None if where is None else parse(where)
         k = check_k(k)
 
-        def read(manifest: Manifest) -> list[list[Hit]]:
+        def read(manifest: PointsManifest) -> list[list[Hit]]:
             if not manifest.words:
                 expected = "expected words that can be searched, found a store that was made without"
                 raise StoreError(f"{self._points.place}: {expected}. Collection.index_texts() adds them.")
@@ -244,7 +244,7 @@ class PointStore(ABC):
         """See `Store.lacking`."""
         limit = check_rows(limit, "limit")
 
-        def read(manifest: Manifest) -> list[Row]:
+        def read(manifest: PointsManifest) -> list[Row]:
             lacks = No(Having(manifest.inactive(generation).vector))
             place = (0, "") if after is None else self._place_of(after.record.id)
             found = itertools.islice(self._points.in_order(lacks, after=place, at_once=limit + 1), limit)
@@ -270,7 +270,7 @@ class PointStore(ABC):
                 after = lacking[-1]
             self._activate(generation)
 
-    def _check_complete(self, state: GenerationState) -> None:
+    def _check_complete(self, state: PointsGeneration) -> None:
         """Refuse a generation that lacks vectors.
 
         Raises:
@@ -296,12 +296,12 @@ class PointStore(ABC):
         found = None if point_id is None else self._points.retrieve([point_id]).get(point_id)
         return (0, "") if found is None else place_of(found, self._points.place)
 
-    def _read(self, point: Point, name: str) -> Stored:
+    def _read(self, point: Point, name: str) -> StoredPoint:
         return read(point, name, self._points.place)
 
     def _matching(
-        self, manifest: Manifest, where: Filter | None, *, after: tuple[int, str] = (0, ""), at_once: int = 512
-    ) -> Iterator[Stored]:
+        self, manifest: PointsManifest, where: Filter | None, *, after: tuple[int, str] = (0, ""), at_once: int = 512
+    ) -> Iterator[StoredPoint]:
         """Rows that match, in order of insertion, those behind a place and point id."""
         translated = translate(where or And(()))
         for point in self._points.in_order(translated.where, after=after, at_once=at_once):
@@ -309,14 +309,14 @@ class PointStore(ABC):
             if where is None or translated.exact or holds(where, stored.row.record.metadata):
                 yield stored
 
-    def _vectors(self, state: GenerationState) -> int:
+    def _vectors(self, state: PointsGeneration) -> int:
         return self._points.count(Having(state.vector))
 
     @contextmanager
-    def _in(self, fingerprint: str, generation: int | None = None) -> Generator[Manifest, None, None]:
+    def _in(self, fingerprint: str, generation: int | None = None) -> Generator[PointsManifest, None, None]:
         """The manifest, where that space is a generation's, the active one's by default, from the begin to the end."""
 
-        def checked() -> tuple[Manifest, GenerationState]:
+        def checked() -> tuple[PointsManifest, PointsGeneration]:
             manifest = self._load()
             state = manifest.serving if generation is None else manifest.generation(generation)
             state.check_space(fingerprint)
@@ -339,7 +339,7 @@ class PointStore(ABC):
             self._load_own()
             raise
 
-    def _follow(self, read: Callable[[Manifest], Result]) -> Result:
+    def _follow(self, read: Callable[[PointsManifest], Result]) -> Result:
         """What `read` returns; again, where it fails since another process activated another generation meanwhile."""
         for last_try in (False,) * (_TRIES - 1) + (True,):
             with self._turns.reading():

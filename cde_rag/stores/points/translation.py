@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from cde_rag.stores.conditions import And, Comparison, Field, Filter, Not, Or
+from cde_rag.stores.conditions import And, Field, FieldComparison, Filter, Not, Or
 from cde_rag.stores.points.fields import NUMBERS, TOKENS, numbers_key, place, token
 from cde_rag.stores.points.selection import Between, Every, No, Selection, Some, Tagged
 
@@ -39,7 +39,7 @@ def translate(where: Filter) -> Translation:
             return _all([*wanted, *_comparisons(path, comparisons)])
 
 
-def _comparisons(path: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> list[Translation]:
+def _comparisons(path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> list[Translation]:
     """What one element has to pass, all of it."""
     kinds = {operand.kind for comparison in comparisons for operand in comparison.operands}
     ranges = [one for one in comparisons if one.operator in _RANGES]
@@ -50,7 +50,7 @@ def _comparisons(path: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> 
     return [Translation(part.where, part.exact and together) for part in parts]
 
 
-def _comparison(path: tuple[str, ...], comparison: Comparison) -> Translation:
+def _comparison(path: tuple[str, ...], comparison: FieldComparison) -> Translation:
     if comparison.operator == "in":
         values = [token(path, operand.kind, operand.key) for operand in comparison.operands]
         return Translation(_has(*values), exact=True)
@@ -58,7 +58,7 @@ def _comparison(path: tuple[str, ...], comparison: Comparison) -> Translation:
     return Translation(_has(*sorted(kinds)), exact=False)
 
 
-def _range(path: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> Translation:
+def _range(path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> Translation:
     """Comparisons of one kind, by order."""
     kind = comparisons[0].operands[0].kind
     if kind == "text":

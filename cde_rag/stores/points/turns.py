@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from cde_rag.errors import StoreError
 
 
-class Turns:
+class ReadWriteLock:
     """Many readers, or one writer; the writer whose turn it is next keeps new readers waiting."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.points.fields import fields
-from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.points.points import Point, Points
 from cde_rag.stores.points.rows import ID, note, read, vector_checksum, vector_of
 from cde_rag.stores.points.words import is_as_written
@@ -16,7 +16,7 @@ from cde_rag.stores.points.words import is_as_written
 _SAME: Final = 1e-6  # how far a prefix may be from what it is computed as again
 
 
-def damaged_points(points: Points, manifest: Manifest) -> Iterator[Damage]:
+def damaged_points(points: Points, manifest: PointsManifest) -> Iterator[Damage]:
     """What of the points of ours is not as it was written."""
     try:
         for point in points.in_order(complete=True):
@@ -25,7 +25,7 @@ def damaged_points(points: Points, manifest: Manifest) -> Iterator[Damage]:
         yield Damage(points.place, str(error))
 
 
-def _point(point: Point, place: str, manifest: Manifest) -> Iterator[Damage]:
+def _point(point: Point, place: str, manifest: PointsManifest) -> Iterator[Damage]:
     payload = point.payload or {}
     id_ = str(payload.get(ID))
     where = f"{place}, record {id_!r:.80}"
@@ -43,7 +43,7 @@ def _point(point: Point, place: str, manifest: Manifest) -> Iterator[Damage]:
         yield from _vector(point, id_, state, manifest, where)
 
 
-def _vector(point: Point, id_: str, state: GenerationState, manifest: Manifest, where: str) -> Iterator[Damage]:
+def _vector(point: Point, id_: str, state: PointsGeneration, manifest: PointsManifest, where: str) -> Iterator[Damage]:
     noted, vector = note(point.payload or {}, state.vector), vector_of(point, state.vector)
     if noted is None:  # what generations still lack is no damage
         return

@@ -9,7 +9,7 @@ from jaxtyping import Float32
 
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.points.fields import number_keys
-from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.points.points import NewPoint, NewVector, Point, Points
 from cde_rag.stores.points.rows import (
     OURS,
@@ -25,7 +25,7 @@ from cde_rag.stores.points.words import WORDS, named_weights
 
 def put_rows(
     points: Points,
-    manifest: Manifest,
+    manifest: PointsManifest,
     records: Sequence[tuple[Record, str]],
     digests: Sequence[str],
     vectors: Float32[np.ndarray, "rows dim"],
@@ -65,8 +65,8 @@ def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
 
 def put_vectors(
     points: Points,
-    manifest: Manifest,
-    state: GenerationState,
+    manifest: PointsManifest,
+    state: PointsGeneration,
     rows: Sequence[Row],
     digests: Sequence[str],
     vectors: Float32[np.ndarray, "rows dim"],
@@ -112,7 +112,7 @@ def records_of(points: Points, ids: Sequence[str], *, vectors: list[str] | bool 
     return [point if is_record(point := found.get(str(id_))) else None for id_ in wanted]
 
 
-def _kept(was: Point, manifest: Manifest, digest: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _kept(was: Point, manifest: PointsManifest, digest: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """What of a point still holds when its record is replaced: parts of its payload, and vectors."""
     payload = was.payload or {}
     found = was.vector

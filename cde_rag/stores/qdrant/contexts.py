@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import ContextFormatError, ContextMissingError, StoreError
-from cde_rag.stores.points.manifest import Manifest
+from cde_rag.stores.points.manifest import PointsManifest
 from cde_rag.stores.qdrant.calls import call, call_if_found
 
 CONTEXTS: Final = "__cde_contexts"  # behind the name of the collection
@@ -180,7 +180,7 @@ def _active(client: QdrantClient, collection: str) -> str | None:
     ours = cast(object, (metadata_of(client, collection) or {}).get(METADATA))
     manifest: Mapping[str, Any] = cast(Mapping[str, Any], ours) if isinstance(ours, Mapping) else {}
     if "manifest" in manifest:
-        return Manifest.from_metadata(manifest_payload(client, manifest) or {}, collection).serving.key
+        return PointsManifest.from_metadata(manifest_payload(client, manifest) or {}, collection).serving.key
     fingerprint = manifest.get("fingerprint")
     return fingerprint if isinstance(fingerprint, str) else None
 

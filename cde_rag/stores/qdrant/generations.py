@@ -13,20 +13,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.points.manifest import GenerationState, Manifest, vector_name
+from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest, vector_name
 from cde_rag.stores.points.text_search import write_words
 from cde_rag.stores.qdrant import space
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import delete_context, metadata_of, write_context
 from cde_rag.stores.qdrant.manifest_point import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
 from cde_rag.stores.qdrant.points import ClientPoints
-from cde_rag.stores.qdrant.space import Indexing
+from cde_rag.stores.qdrant.space import QdrantIndexConfig
 from cde_rag.stores.quantization import check_prefix
 
 _TRIES: Final = 8  # to swap a manifest that writers change meanwhile
 
 
-def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str, indexing: Indexing) -> None:
+def first(
+    points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str, indexing: QdrantIndexConfig
+) -> None:
     """Make a store with generation 1 active, in a new collection, in one without points, or of what is in one.
 
     Raises:
@@ -43,7 +45,7 @@ def first(points: ClientPoints, dim: int, fingerprint: str, context: bytes, sett
             raise StoreError(f"{points.collection}: {wanted}, found {count} of others'. {NOT_OURS}")
     check_prefix(indexing.prefix, dim)
     states = (_state(1, fingerprint, context),)
-    manifest = Manifest(dim, settings, 1, 1, states, adopted=points.adopted, words=True, prefix=indexing.prefix)
+    manifest = PointsManifest(dim, settings, 1, 1, states, adopted=points.adopted, words=True, prefix=indexing.prefix)
     make = space.create_collection if found is None else space.create_vectors
     make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
     space.create_words(points.client, points.collection)
@@ -73,7 +75,7 @@ def add_words(points: ClientPoints) -> None:
         write_words(points, manifest.serving.vector)
 
 
-def begin(points: ClientPoints, manifest: Manifest, fingerprint: str, context: bytes) -> int:
+def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, context: bytes) -> int:
     """Make another generation; returns its number.
 
     Args:
@@ -94,14 +96,14 @@ def begin(points: ClientPoints, manifest: Manifest, fingerprint: str, context: b
     new = _state(manifest.last + 1, fingerprint, context, uuid.uuid4().hex[:8])
     manifest = _swapped(points, manifest, leftover=(new.key,))
     params = space.vector_params(points.client, points.collection)
-    like = Indexing.found(params, list(manifest.sizes(manifest.serving.key)))
+    like = QdrantIndexConfig.found(params, list(manifest.sizes(manifest.serving.key)))
     space.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
     write_context(points.client, points.collection, context, fingerprint=fingerprint, key=new.key)
     _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
     return new.number
 
 
-def remove(points: ClientPoints, manifest: Manifest, number: int) -> None:
+def remove(points: ClientPoints, manifest: PointsManifest, number: int) -> None:
     """Drop an inactive generation.
 
     Raises:
@@ -132,7 +134,7 @@ def take_over(points: ClientPoints) -> str:
 
 
 def activate(
-    points: ClientPoints, manifest: Manifest, generation: int, check_complete: Callable[[GenerationState], None]
+    points: ClientPoints, manifest: PointsManifest, generation: int, check_complete: Callable[[PointsGeneration], None]
 ) -> None:
     """Activate a generation that has a vector for every record.
 
@@ -155,7 +157,7 @@ def activate(
                 raise
 
 
-def check_written(points: ClientPoints, state: GenerationState) -> None:
+def check_written(points: ClientPoints, state: PointsGeneration) -> None:
     """Make sure that what was just written to the active generation is there after a switch, too.
 
     Raises:
@@ -176,7 +178,7 @@ def check_written(points: ClientPoints, state: GenerationState) -> None:
                 raise
 
 
-def _sweep(points: ClientPoints, manifest: Manifest) -> Manifest:
+def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
     """Remove what there is of leftover generations."""
     if not manifest.leftover:
         return manifest
@@ -188,9 +190,9 @@ def _sweep(points: ClientPoints, manifest: Manifest) -> Manifest:
     return _swapped(points, manifest, leftover=())
 
 
-def _swapped(points: ClientPoints, manifest: Manifest, **changes: Any) -> Manifest:
+def _swapped(points: ClientPoints, manifest: PointsManifest, **changes: Any) -> PointsManifest:
     return swap(points.client, points.collection, manifest, dataclasses.replace(manifest, **changes))
 
 
-def _state(number: int, fingerprint: str, context: bytes, run: str = "") -> GenerationState:
-    return GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest(), run)
+def _state(number: int, fingerprint: str, context: bytes, run: str = "") -> PointsGeneration:
+    return PointsGeneration(number, fingerprint, hashlib.sha256(context).hexdigest(), run)

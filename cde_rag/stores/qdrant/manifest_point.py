@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.points.manifest import FENCED, Manifest
+from cde_rag.stores.points.manifest import FENCED, PointsManifest
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.contexts import MANIFEST_ID, METADATA, contexts_beside, manifest_payload, metadata_of
 
@@ -36,7 +36,7 @@ def is_store(metadata: Mapping[str, Any] | None) -> bool:
     return "format" in _ours(metadata)
 
 
-def load(client: QdrantClient, collection: str) -> Manifest:
+def load(client: QdrantClient, collection: str) -> PointsManifest:
     """The manifest of a store.
 
     Raises:
@@ -50,16 +50,16 @@ def load(client: QdrantClient, collection: str) -> Manifest:
         raise StoreError(f"{collection}: expected a store, found a collection of Qdrant that is none. {NOT_OURS}")
     ours = _ours(metadata)
     if "manifest" not in ours:
-        return Manifest.from_metadata(ours, collection)
+        return PointsManifest.from_metadata(ours, collection)
     payload = manifest_payload(client, ours)
     if payload is None:
         raise StoreFormatError(
             f"{ours['manifest']!s:.80}: expected the manifest of a store, found none. Restore a copy."
         )
-    return Manifest.from_metadata(payload, collection)
+    return PointsManifest.from_metadata(payload, collection)
 
 
-def swap(client: QdrantClient, collection: str, before: Manifest, after: Manifest) -> Manifest:
+def swap(client: QdrantClient, collection: str, before: PointsManifest, after: PointsManifest) -> PointsManifest:
     """Replace the manifest, if it is still the one that was read; returns it as it is then.
 
     Raises:
@@ -74,7 +74,7 @@ def swap(client: QdrantClient, collection: str, before: Manifest, after: Manifes
     return after
 
 
-def place(client: QdrantClient, collection: str, manifest: Manifest) -> Manifest:
+def place(client: QdrantClient, collection: str, manifest: PointsManifest) -> PointsManifest:
     """Make the point for a manifest that is not in one: of a new store, or of one with its manifest in the metadata.
 
     Raises:
@@ -93,7 +93,7 @@ def place(client: QdrantClient, collection: str, manifest: Manifest) -> Manifest
     return manifest
 
 
-def _replaced(client: QdrantClient, name: str, version: int, manifest: Manifest) -> bool:
+def _replaced(client: QdrantClient, name: str, version: int, manifest: PointsManifest) -> bool:
     """Write a manifest, if the point has that version, or is not there and the version is 0."""
     token = uuid.uuid4().hex
     payload = {"manifest": manifest.to_metadata(), "version": manifest.version, "token": token}

@@ -23,7 +23,7 @@ _NEEDED = "Named vectors are added to a collection by servers from Qdrant 1.18 o
 
 
 @dataclass(frozen=True, slots=True)
-class Indexing:
+class QdrantIndexConfig:
     """How vectors are indexed.
 
     Attributes:
@@ -37,13 +37,13 @@ class Indexing:
     prefix: int | None
 
     @classmethod
-    def asked(cls, quantization: str | None, hnsw: Hnsw | None) -> "Indexing":
+    def asked(cls, quantization: str | None, hnsw: Hnsw | None) -> "QdrantIndexConfig":
         """As QdrantStore is told."""
         graph = None if hnsw is None else models.HnswConfigDiff(m=hnsw.m, ef_construct=hnsw.ef_construct)
         return cls(graph, _CODES.get(quantization), prefix_dims(quantization))
 
     @classmethod
-    def found(cls, params: Mapping[str, models.VectorParams], names: list[str]) -> "Indexing":
+    def found(cls, params: Mapping[str, models.VectorParams], names: list[str]) -> "QdrantIndexConfig":
         """As vectors are that are there, given the names of whole ones and of prefixes."""
         whole, walked = params.get(names[0]), params.get(names[-1])
         prefix = walked.size if walked is not None and len(names) > 1 else None
@@ -60,7 +60,9 @@ class Indexing:
         )
 
 
-def create_collection(client: QdrantClient, collection: str, sizes: Mapping[str, int], indexing: Indexing) -> None:
+def create_collection(
+    client: QdrantClient, collection: str, sizes: Mapping[str, int], indexing: QdrantIndexConfig
+) -> None:
     """Make a collection with vectors of those names and lengths."""
     vectors = {name: indexing.params(size) for name, size in sizes.items()}
     words = {WORDS: models.SparseVectorParams(modifier=models.Modifier.IDF)}
@@ -79,7 +81,9 @@ def vector_size(client: QdrantClient, collection: str, name: str) -> int | None:
     return None if params is None or params.distance != models.Distance.DOT else params.size
 
 
-def create_vectors(client: QdrantClient, collection: str, sizes: Mapping[str, int], indexing: Indexing) -> None:
+def create_vectors(
+    client: QdrantClient, collection: str, sizes: Mapping[str, int], indexing: QdrantIndexConfig
+) -> None:
     """Add named vectors of those lengths to a collection; nothing where they are there.
 
     Raises:

@@ -13,7 +13,7 @@ from cde_rag.errors import CDEWarning
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
 from cde_rag.stores.points.hnsw import Hnsw
-from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.points.store import PointStore
 from cde_rag.stores.points.turns import held
 from cde_rag.stores.qdrant import generations
@@ -21,7 +21,7 @@ from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import metadata_of, read_context
 from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, is_store, load
 from cde_rag.stores.qdrant.points import ClientPoints
-from cde_rag.stores.qdrant.space import Indexing
+from cde_rag.stores.qdrant.space import QdrantIndexConfig
 from cde_rag.stores.qdrant.turns import leased, turns_of
 from cde_rag.stores.qdrant.verification import find_damage
 
@@ -57,7 +57,7 @@ class QdrantStore(PointStore):
         if not isinstance(cast(object, client), QdrantClient):
             raise TypeError(f"Expected a qdrant_client.QdrantClient, such as QdrantClient(url), found {client!r:.80}.")
         super().__init__(turns_of(client, collection), exact=exact)
-        self._indexing = Indexing.asked(quantization, hnsw)
+        self._indexing = QdrantIndexConfig.asked(quantization, hnsw)
         self._search_beam = None if hnsw is None else hnsw.ef
         self.client = client
         self.collection = collection
@@ -142,23 +142,23 @@ class QdrantStore(PointStore):
             indexed=self._indexed,
         )
 
-    def _load(self) -> Manifest:
+    def _load(self) -> PointsManifest:
         manifest = load(self.client, self.collection)
         self._adopted = manifest.adopted
         return manifest
 
-    def _load_own(self) -> Manifest:
+    def _load_own(self) -> PointsManifest:
         manifest = self._load()
         if self._run is not None and manifest.run != self._run:
             raise ChangedMeanwhileError(self.collection)
         return manifest
 
-    def _check_written(self, state: GenerationState) -> None:
+    def _check_written(self, state: PointsGeneration) -> None:
         generations.check_written(self._points, state)
 
     def _activate(self, generation: int) -> None:
         with self._turns.writing():
             generations.activate(self._points, self._load_own(), generation, self._check_complete)
 
-    def _context(self, state: GenerationState) -> bytes:
+    def _context(self, state: PointsGeneration) -> bytes:
         return read_context(self.client, self.collection, state.key)

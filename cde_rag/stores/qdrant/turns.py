@@ -12,7 +12,7 @@ from typing import Final
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.points.turns import Turns, taken
+from cde_rag.stores.points.turns import ReadWriteLock, taken
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import contexts_beside
 
@@ -20,14 +20,14 @@ _LEASE_S: Final = 30.0  # after a kill the next run waits so long
 _LEASE_ID: Final = "0d5c3b1a-95cf-4d52-a1b9-1f4d9f0c2e77"
 
 
-_all: weakref.WeakKeyDictionary[QdrantClient, dict[str, Turns]] = weakref.WeakKeyDictionary()
+_all: weakref.WeakKeyDictionary[QdrantClient, dict[str, ReadWriteLock]] = weakref.WeakKeyDictionary()
 _all_lock = threading.Lock()
 
 
-def turns_of(client: QdrantClient, collection: str) -> Turns:
+def turns_of(client: QdrantClient, collection: str) -> ReadWriteLock:
     """The turns of all who use this client object and collection."""
     with _all_lock:
-        return _all.setdefault(client, {}).setdefault(collection, Turns())
+        return _all.setdefault(client, {}).setdefault(collection, ReadWriteLock())
 
 
 @contextmanager

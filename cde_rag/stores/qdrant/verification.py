@@ -7,7 +7,7 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import ContextError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.points.manifest import Manifest
+from cde_rag.stores.points.manifest import PointsManifest
 from cde_rag.stores.points.rows import ID
 from cde_rag.stores.points.verification import damaged_points
 from cde_rag.stores.qdrant.calls import call
@@ -16,7 +16,7 @@ from cde_rag.stores.qdrant.points import OURS, ClientPoints
 from cde_rag.stores.qdrant.space import vector_size
 
 
-def find_damage(points: ClientPoints, manifest: Manifest) -> list[Damage]:
+def find_damage(points: ClientPoints, manifest: PointsManifest) -> list[Damage]:
     """Everything that is not as it was written; reads the whole store. Points that are gone as a whole leave no trace.
 
     Raises:
@@ -29,7 +29,7 @@ def find_damage(points: ClientPoints, manifest: Manifest) -> list[Damage]:
     ]
 
 
-def _generations(client: QdrantClient, collection: str, manifest: Manifest) -> Iterator[Damage]:
+def _generations(client: QdrantClient, collection: str, manifest: PointsManifest) -> Iterator[Damage]:
     for state in manifest.generations:
         where = f"generation {state.number}"
         try:

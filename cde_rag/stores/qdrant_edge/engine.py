@@ -28,7 +28,7 @@ _CODES: Final[dict[str | None, Callable[[], Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Indexing:
+class EdgeIndexConfig:
     """How a new shard indexes vectors.
 
     Attributes:
@@ -51,7 +51,7 @@ class Engine:
         self.folder = folder
 
     @classmethod
-    def create(cls, folder: Path, sizes: Mapping[str, int], indexing: Indexing) -> "Engine":
+    def create(cls, folder: Path, sizes: Mapping[str, int], indexing: EdgeIndexConfig) -> "Engine":
         """Make a shard with named vectors, and the indexes that order and filters need.
 
         Args:

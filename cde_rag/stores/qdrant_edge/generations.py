@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.folder import copy_durably, fsync_folder, replace_durably, write_durably
-from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.points.text_search import write_words
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.qdrant_edge.points import ShardPoints
@@ -26,7 +26,7 @@ MANIFEST: Final = "cde.json"
 DERIVED: Final = re.compile(r"shard(-\d+)+(-words)?|context-\d+\.safetensors")  # what the manifest refers to, or did
 
 
-def load(folder: Path) -> Manifest:
+def load(folder: Path) -> PointsManifest:
     """The manifest of a store.
 
     Raises:
@@ -44,21 +44,23 @@ def load(folder: Path) -> Manifest:
         raise StoreFormatError(f"{path}: expected a manifest, found no JSON ({error}). Restore a copy.") from error
     if not isinstance(stored, dict):
         raise StoreFormatError(f"{path}: expected a manifest, found other JSON. Restore a copy.")
-    return Manifest.from_metadata(cast(Mapping[str, Any], stored), str(path))
+    return PointsManifest.from_metadata(cast(Mapping[str, Any], stored), str(path))
 
 
-def save(folder: Path, manifest: Manifest) -> None:
+def save(folder: Path, manifest: PointsManifest) -> None:
     """Replace the manifest."""
     replace_durably(folder / MANIFEST, json.dumps(manifest.to_metadata(), ensure_ascii=False, indent=2).encode())
 
 
-def first(folder: Path, dim: int, fingerprint: str, context: bytes, settings: str, prefix: int | None) -> Manifest:
+def first(
+    folder: Path, dim: int, fingerprint: str, context: bytes, settings: str, prefix: int | None
+) -> PointsManifest:
     """The manifest of a store with generation 1 active, whose context is written."""
     state = _written(folder, 1, fingerprint, context)
-    return Manifest(dim, settings, active=1, last=1, generations=(state,), words=True, prefix=prefix)
+    return PointsManifest(dim, settings, active=1, last=1, generations=(state,), words=True, prefix=prefix)
 
 
-def begun(folder: Path, manifest: Manifest, fingerprint: str, context: bytes) -> Manifest:
+def begun(folder: Path, manifest: PointsManifest, fingerprint: str, context: bytes) -> PointsManifest:
     """The manifest with another generation, whose context is written.
 
     Raises:
@@ -72,7 +74,7 @@ def begun(folder: Path, manifest: Manifest, fingerprint: str, context: bytes) ->
     return dataclasses.replace(manifest, last=new.number, generations=(*manifest.generations, new))
 
 
-def without(manifest: Manifest, number: int) -> Manifest:
+def without(manifest: PointsManifest, number: int) -> PointsManifest:
     """The manifest without an inactive generation.
 
     Raises:
@@ -82,13 +84,13 @@ def without(manifest: Manifest, number: int) -> Manifest:
     return dataclasses.replace(manifest, generations=tuple(one for one in manifest.generations if one is not gone))
 
 
-def shard_of(folder: Path, manifest: Manifest) -> Path:
+def shard_of(folder: Path, manifest: PointsManifest) -> Path:
     """The folder of the shard with the vectors of just these generations, and with words if there are such."""
     words = ["words"] if manifest.words else []
     return folder / "-".join(["shard", *(str(state.number) for state in manifest.generations), *words])
 
 
-def changed_shard(folder: Path, old: Manifest, new: Manifest) -> Engine:
+def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> Engine:
     """A copy of the old manifest's shard, in which nothing is being written, with the new one's named vectors."""
     copy = shard_of(folder, new)
     shutil.rmtree(copy, ignore_errors=True)  # of a call that was interrupted
@@ -112,7 +114,7 @@ def changed_shard(folder: Path, old: Manifest, new: Manifest) -> Engine:
     return Engine.load_with(copy, {name: size for one in has for name, size in new.sizes(one).items()})
 
 
-def sweep(folder: Path, manifest: Manifest) -> None:
+def sweep(folder: Path, manifest: PointsManifest) -> None:
     """Remove the shards and contexts that do not belong to the manifest."""
     kept = {shard_of(folder, manifest), *(context_file(folder, state.number) for state in manifest.generations)}
     for path in folder.iterdir():
@@ -128,7 +130,7 @@ def context_file(folder: Path, number: int) -> Path:
     return folder / f"context-{number}.safetensors"
 
 
-def read_context(folder: Path, state: GenerationState) -> bytes:
+def read_context(folder: Path, state: PointsGeneration) -> bytes:
     """The bytes of a generation's Context.
 
     Raises:
@@ -146,7 +148,7 @@ def read_context(folder: Path, state: GenerationState) -> bytes:
     return data
 
 
-def damaged_contexts(folder: Path, manifest: Manifest) -> Iterator[Damage]:
+def damaged_contexts(folder: Path, manifest: PointsManifest) -> Iterator[Damage]:
     """Contexts that are not as they were written."""
     for state in manifest.generations:
         try:
@@ -155,6 +157,6 @@ def damaged_contexts(folder: Path, manifest: Manifest) -> Iterator[Damage]:
             yield Damage(context_file(folder, state.number).name, str(error))
 
 
-def _written(folder: Path, number: int, fingerprint: str, context: bytes) -> GenerationState:
+def _written(folder: Path, number: int, fingerprint: str, context: bytes) -> PointsGeneration:
     write_durably(context_file(folder, number), context)
-    return GenerationState(number, fingerprint, hashlib.sha256(context).hexdigest())
+    return PointsGeneration(number, fingerprint, hashlib.sha256(context).hexdigest())

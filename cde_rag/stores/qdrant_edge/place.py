@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.folder import check_folder, check_path, fsync_folder, keep_for_ever, locked
-from cde_rag.stores.points.manifest import Manifest
-from cde_rag.stores.points.turns import Turns
+from cde_rag.stores.points.manifest import PointsManifest
+from cde_rag.stores.points.turns import ReadWriteLock
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.qdrant_edge.generations import MANIFEST, load, save, shard_of
 from cde_rag.stores.qdrant_edge.seals import broken_seals, seal_files
@@ -27,7 +27,7 @@ _SEALED: Final = "shard.json"
 _COMPARED: Final = 2**26  # bytes of the largest file that is read to be compared whenever the store is opened
 
 
-class Place:
+class FolderHandle:
     """The folder, its turns, and the engine while somebody uses it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.turns = Turns()
+        self.turns = ReadWriteLock()
         self.shaping = threading.Lock()
         self._users: set[int] = set()
         self._changing = threading.RLock()
@@ -100,7 +100,7 @@ class Place:
                 raise
             return self._engine
 
-    def save(self, manifest: Manifest) -> None:
+    def save(self, manifest: PointsManifest) -> None:
         """Replace the manifest.
 
         Raises:
@@ -177,11 +177,11 @@ def _file(path: Path, *, content: bool) -> _File | None:
     return (found.st_dev, found.st_ino, *((found.st_size, found.st_mtime_ns) if content else ()))
 
 
-_places: weakref.WeakValueDictionary[Path, Place] = weakref.WeakValueDictionary()
+_places: weakref.WeakValueDictionary[Path, FolderHandle] = weakref.WeakValueDictionary()
 _places_lock = threading.Lock()
 
 
-def place_at(folder: Path) -> Place:
+def place_at(folder: Path) -> FolderHandle:
     """The place that all objects of this process share which use that folder.
 
     Raises:
@@ -192,5 +192,5 @@ def place_at(folder: Path) -> Place:
         resolved = folder.resolve()
         place = _places.get(resolved)
         if place is None:
-            place = _places[resolved] = Place(folder)
+            place = _places[resolved] = FolderHandle(folder)
         return place

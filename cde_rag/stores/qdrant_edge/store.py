@@ -18,13 +18,13 @@ from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
 from cde_rag.stores.folder import check_folder, check_new, fsync_folder
 from cde_rag.stores.points.hnsw import Hnsw
-from cde_rag.stores.points.manifest import GenerationState, Manifest
+from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.points.store import PointStore
 from cde_rag.stores.points.text_search import write_words
 from cde_rag.stores.points.turns import held
 from cde_rag.stores.points.verification import damaged_points
 from cde_rag.stores.qdrant_edge import generations
-from cde_rag.stores.qdrant_edge.engine import Engine, Indexing
+from cde_rag.stores.qdrant_edge.engine import EdgeIndexConfig, Engine
 from cde_rag.stores.qdrant_edge.place import LOCK, place_at
 from cde_rag.stores.qdrant_edge.points import ShardPoints
 from cde_rag.stores.qdrant_edge.seals import broken_seals
@@ -69,7 +69,7 @@ class QdrantEdgeStore(PointStore):
         if flat_rows < 0:
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
         self._folder = Path(path)
-        self._indexing = Indexing(flat_rows, quantization, hnsw or Hnsw())
+        self._indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
         self._place = place_at(self._folder)
         self._user = next(_users)
         self._leave = weakref.finalize(self, self._place.leave, self._user)
@@ -184,11 +184,11 @@ class QdrantEdgeStore(PointStore):
         beam = self._indexing.hnsw.ef
         return ShardPoints(self._place.open(self._user), str(self._folder), search_beam=beam)
 
-    def _load(self) -> Manifest:
+    def _load(self) -> PointsManifest:
         self._place.check()
         return generations.load(self._folder)
 
-    def _check_written(self, state: GenerationState) -> None:
+    def _check_written(self, state: PointsGeneration) -> None:
         """Nothing switches meanwhile: all who write to a folder are in one process, and take turns."""
 
     def _activate(self, generation: int) -> None:
@@ -197,7 +197,7 @@ class QdrantEdgeStore(PointStore):
             self._check_complete(manifest.inactive(generation))
             self._place.save(dataclasses.replace(manifest, active=generation))
 
-    def _context(self, state: GenerationState) -> bytes:
+    def _context(self, state: PointsGeneration) -> bytes:
         return generations.read_context(self._folder, state)
 
     def _optimize(self) -> None:
@@ -209,7 +209,7 @@ class QdrantEdgeStore(PointStore):
                 self._place.shaping.release()
 
     @contextmanager
-    def _shaping(self) -> Generator[Manifest, None, None]:
+    def _shaping(self) -> Generator[PointsManifest, None, None]:
         """Nobody else is at work, nor builds an index; files that no generation needs are removed."""
         with self._place.shaping, self._turns.writing(), self._errors():
             manifest = self._load()
@@ -217,7 +217,7 @@ class QdrantEdgeStore(PointStore):
             generations.sweep(self._folder, manifest)
             yield manifest
 
-    def _reshape(self, old: Manifest, new: Manifest) -> None:
+    def _reshape(self, old: PointsManifest, new: PointsManifest) -> None:
         try:
             self._place.open(self._user).write()  # so that all is in the files
             engine = generations.changed_shard(self._folder, old, new)
@@ -228,7 +228,7 @@ class QdrantEdgeStore(PointStore):
             raise
         generations.sweep(self._folder, new)
 
-    def _damage(self, manifest: Manifest, shard: str) -> Iterator[Damage]:
+    def _damage(self, manifest: PointsManifest, shard: str) -> Iterator[Damage]:
         yield from generations.damaged_contexts(self._folder, manifest)
         try:
             points = self._points
