@@ -307,21 +307,20 @@ def test_fifty_coroutines_at_once_find_what_calls_find(papers: Collection) -> No
         return there(texts)
 
     async def all_at_once() -> list[list[Hit]]:
-        return await asyncio.gather(*(papers.asearch(query, 5) for query in asked))
+        return await asyncio.gather(*(asyncio.to_thread(papers.search, query, 5) for query in asked))
 
     async def hybrid_and_more() -> list[Any]:
         new = [Record(f"new {place}", f"boat {place}", metadata={"parent": "new"}) for place in range(10)]
         done = await asyncio.gather(
-            *(papers.asearch_hybrid(query, 5) for query in asked[:25]),
-            *(papers.aadd_records([record]) for record in new[:9]),
-            *(papers.asearch_groups(query, 2, group_by="even") for query in asked[:5]),
-            *(papers.hybrid().asearch_parents(query, 2) for query in asked[:5]),
-            papers.aadd([new[9].text], ids=["new 9"], metadata=[new[9].metadata]),
+            *(asyncio.to_thread(papers.search_hybrid, query, 5) for query in asked[:25]),
+            *(asyncio.to_thread(papers.add_records, [record]) for record in new[:9]),
+            *(asyncio.to_thread(papers.search_groups, query, 2, group_by="even") for query in asked[:5]),
+            *(asyncio.to_thread(papers.hybrid().search_parents, query, 2) for query in asked[:5]),
+            asyncio.to_thread(papers.add, [new[9].text], ids=["new 9"], metadata=[new[9].metadata]),
         )
-        assert {record.id for record in await papers.aget([f"new {place}" for place in range(10)])} == {
-            record.id for record in new
-        }
-        assert await papers.adelete(where={"parent": "new"}) == 10
+        found = await asyncio.to_thread(papers.get, [record.id for record in new])
+        assert {record.id for record in found} == {record.id for record in new}
+        assert await asyncio.to_thread(papers.delete, where={"parent": "new"}) == 10
         return done[:25]
 
     before = papers.search_batch(asked, 5)
@@ -330,7 +329,6 @@ def test_fifty_coroutines_at_once_find_what_calls_find(papers: Collection) -> No
     assert threading.get_ident() not in threads
     assert len(threads) > 1
     assert all(len(hits) == 5 for hits in asyncio.run(hybrid_and_more()))
-    assert asyncio.run(papers.asearch_batch(asked, 5, offset=2)) == papers.search_batch(asked, 5, offset=2)
     assert papers.store.verify() == []
 
 
@@ -343,7 +341,7 @@ def test_the_loop_goes_on_while_a_search_is_at_work(papers: Collection) -> None:
 
     async def both() -> None:
         nonlocal steps
-        search = asyncio.create_task(papers.reranked(rerank).asearch("river"))
+        search = asyncio.create_task(asyncio.to_thread(papers.reranked(rerank).search, "river"))
         for _ in range(5):
             await asyncio.sleep(0)
             steps += 1

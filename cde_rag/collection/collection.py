@@ -1,6 +1,5 @@
 """A collection: an embedder and a store that hold one vector space together."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
@@ -154,26 +153,6 @@ class Collection(Searchable):
         total = len(records) if isinstance(records, Sized) else None
         return self._writer.add(stamped(records, self._settings), total, on_progress)
 
-    async def aadd(
-        self,
-        texts: Iterable[str],
-        *,
-        ids: Iterable[str] | None = None,
-        titles: Iterable[str] | None = None,
-        metadata: Iterable[Mapping[str, Any]] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> AddReport:
-        """See `add`; the texts are read, and progress is told, in the thread. Cancelled, it goes on there."""
-        return await asyncio.to_thread(
-            self.add, texts, ids=ids, titles=titles, metadata=metadata, on_progress=on_progress
-        )
-
-    async def aadd_records(
-        self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
-    ) -> AddReport:
-        """See `add_records`, and `aadd`."""
-        return await asyncio.to_thread(self.add_records, records, on_progress=on_progress)
-
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
         """The vectors of the given ids, unit norm.
 
@@ -204,14 +183,6 @@ class Collection(Searchable):
         if ids is not None:
             check_list(ids, call="delete", what="ids")
         return self._writer.delete(ids, where)
-
-    async def aget(self, ids: Sequence[str]) -> list[Record]:
-        """See `get`."""
-        return await asyncio.to_thread(self.get, ids)
-
-    async def adelete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
-        """See `delete`."""
-        return await asyncio.to_thread(self.delete, ids, where=where)
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         """How many records match the filter; all without one."""

@@ -1,6 +1,5 @@
 """The searches of a collection."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ class Searchable(Searcher):
     def hybrid(self, *, candidates: int = CANDIDATES) -> Searcher:
         """The same searches, ranked by vectors and by words together: the sum of both reciprocal ranks.
 
-        BM25Retriever find names, codes and rare terms that vectors miss, and need no model.
+        Words find names, codes and rare terms that vectors miss, and need no model.
 
         Args:
             candidates: Hits of either ranking that count; there are no others.
@@ -71,12 +70,6 @@ class Searchable(Searcher):
             StoreError: The collection was made without words; `index_texts` adds them.
         """
         return self.hybrid(candidates=max(CANDIDATES, k)).search(query, k, where=where, offset=offset)
-
-    async def asearch_hybrid(
-        self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None, offset: int = 0
-    ) -> list[Hit]:
-        """See `search_hybrid`."""
-        return await asyncio.to_thread(self.search_hybrid, query, k, where=where, offset=offset)
 
     def index_texts(self) -> None:
         """Make anew what words are searched in, of all records and without embedding; for collections made without.

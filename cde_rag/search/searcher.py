@@ -1,6 +1,5 @@
 """The searches that are the same however records are ranked."""
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,9 +16,6 @@ from cde_rag.stores.base import Hit, Store
 
 class Searcher:
     """A collection as it is searched by one way of ranking. Thread-safe.
-
-    A call whose name begins with `a` is a coroutine: the call of the same name, in a thread of the running event
-    loop's. Its arguments, results and errors are that call's.
 
     Args:
         store: Holds a collection.
@@ -157,78 +153,6 @@ class Searcher:
             raise ValueError(f"search_parents needs a collection with a parent_key, found one without. {hint}")
         grouping = Grouping(self.parent_key, group_size, alone=True, where=where, score_threshold=score_threshold)
         return [self._parent(hits, self.parent_key) for hits in self._groups(query, k, grouping, offset)]
-
-    async def asearch(
-        self,
-        query: str,
-        k: int = 10,
-        *,
-        where: Mapping[str, Any] | None = None,
-        score_threshold: float | None = None,
-        offset: int = 0,
-    ) -> list[Hit]:
-        """See `search`."""
-        return await asyncio.to_thread(
-            self.search, query, k, where=where, score_threshold=score_threshold, offset=offset
-        )
-
-    async def asearch_batch(
-        self,
-        queries: Sequence[str],
-        k: int = 10,
-        *,
-        where: Mapping[str, Any] | None = None,
-        score_threshold: float | None = None,
-        offset: int = 0,
-    ) -> list[list[Hit]]:
-        """See `search_batch`."""
-        return await asyncio.to_thread(
-            self.search_batch, queries, k, where=where, score_threshold=score_threshold, offset=offset
-        )
-
-    async def asearch_groups(
-        self,
-        query: str,
-        k: int = 10,
-        *,
-        group_by: str,
-        group_size: int = 3,
-        where: Mapping[str, Any] | None = None,
-        score_threshold: float | None = None,
-        offset: int = 0,
-    ) -> list[Group]:
-        """See `search_groups`."""
-        return await asyncio.to_thread(
-            self.search_groups,
-            query,
-            k,
-            group_by=group_by,
-            group_size=group_size,
-            where=where,
-            score_threshold=score_threshold,
-            offset=offset,
-        )
-
-    async def asearch_parents(
-        self,
-        query: str,
-        k: int = 10,
-        *,
-        group_size: int = 3,
-        where: Mapping[str, Any] | None = None,
-        score_threshold: float | None = None,
-        offset: int = 0,
-    ) -> list[ParentHit]:
-        """See `search_parents`."""
-        return await asyncio.to_thread(
-            self.search_parents,
-            query,
-            k,
-            group_size=group_size,
-            where=where,
-            score_threshold=score_threshold,
-            offset=offset,
-        )
 
     def _groups(self, query: str, k: int, grouping: Grouping, offset: int) -> list[list[Hit]]:
         if not isinstance(cast(object, query), str):
