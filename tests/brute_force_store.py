@@ -73,7 +73,7 @@ class BruteForceStore:
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         return (entry.row for entry in self._matching(where))
 
-    def sample(self, count: int) -> list[Row]:
+    def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
         return [entry.row for entry in self._matching(None)][:count]
 
     def search(

@@ -149,6 +149,9 @@ class Held:
     def count(self) -> int:
         return len(self.stored)
 
+    def stamp(self) -> str | None:
+        return None
+
     def sample(self, count: int) -> list[StoredVector]:
         return list(self.stored[:count])
 
@@ -185,7 +188,58 @@ def test_a_folder_that_is_not_there_is_not_made(kind: str, tmp_path: Path):
         pass
     with pytest.raises(StoreError, match="expected a folder"), source_of(f"{kind}:a\0b#papers"):
         pass
+    with pytest.raises(StoreError, match="expected a folder"), source_of(f"{kind}:{tmp_path}#papers"):
+        pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["qdrant", "chroma", "lancedb"])
+def test_a_folder_of_something_else_is_told(kind: str, tmp_path: Path):
+    for name in ("meta.json", "chroma.sqlite3", "papers.lance"):
+        (tmp_path / name).write_text("no database")
+    with pytest.raises(StoreError, match="not readable"), source_of(f"{kind}:{tmp_path}#papers"):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a client that does not open
+def test_a_folder_that_another_process_has_open_is_told(tmp_path: Path):
+    from qdrant_client import QdrantClient
+
+    target = qdrant(tmp_path, OURS.embed_documents(TEXTS))
+    client = QdrantClient(path=str(tmp_path))
+    with pytest.raises(StoreError, match="not readable"), source_of(target):
+        pass
+    client.close()
+
+
+@pytest.mark.parametrize("url", ["http://localhost:99999", "http://[::1", "ftp://x", "http://localhost:1"])
+def test_a_bad_address_is_told(url: str):
+    with pytest.raises(StoreError, match=r"(?i)qdrant"), source_of(f"qdrant:{url}#papers") as source:
+        source.count()
+
+
+def test_rows_without_a_text_are_passed_over(tmp_path: Path):
+    import chromadb
+
+    collection = chromadb.PersistentClient(path=str(tmp_path)).create_collection("papers", embedding_function=None)
+    vectors = OURS.embed_documents(TEXTS)
+    ids = [str(number) for number in range(COUNT)]
+    texts = [text if number % 4 == 0 else "  \n" for number, text in enumerate(TEXTS)]
+    collection.add(ids=ids, documents=texts, embeddings=vectors)  # type: ignore[arg-type]
+    with source_of(f"chroma:{tmp_path}#papers") as source:
+        found = audit(source, OURS, sample=8)
+    assert (found.sampled, found.reproduced) == (8, 8)
+
+
+def test_a_stamp_of_another_space_is_told(tmp_path: Path):
+    import chromadb
+
+    target = chroma(tmp_path, OURS.embed_documents(TEXTS))
+    chromadb.PersistentClient(path=str(tmp_path)).get_collection("papers").modify(metadata=stamp(THEIRS.fingerprint))
+    found = audited(target)
+    assert found.stamp == THEIRS.fingerprint
+    assert "stamp names" in found.advice
+    assert "Nothing is to be done" not in found.advice
 
 
 def test_a_name_that_is_not_there_is_told(fill: Fill, tmp_path: Path):
@@ -200,9 +254,20 @@ def test_a_target_of_another_form_is_told(target: str):
         pass
 
 
-def test_a_password_is_not_shown():
-    target = "pgvector:postgresql://me:secret@localhost:1/app#chunks"
-    with pytest.raises(StoreError, match="me:…@localhost") as error, source_of(target):
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql://me:secret@localhost:1/app",
+        "postgresql://localhost:1/app?password=secret",
+        "host=localhost port=1 password=secret",
+        "postgresql://me:secret%ter2@localhost:1/app",
+        "postgres//me:secret@localhost:1/app",
+        "postgresql://me:se#secret@localhost:1/app",
+    ],
+)
+@pytest.mark.parametrize("end", ["#chunks", ""])
+def test_a_password_is_not_shown(place: str, end: str):
+    with pytest.raises(StoreError) as error, source_of(f"pgvector:{place}{end}"):
         pass
     assert "secret" not in str(error.value)
 
@@ -222,7 +287,7 @@ def test_columns_that_are_not_there_or_several_are_told(postgres: str, tmp_path:
     with source_of(target, text="words", vector="b") as source:
         ((id_, text, vector),) = source.sample(5)
     assert (text, vector.tolist()) == ("x", [0.0, 1.0])
-    assert id_.startswith("(")  # of a table without a column of ids: where the row lies
+    assert id_ == "1"  # of a table without a column of ids
 
 
 def test_a_payload_without_a_text_is_told_with_its_keys(tmp_path: Path):
@@ -283,6 +348,17 @@ def test_records_that_are_replaced_meanwhile_are_left_out(tmp_path: Path):
         found = audit_collection(papers.store, papers.embedder, papers.parent_key)
     assert found.others == ()
     assert COUNT - 8 <= found.sampled < COUNT
+
+
+def test_verify_looks_elsewhere_each_time(tmp_path: Path):
+    """A run or writer leaves vectors that stand together, such as the tenth of a collection that one write replaced."""
+    texts = [f"{text} {number}" for number in range(10) for text in TEXTS]
+    papers = Collection.create(FaissStore(tmp_path / "papers"), OURS)
+    papers.add(texts, ids=[str(number) for number in range(len(texts))])
+    rows = list(papers.store.scroll())[120:160]
+    other = THEIRS.embed_documents([row.record.text for row in rows])
+    papers.store.add(rows, other, fingerprint=OURS.fingerprint)
+    assert sum(bool(papers.verify(sample=16)) for _ in range(20)) > 8  # each finds one with 0.82
 
 
 def test_an_empty_collection_is_whole(tmp_path: Path):

@@ -302,3 +302,55 @@ def suspended_in_edge(folder: Path, until: int, told: list[str]) -> dict[str, st
             thread.join(WAIT_S)
             assert not thread.is_alive()
     return new if came else {}
+
+
+def late(client: QdrantClient, *, killed: bool) -> Any:
+    """A writer's request reaches Qdrant after another process has moved the collection; then the writer is killed."""
+    upsert, moved = client.upsert, list[bool]()
+
+    def sent(collection: str, *args: Any, **more: Any) -> Any:
+        first = collection == "papers" and not moved
+        if first:
+            moved.append(True)
+            recontextualize(opened(client), seed=1, context_size=SIZE)
+        done = upsert(collection, *args, **more)
+        if first and killed:
+            raise KilledError
+        return done
+
+    return mock.patch.object(client, "upsert", sent)
+
+
+class KilledError(Exception):
+    """The process was killed."""
+
+
+@pytest.mark.parametrize("id_", ["3", "new"])
+def test_a_writer_whose_request_comes_late_writes_again(id_: str):
+    client = filled()
+    expected = {str(number): text(number) for number in range(12)} | {id_: text(51)}
+    with late(client, killed=False):
+        opened(Process(client)).add_records([Record(id_, text(51))])
+    assert_sound(client, expected)
+
+
+@pytest.mark.parametrize("id_", ["3", "new"])
+@pytest.mark.parametrize("repair", ["add again", "recontextualize"])
+def test_a_late_writer_that_is_killed_blocks_nobody(id_: str, repair: str):
+    """What it wrote is there without a vector: it can be read, `verify` names it, and a write or a run mends it."""
+    client = filled()
+    expected = {str(number): text(number) for number in range(12)} | {id_: text(51)}
+    with late(client, killed=True), pytest.raises(KilledError):
+        opened(Process(client)).add_records([Record(id_, text(51))])
+    papers = opened(client)
+    assert {record.id: record.text for record in papers.scroll()} == expected
+    assert [record.text for record in papers.get([id_])] == [text(51)]
+    (damage,) = papers.verify()
+    assert repr(id_) in damage.where
+    assert "recontextualize" in damage.found
+    assert id_ not in [hit.id for hit in papers.search(text(51), k=20)]
+    if repair == "add again":
+        papers.add_records([Record(id_, text(51))])
+    else:
+        recontextualize(papers, seed=7, context_size=SIZE)
+    assert_sound(client, expected)

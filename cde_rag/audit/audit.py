@@ -53,6 +53,10 @@ class Source(Protocol):
         """Vectors in it."""
         ...
 
+    def stamp(self) -> str | None:
+        """The stamp in its metadata, if there is one; see `cde_rag.fingerprint`."""
+        ...
+
     def sample(self, count: int) -> list[StoredVector]:
         """Random ones that have a text, at most so many.
 
@@ -71,6 +75,7 @@ class Audit:
         model: Name of the embedder's model.
         fingerprint: Of the embedder's space.
         stored: Vectors in the store.
+        stamp: Fingerprint that the store says its vectors are of; None where it says none.
         sampled: Texts that were embedded again.
         reproduced: Vectors that are the embedder's (cosine at least 0.9998).
         interval: Where the share of such vectors in the whole store lies, with 95 % (Wilson 1927).
@@ -85,6 +90,7 @@ class Audit:
     model: str
     fingerprint: str
     stored: int
+    stamp: str | None
     sampled: int
     reproduced: int
     interval: tuple[float, float]
@@ -113,8 +119,10 @@ class Audit:
             f"{self.target}: {self.reproduced} of {self.sampled} sampled vectors are what {self.model} makes of their "
             f"texts ({low} to {high} % of all {self.stored}, with 95 %)."
         )
+        if self.stamp not in (None, self.fingerprint):
+            found += f" The store's stamp names {self.stamp:.16}…, this embedder is {self.fingerprint[:16]}…."
         if not self.others:
-            return f"{found} Nothing is to be done."
+            return found if self.stamp not in (None, self.fingerprint) else f"{found} Nothing is to be done."
         if self.mixed:
             found += " Vectors of several spaces are mixed, and searches cannot rank them with each other."
         return " ".join([found, *self._causes(), self._remedy()])
@@ -137,7 +145,7 @@ class Audit:
         if self.reproduced:
             return "Embed these texts again with this embedder; --json lists those of the sample."
         if self.as_queries == self.sampled:
-            return "Embed all texts again, as documents."
+            return "Check the prefixes that were given; if they are right, embed all texts again, as documents."
         return "Name the model and context that made them, or embed all texts again."
 
 
@@ -158,10 +166,12 @@ def audit(source: Source, embedder: Embedder, *, sample: int = SAMPLE) -> Audit:
     found = source.sample(sample)
     texts = [stored.text for stored in found]
     made = lambda: embedder.embed_passages(texts, None).vectors  # noqa: E731
-    return _compared(source.target, source.count(), found, embedder, made)
+    return _compared(source.target, source.count(), source.stamp(), found, embedder, made)
 
 
-def audit_collection(store: Store, embedder: Embedder, parent_key: str | None, *, sample: int = SAMPLE) -> Audit:
+def audit_collection(
+    store: Store, embedder: Embedder, parent_key: str | None, *, sample: int = SAMPLE, seed: int = 0
+) -> Audit:
     """Embed a sample of a collection's passages again, each with its siblings, and compare.
 
     Args:
@@ -169,6 +179,7 @@ def audit_collection(store: Store, embedder: Embedder, parent_key: str | None, *
         embedder: Of its active generation.
         parent_key: The metadata key that names a record's parent; None where parents are not used.
         sample: Records at most.
+        seed: Of the sample.
 
     Raises:
         ContextMismatchError: The embedder is of another space.
@@ -176,7 +187,7 @@ def audit_collection(store: Store, embedder: Embedder, parent_key: str | None, *
         StoreError: It cannot be read.
     """
     check_positive(sample, "sample")
-    rows = store.sample(sample)
+    rows = store.sample(sample, seed=seed)
     passages = with_siblings(store, rows, parent_key, embedder)
     fresh = [(row, passage) for row, passage in zip(rows, passages, strict=True) if passage.digest == row.digest]
     vectors = _vectors(store, [row for row, _ in fresh], embedder.fingerprint)
@@ -186,7 +197,7 @@ def audit_collection(store: Store, embedder: Embedder, parent_key: str | None, *
         StoredVector(row.record.id, text, vectors[row.record.id]) for (row, _), text in zip(kept, texts, strict=True)
     ]
     made = lambda: embedder.embed_passages(texts, siblings).vectors  # noqa: E731
-    return _compared(repr(store), store.count(), found, embedder, made)
+    return _compared(repr(store), store.count(), store.manifest().fingerprint, found, embedder, made)
 
 
 def _vectors(store: Store, rows: Sequence[Row], fingerprint: str) -> dict[str, Float32[np.ndarray, " dim"]]:
@@ -202,6 +213,7 @@ def _vectors(store: Store, rows: Sequence[Row], fingerprint: str) -> dict[str, F
 def _compared(
     target: str,
     stored: int,
+    stamp: str | None,
     found: Sequence[StoredVector],
     embedder: Embedder,
     made: Callable[[], Float32[np.ndarray, "texts dim"]],
@@ -221,6 +233,7 @@ def _compared(
         model=embedder.context.identity.name,
         fingerprint=embedder.fingerprint,
         stored=stored,
+        stamp=stamp,
         sampled=len(found),
         reproduced=len(found) - len(others),
         interval=_wilson(len(found) - len(others), len(found)),

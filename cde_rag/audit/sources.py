@@ -1,8 +1,7 @@
 """Stores that an audit reads: Qdrant, Chroma, LanceDB and PostgreSQL with pgvector."""
 
 import json
-import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -11,10 +10,13 @@ from typing import Any, Final, cast
 import numpy as np
 
 from cde_rag.audit.audit import Source, StoredVector
-from cde_rag.errors import StoreError, require
+from cde_rag.errors import CDEError, StoreError, require
+from cde_rag.fingerprint import stamped
+from cde_rag.stores.checks import MOST_ROWS
 
 _FORMS: Final = "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME or pgvector:URL#TABLE"
-_PASSWORD: Final = re.compile(r"(://[^:/@#]*):[^@#]*@")  # which is no part of what is printed
+_OVERSAMPLED: Final = 8  # points that are drawn for each that is wanted, since some may have no text
+_PERMUTED: Final = 100_000  # positions at most that are drawn until enough of them have a text
 _TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk")  # of LanceDB and pgvector, as they come
 
 
@@ -38,10 +40,13 @@ def source_of(
     """
     kind, _, rest = target.partition(":")
     place, _, name = rest.rpartition("#")
-    shown = _PASSWORD.sub(r"\1:…@", target)
     openers = {"qdrant": _qdrant, "chroma": _chroma, "lancedb": _lancedb, "pgvector": _pgvector}
     if kind not in openers or not place or not name:
-        raise StoreError(f"Expected a target such as {_FORMS}, found {shown!r}.")
+        raise StoreError(
+            f"Expected a target such as {_FORMS}, found another{f' of {kind}' if kind in openers else ''}."
+        )
+    secret = kind == "pgvector" or "@" in target
+    shown = f"{kind}:{'…' if secret else place}#{'…' if '@' in name else name}"
     with openers[kind](shown, place, name, text, vector, Random(seed)) as source:
         yield source
 
@@ -50,7 +55,7 @@ class _Target:
     """What the sources have in common.
 
     Args:
-        target: How the user named it, without its password.
+        target: How the user named it, without what may be a password.
         random: Draws the sample.
     """
 
@@ -63,9 +68,22 @@ class _Target:
         """See `Source.target`."""
         return self._target
 
-    def places(self, stored: int, count: int) -> list[int]:
-        """Random positions, ascending."""
-        return sorted(self._random.sample(range(stored), min(count, stored)))
+    def stamp(self) -> str | None:
+        """See `Source.stamp`; only Chroma has metadata."""
+        return None
+
+    def drawn(self, stored: int, count: int, read: Callable[[list[int]], list[StoredVector]]) -> list[StoredVector]:
+        """Random rows that have a text, read by their positions until there are enough of them, or all are read."""
+        places = self._random.sample(range(stored), stored) if stored <= _PERMUTED else self._some(stored)
+        found: list[StoredVector] = []
+        for start in range(0, len(places), count):
+            found += read(sorted(places[start : start + count]))
+            if len(found) >= count:
+                break
+        return found[:count]
+
+    def _some(self, stored: int) -> list[int]:
+        return self._random.sample(range(stored), _PERMUTED)
 
 
 class _Qdrant(_Target):
@@ -97,7 +115,7 @@ class _Qdrant(_Target):
             lambda: self._client.query_points(
                 self._name,
                 query=models.SampleQuery(sample=models.Sample.RANDOM),
-                limit=count,
+                limit=_OVERSAMPLED * min(count, MOST_ROWS // _OVERSAMPLED),  # some may have no text
                 with_payload=True,
                 with_vectors=[self._vector] if self._vector else True,
                 query_filter=models.Filter(must=[models.HasVectorCondition(has_vector=self._vector)]),
@@ -110,7 +128,7 @@ class _Qdrant(_Target):
             raise StoreError(f"{self._target}: expected texts, found payloads with {keys}. Give --text KEY.")
         vectors: list[Any] = [point.vector if self._vector == "" else point.vector[self._vector] for point in points]
         rows = zip(points, texts, vectors, strict=True)
-        return [_stored(str(point.id), text, vector) for point, text, vector in rows if text]
+        return [_stored(str(point.id), text, vector) for point, text, vector in rows if text][:count]
 
 
 class _Chroma(_Target):
@@ -126,12 +144,19 @@ class _Chroma(_Target):
 
     def sample(self, count: int) -> list[StoredVector]:
         """See `Source.sample`."""
-        stored: list[StoredVector] = []
-        for place in self.places(self.count(), count):
-            found = self._collection.get(limit=1, offset=place, include=["documents", "embeddings"])
-            rows = zip(found["ids"], found["documents"], found["embeddings"], strict=True)
-            stored += [_stored(id_, text, vector) for id_, text, vector in rows if text]
-        return stored
+
+        def read(places: list[int]) -> list[StoredVector]:
+            pages = [
+                self._collection.get(limit=1, offset=place, include=["documents", "embeddings"]) for place in places
+            ]
+            rows = [(page["ids"][0], page["documents"][0], page["embeddings"][0]) for page in pages if page["ids"]]
+            return [_stored(id_, text, vector) for id_, text, vector in rows if _is_text(text)]
+
+        return self.drawn(self.count(), count, read)
+
+    def stamp(self) -> str | None:
+        """See `Source.stamp`."""
+        return stamped(self._collection.metadata)
 
 
 class _LanceDB(_Target):
@@ -151,14 +176,16 @@ class _LanceDB(_Target):
 
     def sample(self, count: int) -> list[StoredVector]:
         """See `Source.sample`."""
-        if not (places := self.places(self.count(), count)):
-            return []
-        rows = self._table.take_offsets(places).to_list()
-        return [
-            _stored(str(row.get("id", place)), row[self._text], row[self._vector])
-            for place, row in zip(places, rows, strict=True)
-            if row[self._text] and row[self._vector] is not None
-        ]
+
+        def read(places: list[int]) -> list[StoredVector]:
+            rows = zip(places, self._table.take_offsets(places).to_list(), strict=True)
+            return [
+                _stored(str(row.get("id", place)), row[self._text], row[self._vector])
+                for place, row in rows
+                if _is_text(row[self._text]) and row[self._vector] is not None
+            ]
+
+        return self.drawn(self.count(), count, read)
 
 
 class _Pgvector(_Target):
@@ -181,7 +208,7 @@ class _Pgvector(_Target):
         self._text = _text_column(list(columns), text, target)
         kinds = [name for name, kind in columns.items() if kind in ("vector", "halfvec")]
         self._vector = _one_of(kinds, vector, f"{target}: columns of vectors")
-        self._id = "id" if "id" in columns else "ctid"
+        self._id = sql.Identifier("id") if "id" in columns else sql.SQL("row_number() OVER ()")
 
     def count(self) -> int:
         """See `Source.count`."""
@@ -190,13 +217,14 @@ class _Pgvector(_Target):
 
     def sample(self, count: int) -> list[StoredVector]:
         """See `Source.sample`; PostgreSQL reads the whole table for it."""
-        named = [self._sql.Identifier(name) for name in (self._id, self._text, self._vector)]
+        text, vector = self._sql.Identifier(self._text), self._sql.Identifier(self._vector)
         query = self._sql.SQL(
-            "SELECT {}::text, {}, {}::text FROM {table} WHERE {text} <> '' AND {vector} IS NOT NULL "
-            "ORDER BY random() LIMIT %s"
-        ).format(*named, table=self._table, text=named[1], vector=named[2])
+            "SELECT ({id})::text, {text}::text, {vector}::text FROM {table} WHERE {text}::text ~ '[^[:space:]]' "
+            "AND {vector} IS NOT NULL ORDER BY random() LIMIT %s"
+        ).format(id=self._id, table=self._table, text=text, vector=vector)
         return [
-            _stored(id_, text, json.loads(vector)) for id_, text, vector in self._connection.execute(query, (count,))
+            _stored(id_, text, json.loads(vector))
+            for id_, text, vector in self._connection.execute(query, (min(count, MOST_ROWS),))
         ]
 
 
@@ -205,11 +233,13 @@ def _qdrant(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Source, None, None]:
     client_of = require("qdrant_client", "qdrant").QdrantClient
-    client = client_of(url=place) if "://" in place else client_of(path=str(_folder(target, place)))
-    try:
-        yield _Qdrant(target, random, client, name, text, vector)
-    finally:
-        client.close()
+    with _told(target, OSError, RuntimeError, ValueError):
+        where = {"url": place} if "://" in place else {"path": str(_folder(target, place, "meta.json"))}
+        client = client_of(**where, check_compatibility=False)
+        try:
+            yield _Qdrant(target, random, client, name, text, vector)
+        finally:
+            client.close()
 
 
 @contextmanager
@@ -218,8 +248,9 @@ def _chroma(
 ) -> Generator[Source, None, None]:
     chromadb = require("chromadb", "chroma")
     _no_choice(target, text=text, vector=vector)
-    client = chromadb.PersistentClient(path=str(_folder(target, place)))
-    with _told(target, chromadb.errors.ChromaError, ValueError):
+    folder = str(_folder(target, place, "chroma.sqlite3"))
+    with _told(target, chromadb.errors.ChromaError, OSError, RuntimeError, ValueError):
+        client = chromadb.PersistentClient(path=folder)
         yield _Chroma(target, random, client.get_collection(name, embedding_function=None))
 
 
@@ -228,8 +259,8 @@ def _lancedb(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Source, None, None]:
     lancedb = require("lancedb", "lancedb")
-    folder = str(_folder(target, place))
-    with _told(target, ValueError, RuntimeError, FileNotFoundError):
+    folder = str(_folder(target, place, f"{name}.lance"))
+    with _told(target, OSError, RuntimeError, ValueError):
         yield _LanceDB(target, random, lancedb.connect(folder).open_table(name), text, vector)
 
 
@@ -238,7 +269,13 @@ def _pgvector(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Source, None, None]:
     psycopg = require("psycopg", "pgvector")
-    with _told(target, psycopg.Error), psycopg.connect(place) as connection:
+    try:
+        asked = psycopg.conninfo.conninfo_to_dict(place)
+    except psycopg.ProgrammingError as error:  # whose text repeats parts of the address, be they a password
+        raise StoreError(
+            f"{target}: expected an address such as postgresql://user@host/database, found another."
+        ) from error
+    with _told(target, psycopg.Error), psycopg.connect(**asked) as connection:
         connection.read_only = True
         yield _Pgvector(target, random, connection, name, text, vector)
 
@@ -248,16 +285,17 @@ def _told(target: str, *errors: type[Exception]) -> Generator[None, None, None]:
     """Errors of a client as ours."""
     try:
         yield
-    except StoreError:
+    except CDEError:
         raise
     except errors as error:
         raise StoreError(f"{target}: not readable. {type(error).__name__}: {error!s:.200}") from error
 
 
-def _folder(target: str, place: str) -> Path:
-    if "\0" not in place and Path(place).is_dir():
+def _folder(target: str, place: str, expected: str) -> Path:
+    """The folder of a database, which holds a file or folder of that name: a client would make one of any folder."""
+    if "\0" not in place and (Path(place) / expected).exists():
         return Path(place)
-    raise StoreError(f"{target}: expected a folder, found none at {place!r}.")
+    raise StoreError(f"{target}: expected a folder with {expected}, found none at {place!r}.")
 
 
 def _no_choice(target: str, **given: str | None) -> None:
@@ -291,6 +329,10 @@ def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
         if (record := reading(dialect)(payload)) is not None:
             return record.text
     return None
+
+
+def _is_text(text: object) -> bool:
+    return isinstance(text, str) and bool(text.strip())
 
 
 def _stored(id_: str, text: str, vector: Any) -> StoredVector:

@@ -44,10 +44,11 @@ def audit(
     seed: Annotated[int, typer.Option(help="Of the sample; Qdrant and PostgreSQL draw their own.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell whether stored vectors are those that a model (and context) makes of their texts. Changes nothing.
+    """Tell whether stored vectors are those that a model (and context) makes of their texts.
 
     Embeds a sample of the texts again and compares: which share of the vectors the model reproduces, whether vectors of
-    several models or contexts are mixed, and what to do. Exit code 1 where not all are reproduced.
+    several models or contexts are mixed, and what to do. Exit code 1 where not all are reproduced. Adds, changes and
+    deletes no record; the clients of Qdrant and Chroma write files of their own when they open a local folder.
 
     \b
     Examples:
@@ -62,7 +63,7 @@ def audit(
 
     prefixes = _prefixes(document_prefix, query_prefix)
     if _is_folder(target):
-        found = _of_collection(Path(target), model, sample)
+        found = _of_collection(Path(target), model, sample, seed)
     else:
         embedder = _embedder(model, context, prefixes)
         with source_of(target, text=text, vector=vector, seed=seed) as source:
@@ -80,12 +81,12 @@ def _is_folder(target: str) -> bool:
     return not target.startswith(("qdrant:", "chroma:", "lancedb:", "pgvector:"))
 
 
-def _of_collection(folder: Path, model: str | None, sample: int) -> "Audit":
+def _of_collection(folder: Path, model: str | None, sample: int, seed: int) -> "Audit":
     """The audit of a collection of ours, each passage with its siblings."""
     from cde_rag.audit import audit_collection
 
     with open_collection(existing(folder), model) as opened:
-        return audit_collection(opened.store, opened.embedder, opened.parent_key, sample=sample)
+        return audit_collection(opened.store, opened.embedder, opened.parent_key, sample=sample, seed=seed)
 
 
 def _prefixes(document: str | None, query: str | None) -> dict[str, str] | None:
@@ -106,7 +107,14 @@ def _embedder(model: str | None, context: Path | None, prefixes: dict[str, str] 
     if context is not None:
         if prefixes is not None:
             raise typer.BadParameter("a context has its model's prefixes in it", param_hint="--document-prefix")
-        return loaded(Context.load(context), model=model)
+        kept = Context.load(context)
+        try:
+            return loaded(kept, model=model)
+        except ModelError as error:
+            if model is None:
+                raise
+            made = f"{context}: expected the model {kept.identity.name!r}, which made this context, found {model!r}."
+            raise ModelError(f"{made} A model without contexts needs no --context.") from error
     if model is None:
         raise typer.BadParameter("name what is said to have made the vectors", param_hint="--model")
     try:

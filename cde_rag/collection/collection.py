@@ -1,5 +1,6 @@
 """A collection: an embedder and a store that hold one vector space together."""
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._validation import check_list
+from cde_rag._validation import check_list, check_positive
 from cde_rag.audit import SAMPLE, audit_collection
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import settings_of
@@ -236,23 +237,27 @@ class Collection(Searchable):
     def verify(self, *, sample: int = SAMPLE) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well.
 
-        Where all is, a sample is embedded again, too, which shows whether its vectors are those of the active context.
+        Where all is, a random sample is embedded again, too, another in each call, which shows whether its vectors are
+        those of the active context.
 
         Args:
             sample: Records that are embedded again; 0 for none, so that no model runs.
 
         Raises:
             StoreError: There is no collection in the store.
+            TypeError: `sample` is no int.
             ValueError: `sample` is below 0.
         """
-        if sample < 0:
-            raise ValueError(f"sample has to be 0 or more; found {sample!r}")
+        if sample != 0:
+            check_positive(sample, "sample")
         damages = verify(self.store)
         if damages or not sample or not self.store.count():
             return damages
         with suppress(CorpusError):  # all records are being replaced
             audit = self._active.use(
-                lambda embedder: audit_collection(self.store, embedder, self.parent_key, sample=sample)
+                lambda embedder: audit_collection(
+                    self.store, embedder, self.parent_key, sample=sample, seed=secrets.randbits(32)
+                )
             )
             return [Damage("vectors", audit.advice)] if audit.others else []
         return []

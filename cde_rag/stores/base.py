@@ -162,10 +162,15 @@ class Store(Protocol):
         """
         ...
 
-    def sample(self, count: int) -> list[Row]:
-        """Rows from a few blocks that are spread over the order of insertion, `count` of them or all that there are.
+    def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
+        """Rows spread over the order of insertion, `count` of them or all that there are.
 
         No more than `count` rows are read; where many were deleted, there may be fewer than `count`.
+
+        Args:
+            count: Rows at most.
+            seed: Each row is from a place of its own, drawn by this; by default they are from a few blocks, which is
+                faster.
 
         Raises:
             ValueError: `count` is below 1.

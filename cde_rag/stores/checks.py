@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from random import Random
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -140,6 +141,17 @@ def check_k(k: int) -> int:
     if k <= 0:
         raise ValueError(f"k: expected a positive number of hits, found {k}.")
     return min(k, MOST_ROWS)
+
+
+def sample_places(last: int, count: int, seed: int) -> list[int]:
+    """Random places to read one row behind, ascending.
+
+    Args:
+        last: The last place that a row has.
+        count: Places at most.
+        seed: Of the draw.
+    """
+    return sorted(Random(seed).sample(range(last), min(count, last)))
 
 
 def seal(*parts: str | bytes | int) -> bytes:

@@ -1,15 +1,17 @@
 """The command audit."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import chromadb
 import pytest
-from conftest import Run
+from typer.testing import Result
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.stores.faiss import FaissStore
 
+Run = Callable[..., Result]
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 TEXTS = [f"the river of the money {number}" for number in range(20)]
 

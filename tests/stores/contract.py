@@ -338,6 +338,23 @@ class StoreContract(TextContract):
         with pytest.raises(ValueError, match="count: expected a positive number, found 0"):
             store.sample(0)
 
+    def test_a_sample_with_a_seed_comes_from_anywhere(self, store: Store) -> None:
+        assert store.sample(5, seed=0) == []
+        store.add([row(str(number)) for number in range(200)], units(200), fingerprint=SPACE)
+        seen = set[int]()
+        for seed in range(60):
+            numbers = [int(row.record.id) for row in store.sample(20, seed=seed)]
+            assert numbers == sorted(set(numbers))
+            assert len(numbers) == 20
+            seen.update(numbers)
+        assert len(seen) > 190
+        assert [row.record.id for row in store.sample(500, seed=1)] == [str(number) for number in range(200)]
+        store.delete([str(number) for number in range(0, 200, 2)])
+        found = [int(row.record.id) for row in store.sample(50, seed=1)]
+        assert len(found) > 30
+        assert found == sorted(set(found))
+        assert all(number % 2 for number in found)
+
     @pytest.mark.parametrize("again", [False, True])
     def test_rows_that_are_there_all_the_time_come_once(self, store: Store, again: bool) -> None:
         """Whatever is deleted, and added again, between two pages; the last that was given out, above all."""

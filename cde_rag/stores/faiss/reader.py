@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Hit, Row
-from cde_rag.stores.checks import check_rows, seal
+from cde_rag.stores.checks import check_rows, sample_places, seal
 from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.index import Index
@@ -141,9 +141,13 @@ class View:
         """The first rows behind a position that match, in order of insertion."""
         return self.at(self.records.positions(where, after=position, limit=limit))
 
-    def sample(self, count: int) -> list[Row]:
-        """Up to `count` rows, in blocks spread over the positions."""
+    def sample(self, count: int, seed: int | None) -> list[Row]:
+        """Up to `count` rows, in blocks spread over the positions; with a seed each from a position of its own."""
         last, found = self.records.last_position(), list[StoredRecord]()
+        if seed is not None:
+            for after in sample_places(last, count, seed):
+                found += self.behind(max(after, found[-1].position if found else 0), None, limit=1)
+            return [stored.row for stored in found]
         for block in range(SAMPLE_BLOCKS):
             after = max(block * last // SAMPLE_BLOCKS, found[-1].position if found else 0)
             if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):

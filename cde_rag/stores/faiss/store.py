@@ -142,10 +142,10 @@ class FaissStore(TextSearch, Indexed):
                 return
             after = found[-1].position
 
-    def sample(self, count: int) -> list[Row]:
+    def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
         """See `Store.sample`."""
         count = check_rows(count, "count")
-        return self._read(lambda view: view.sample(count))
+        return self._read(lambda view: view.sample(count, seed))
 
     def search(
         self,

@@ -65,7 +65,9 @@ class NewVector(NamedTuple):
         vectors: The vector, and its prefix where the store has such, by name.
         noted: Goes into the payload with it.
         active: Name of the active generation's vectors.
-        checksum: What is noted of the point's vector there as long as the new one fits its record.
+        checksum: What is noted of the point's vector there as long as the new one fits its record; None where it has
+            none there.
+        record: Checksum of the record.
         replaced: What is noted of the vector that this one replaces; None where there is none.
     """
 
@@ -73,7 +75,8 @@ class NewVector(NamedTuple):
     vectors: dict[str, list[float]]
     noted: dict[str, Any]
     active: str
-    checksum: str
+    checksum: str | None
+    record: str
     replaced: str | None
 
 

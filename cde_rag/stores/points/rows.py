@@ -27,7 +27,8 @@ from cde_rag.stores.points.points import Point
 
 ID: Final = "cde_id"
 ORDER: Final = "cde_order"
-OURS: Final = frozenset({"text", "title", "metadata", ID, ORDER, "cde_record", "cde_metadata", TOKENS, NUMBERS})
+RECORD: Final = "cde_record"
+OURS: Final = frozenset({"text", "title", "metadata", ID, ORDER, RECORD, "cde_metadata", TOKENS, NUMBERS})
 _NAMES: Final = uuid.UUID("8a3f0c52-1d0b-4f6e-8f5d-6f0f3a1c9e24")  # namespace of the points' ids
 _LEVELS: Final = 16  # gRPC allows about thirty
 _DIGITS: Final = 15  # of a number that every reader of JSON reads alike
@@ -40,8 +41,8 @@ class StoredPoint:
     Attributes:
         point: Id of the point.
         order: Place in the order of insertion.
-        row: The record, and the digest of what was embedded.
-        checksum: Over the record's id, the vector's name, the digest and the vector.
+        row: The record, and the digest of what was embedded; "" where the generation has no vector of it.
+        checksum: Over the record's id, the vector's name, the digest and the vector; "" likewise.
     """
 
     point: str
@@ -66,7 +67,7 @@ def point_id(id_: str) -> str | None:
 def record_payload(record: Record, order: int) -> dict[str, Any]:
     """A record without its metadata."""
     checksum = _seal(record.id, order, record.title, record.text)
-    return {ID: record.id, ORDER: order, "title": record.title, "text": record.text, "cde_record": checksum}
+    return {ID: record.id, ORDER: order, "title": record.title, "text": record.text, RECORD: checksum}
 
 
 def metadata_payload(id_: str, metadata: str) -> dict[str, Any]:
@@ -92,6 +93,9 @@ def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray
 def read(point: Point, name: str, where: str) -> StoredPoint:
     """The row in a point, with what is noted of its vector of that name, each compared with its checksums.
 
+    A record lacks its vector in the active generation if the request of a writer came late, after another process had
+    activated that one, and the writer was killed then. To add it again, or to recontextualize, gives it one.
+
     Raises:
         StoreFormatError: It is not as it was written; `where` is for the message.
     """
@@ -99,14 +103,12 @@ def read(point: Point, name: str, where: str) -> StoredPoint:
     id_, order, title, text = (payload.get(key) for key in (ID, ORDER, "title", "text"))
     if not (isinstance(id_, str) and isinstance(order, int) and isinstance(title, str) and isinstance(text, str)):
         raise damaged(where, f"a record in point {point.id}, found none")
-    if str(point.id) not in (point_id(id_), id_) or _seal(id_, order, title, text) != payload.get("cde_record"):
+    if str(point.id) not in (point_id(id_), id_) or _seal(id_, order, title, text) != payload.get(RECORD):
         raise damaged(where, f"record {id_!r:.80} with its checksum, found another")
     metadata = _metadata(payload.get("metadata"))
     if metadata is None or _seal(id_, metadata[1]) != payload.get("cde_metadata"):
         raise damaged(where, f"the metadata of record {id_!r:.80} with its checksum, found other")
-    noted = note(payload, name)
-    if noted is None:
-        raise damaged(where, f"a vector {name[:20]}… of record {id_!r:.80}, found none")
+    noted = note(payload, name) or ("", "")
     return StoredPoint(str(point.id), order, Row(Record(id_, text, title, metadata[0]), noted[0]), noted[1])
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 from cde_rag._validation import check_list
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
+from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, sample_places
 from cde_rag.stores.conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
@@ -163,13 +163,18 @@ class PointStore(ABC):
             )
         )
 
-    def sample(self, count: int) -> list[Row]:
+    def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
         """See `Store.sample`."""
         count = check_rows(count, "count")
         with self._turns.reading():
             self._load()
             last = self._points.last_order()
         found: list[StoredPoint] = []
+        if seed is not None:
+            for order in sample_places(last, count, seed):
+                read = (found[-1].order, found[-1].point) if found else (0, "")
+                found += self._behind(max((order, "~"), read), None, 1)
+            return [stored.row for stored in found]
         for block in range(SAMPLE_BLOCKS):
             read = (found[-1].order, found[-1].point) if found else (0, "")
             place = (block * last // SAMPLE_BLOCKS, "~")  # which no id of a point is behind

@@ -13,6 +13,7 @@ from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.points.points import NewPoint, NewVector, Point, Points
 from cde_rag.stores.points.rows import (
     OURS,
+    RECORD,
     is_record,
     metadata_payload,
     note,
@@ -77,18 +78,19 @@ def put_vectors(
     active = manifest.serving.vector
     made: list[NewVector] = []
     for row, id_, digest, vector in zip(rows, ids, digests, vectors, strict=True):
-        noted = note(found[id_].payload or {}, active) if id_ in found else None
-        if noted is not None and noted[0] == row.digest:
+        there = (found[id_].payload or {}) if id_ in found else {}
+        noted, before = note(there, active), note(there, state.vector)
+        if there and (noted or ("",))[0] == row.digest:
             payload = vector_payload(row.record.id, state.vector, digest, vector)
-            before = note(found[id_].payload or {}, state.vector)
-            replaced = None if before is None else before[1]
-            made.append(NewVector(id_, manifest.named(state, vector), payload, active, noted[1], replaced))
+            checksum, replaced = (None if one is None else one[1] for one in (noted, before))
+            named = manifest.named(state, vector)
+            made.append(NewVector(id_, named, payload, active, checksum, str(there.get(RECORD)), replaced))
     points.set_vectors(made)
-    there = points.retrieve([new.point for new in made])
+    written = points.retrieve([new.point for new in made])
     return sum(
-        (there[new.point].payload or {}).get(state.vector) == new.noted[state.vector]
+        (written[new.point].payload or {}).get(state.vector) == new.noted[state.vector]
         for new in made
-        if new.point in there
+        if new.point in written
     )
 
 

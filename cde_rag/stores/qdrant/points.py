@@ -1,5 +1,6 @@
 """The points of a collection that are ours: reading and writing them in requests of a bearable size."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
@@ -9,7 +10,7 @@ from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
 from cde_rag.stores.points.points import NewPoint, NewVector
-from cde_rag.stores.points.rows import ORDER, place_of, point_id
+from cde_rag.stores.points.rows import ORDER, RECORD, place_of, point_id
 from cde_rag.stores.points.selection import ALL, Selection
 from cde_rag.stores.points.words import WORDS, Sparse
 from cde_rag.stores.qdrant.calls import call, call_if_found
@@ -201,7 +202,10 @@ class ClientPoints:
         applies where a point is as it was read, so that a request that comes late, when another run has filled the
         generation or activated it, changes nothing.
         """
-        for some in in_requests(vectors, [json_bytes(new.noted, new.vectors) for new in vectors]):
+        whole = [new for new in vectors if new.checksum is not None]
+        bare = [new for new in vectors if new.checksum is None]
+        requests = [in_requests(some, [json_bytes(new.noted, new.vectors) for new in some]) for some in (whole, bare)]
+        for some in itertools.chain(*requests):
             keys = sorted({key for new in some for key in new.noted})
             unchanged = _unchanged(some)
             operations: list[models.UpdateOperation] = [
@@ -272,14 +276,16 @@ def _ours(where: Selection) -> models.Filter:
 def _unchanged(vectors: Sequence[NewVector]) -> models.Filter:
     """Points that are as they were read, in the active generation and in this one.
 
-    A checksum is over the record's id, too, so that one is not another record's.
+    A checksum is over the record's id, too, so that one is not another record's. All have a vector in the active
+    generation, or none has one.
     """
     there = models.HasIdCondition(has_id=natives([new.point for new in vectors]))
-    active = models.MatchAny(any=[new.checksum for new in vectors])
+    records = models.FieldCondition(key=RECORD, match=models.MatchAny(any=[new.record for new in vectors]))
+    noted, active = [new.checksum for new in vectors if new.checksum is not None], vectors[0].active
+    as_active = models.FieldCondition(key=f"{active}.checksum", match=models.MatchAny(any=noted))
+    no_active = models.IsEmptyCondition(is_empty=models.PayloadField(key=active))
     (key,) = vectors[0].noted
     replaced = models.MatchAny(any=[new.replaced for new in vectors if new.replaced is not None])
     none = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
     as_read = models.Filter(should=[none, models.FieldCondition(key=f"{key}.checksum", match=replaced)])
-    return models.Filter(
-        must=[there, models.FieldCondition(key=f"{vectors[0].active}.checksum", match=active), as_read]
-    )
+    return models.Filter(must=[there, records, as_active if noted else no_active, as_read])

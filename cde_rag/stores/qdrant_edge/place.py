@@ -76,6 +76,7 @@ class FolderHandle:
                 taken = f"{self.folder}: expected to be the only process that uses it, found another at work. {hint}"
                 self._lock.enter_context(locked(self.folder / LOCK, taken))
                 self._process = os.getpid()
+                self._touch()
                 self._opened = self._found()
             self.check()
             self._users.add(user)
@@ -144,6 +145,11 @@ class FolderHandle:
                 "Nothing more is read or written. Close this store, and open what is there now; what was copied over "
                 "an open store, restore into an empty folder."
             )
+
+    def _touch(self) -> None:
+        """Give the manifest the time of this opening, so that a copy which keeps times puts another one over it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self.folder / MANIFEST)
 
     def _found(self) -> "tuple[_File | None, ...]":
         return _file(self.folder / LOCK, content=False), _file(self.folder / MANIFEST, content=True)

@@ -176,7 +176,7 @@ class ShardPoints:
         made: list[NewPoint] = []
         for new in vectors:
             old = found[new.point]
-            if (note(old.payload, new.active) or ("", ""))[1] == new.checksum:
+            if (note(old.payload, new.active) or ("", None))[1] == new.checksum:
                 made.append(NewPoint(new.point, old.payload | new.noted, old.vector | new.vectors))
         self.upsert(made)
 

@@ -153,16 +153,21 @@ class CDEEmbeddings(Embeddings):
 
         return vector_name(self.fingerprint)
 
-    def stamp(self, store: VectorStore) -> None:
+    def stamp(self, store: VectorStore, *, replace: bool = False) -> None:
         """Note in a FAISS or Chroma store, whose vectors were made with these embeddings, that they were.
 
         Stores that are filled through these embeddings are stamped by that. This is for one that is not, such as a
-        store that was filled before there were stamps, or by `FAISS.from_embeddings`.
+        store that was filled before there were stamps, or by `FAISS.from_embeddings`. The vectors are not looked at.
+
+        Args:
+            store: Of LangChain.
+            replace: Replace the stamp of another context, such as of a store that was emptied.
 
         Raises:
+            ContextMismatchError: It has the stamp of another context.
             TypeError: Another kind of store, which keeps no stamp.
         """
-        stamp(store, self.fingerprint)
+        stamp(store, self.fingerprint, replace=replace)
 
     def cache_namespace(self, role: Role = "document") -> str:
         """What keys of a cache have to begin with: `CacheBackedEmbeddings.from_bytes_store(…, namespace=…)`."""

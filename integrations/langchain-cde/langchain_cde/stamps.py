@@ -10,55 +10,101 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from cde_rag.fingerprint import KEY, check
+from cde_rag import ContextError, ContextMismatchError, ContextMissingError
+from cde_rag.fingerprint import KEY, stamped
 from cde_rag.fingerprint import stamp as stamp_of
 from langchain_cde.space import Role
 
 
-def stamp(store: object, fingerprint: str) -> None:
-    """Write the stamp into a store that has vectors already; see `CDEEmbeddings.stamp`.
+def stamp(store: object, fingerprint: str, *, replace: bool) -> None:
+    """Write the stamp into a store; see `CDEEmbeddings.stamp`.
 
     Raises:
+        ContextMismatchError: It has the stamp of another space, and that is not to be replaced.
         TypeError: It is no FAISS or Chroma store, which are those that keep a stamp.
     """
     found: Any = store
     kind = {(each.__module__, each.__name__) for each in type(store).__mro__}
     if ("langchain_community.vectorstores.faiss", "FAISS") in kind:
-        _stamp_docstore(found.docstore, fingerprint)
+        there = _docstore_metadata(found.docstore)
     elif ("langchain_chroma.vectorstores", "Chroma") in kind:
-        _stamp_collection(found._collection, fingerprint)  # noqa: SLF001 (Chroma has no public name for it)
+        there = _opened(found).metadata
     else:
         raise TypeError(f"Expected LangChain's FAISS or Chroma, which keep a stamp, found {type(store).__name__}.")
+    if not replace and (other := stamped(there)) not in (None, fingerprint):
+        remedy = "Where these embeddings made its vectors all the same: embeddings.stamp(store, replace=True)."
+        raise ContextMismatchError(expected=str(other), found=fingerprint, remedy=remedy)
+    if hasattr(found, "docstore"):
+        _stamp_docstore(found.docstore, fingerprint)
+    else:
+        _stamp_collection(_opened(found), fingerprint)
 
 
 def check_faiss(variables: Mapping[str, Any], fingerprint: str, role: Role) -> None:
     """`FAISS`: its docstore; that of one which is being made goes to its constructor as an argument."""
-    if "self" not in variables:
-        if "kwargs" in variables:  # of from_texts
-            from langchain_community.docstore.in_memory import InMemoryDocstore
+    if "self" in variables:
+        store = variables["self"]
+        _check(_docstore_metadata(store.docstore), fingerprint, "this FAISS index", empty=not store.index.ntotal)
+        docstore = store.docstore
+    elif "kwargs" in variables:  # of from_texts
+        from langchain_community.docstore.in_memory import InMemoryDocstore
 
-            _stamp_docstore(variables["kwargs"].setdefault("docstore", InMemoryDocstore()), fingerprint)
+        docstore = variables["kwargs"].setdefault("docstore", InMemoryDocstore())
+        _check(_docstore_metadata(docstore), fingerprint, "the docstore that was given", empty=True)
+    else:
         return
-    store = variables["self"]
-    if not store.index.ntotal:
-        if role == "document":
-            _stamp_docstore(store.docstore, fingerprint)
-        return
-    mark = store.docstore.search(KEY)  # a sentence where there is none
-    check(mark.metadata if isinstance(mark, Document) else None, fingerprint, where="This FAISS index")
+    if role == "document" and stamped(_docstore_metadata(docstore)) is None:
+        _stamp_docstore(docstore, fingerprint)
 
 
 def check_chroma(variables: Mapping[str, Any], fingerprint: str, role: Role) -> None:
     """`Chroma`: the metadata of its collection."""
     if "self" not in variables:
         return
-    store = variables["self"]
-    name = store._collection.name  # noqa: SLF001 (as above)
-    now = store._client.get_collection(name)  # noqa: SLF001 (another process may have filled it since)
-    if now.count():
-        check(now.metadata, fingerprint, where=f"The Chroma collection {now.name!r}")
-    elif role == "document":
-        _stamp_collection(now, fingerprint)
+    collection = _opened(variables["self"])
+    where = f"the Chroma collection {collection.name!r}"
+    _check(collection.metadata, fingerprint, where, empty=not collection.count())
+    if role == "document" and stamped(collection.metadata) is None:
+        _stamp_collection(collection, fingerprint)
+        _check(_opened(variables["self"]).metadata, fingerprint, where, empty=True)
+
+
+def _check(metadata: Mapping[str, Any] | None, fingerprint: str, where: str, *, empty: bool) -> None:
+    """Refuse a stamp of another space, and a store that has vectors and no stamp."""
+    found = stamped(metadata)
+    if found == fingerprint or (found is None and empty):
+        return
+    if found is None:
+        raise ContextMissingError(
+            f"Expected a stamp in {where}, which says of which context its vectors are, found none. If these "
+            "embeddings made them: embeddings.stamp(store). Else make the store anew of the texts."
+        )
+    remedy = (
+        f"Use {where} with the embeddings that filled it, such as CDEEmbeddings.load(path) of their context; or make "
+        "it anew of the texts. One that was emptied: embeddings.stamp(store, replace=True)."
+    )
+    raise ContextMismatchError(expected=found, found=fingerprint, remedy=remedy)
+
+
+def _docstore_metadata(docstore: Any) -> Mapping[str, Any] | None:
+    mark = docstore.search(KEY)  # a sentence where there is none
+    return mark.metadata if isinstance(mark, Document) else None
+
+
+def _opened(store: Any) -> Any:
+    """The collection that a Chroma store works on, as it is now.
+
+    Raises:
+        ContextError: Another collection has its name by now.
+    """
+    held = store._collection  # noqa: SLF001 (Chroma has no public name for it)
+    now = store._client.get_collection(held.name, embedding_function=None)  # noqa: SLF001 (likewise)
+    if now.id != held.id:
+        raise ContextError(
+            f"Expected the Chroma collection {held.name!r} that was opened, found another of that name: it was renamed "
+            "or made anew. Open it again."
+        )
+    return now
 
 
 def _stamp_docstore(docstore: Any, fingerprint: str) -> None:

@@ -167,27 +167,39 @@ MUTATIONS = (
     # FAISS and Chroma
     Mutation(
         "stamps.py",
-        '_stamp_docstore(variables["kwargs"].setdefault("docstore", InMemoryDocstore()), fingerprint)',
-        "InMemoryDocstore()",
+        'variables["kwargs"].setdefault("docstore", InMemoryDocstore())',
+        'variables["kwargs"].get("docstore", InMemoryDocstore())',
         f"{STAMPS}::test_the_same_context_finds_what_it_added[faiss]",
     ),
     Mutation(
         "stamps.py",
-        '    check(mark.metadata if isinstance(mark, Document) else None, fingerprint, where="This FAISS index")\n',
-        "",
+        '"this FAISS index", empty=not store.index.ntotal)',
+        '"this FAISS index", empty=not store.index.ntotal) if False else None',
         f"{STAMPS}::test_another_context_neither_reads_nor_writes[faiss]",
     ),
     Mutation(
         "stamps.py",
-        "    if now.count():\n        check(now.metadata",
-        "    if now.count():\n        return\n        check(now.metadata",
+        "    _check(collection.metadata, fingerprint, where, empty=not collection.count())\n",
+        "",
         f"{STAMPS}::test_another_context_neither_reads_nor_writes[chroma]",
     ),
     Mutation(
         "stamps.py",
-        'elif role == "document":',
-        "elif not store._collection.metadata:",
-        f"{STAMPS}::test_an_empty_store_takes_any_context",
+        "found == fingerprint or (found is None and empty)",
+        "found == fingerprint or empty",
+        f"{STAMPS}::test_two_that_fill_an_empty_store_at_once_do_not_mix",
+    ),
+    Mutation(
+        "stamps.py",
+        "if now.id != held.id:",
+        "if False:",
+        f"{STAMPS}::test_a_collection_that_was_renamed_is_opened_again",
+    ),
+    Mutation(
+        "stamps.py",
+        "if not replace and ",
+        "if replace and ",
+        f"{STAMPS}::test_what_has_no_stamp_is_refused_until_it_is_stamped",
     ),
     Mutation(
         "keepers.py",

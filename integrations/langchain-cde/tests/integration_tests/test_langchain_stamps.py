@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
+import chromadb
 import pytest
 from langchain_chroma import Chroma
 from langchain_community.vectorstores import FAISS
@@ -100,26 +101,71 @@ def test_what_has_no_stamp_is_refused_until_it_is_stamped(
 ) -> None:
     store = unstamped(tmp_path, embeddings)
     for call in (lambda: store.similarity_search(ANYTHING), lambda: store.add_texts(["a bank"])):
-        with pytest.raises(ContextMissingError, match="cde-rag audit"):
+        with pytest.raises(ContextMissingError, match=r"embeddings\.stamp\(store\)"):
             call()
-    others.stamp(store)
-    with pytest.raises(ContextMismatchError):
-        store.similarity_search(ANYTHING)
+    embeddings.stamp(store)
     embeddings.stamp(store)
     assert store.similarity_search(ANYTHING, k=1)
+    with pytest.raises(ContextMismatchError, match="replace=True"):
+        others.stamp(store)
+    assert store.similarity_search(ANYTHING, k=1)
+    others.stamp(store, replace=True)
+    with pytest.raises(ContextMismatchError):
+        store.similarity_search(ANYTHING)
 
 
-def test_an_empty_store_takes_any_context(tmp_path: Path, embeddings: CDEEmbeddings, others: CDEEmbeddings) -> None:
-    """Even one that was searched, or emptied, or whose filling failed."""
-    store = Chroma("boats", embeddings, persist_directory=str(tmp_path), collection_metadata={"topic": "boats"})
-    assert store.similarity_search(ANYTHING) == []
-    (id_,) = store.add_texts(["a boat"])
-    store.delete([id_])
+def test_an_empty_store_takes_any_context_once(
+    tmp_path: Path, embeddings: CDEEmbeddings, others: CDEEmbeddings
+) -> None:
+    metadata = {"topic": "boats", "hnsw:space": "cosine"}
+    store = Chroma("boats", embeddings, persist_directory=str(tmp_path), collection_metadata=metadata)
+    assert store.similarity_search(ANYTHING) == []  # which stamps nothing
     other = Chroma("boats", others, persist_directory=str(tmp_path))
     other.add_texts(["a bank"])
-    assert other._client.get_collection("boats").metadata == {"topic": "boats", KEY: others.fingerprint}
+    found = other._client.get_collection("boats").metadata
+    assert (found["topic"], found[KEY]) == ("boats", others.fingerprint)
     with pytest.raises(ContextMismatchError):  # though it opened the collection when it was empty
         store.add_texts(["a boat"])
+    other.delete(other.get()["ids"])
+    with pytest.raises(ContextMismatchError, match="One that was emptied"):  # somebody may be filling it now
+        store.add_texts(["a boat"])
+    embeddings.stamp(store, replace=True)
+    store.add_texts(["a boat"])
+
+
+def test_two_that_fill_an_empty_store_at_once_do_not_mix(
+    tmp_path: Path, embeddings: CDEEmbeddings, others: CDEEmbeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Chroma("boats", each, persist_directory=str(tmp_path)) for each in (embeddings, others))
+    embed = type(embeddings.embedder).embed_documents
+
+    def meanwhile(embedder: object, texts: list[str]) -> object:
+        if embedder is embeddings.embedder:
+            with pytest.raises(ContextMismatchError):
+                second.add_texts(TEXTS)
+        return embed(embedder, texts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(embeddings.embedder), "embed_documents", meanwhile)
+    first.add_texts(TEXTS)
+    assert len(first.similarity_search(ANYTHING, k=20)) == len(TEXTS)
+
+
+def test_a_collection_that_was_renamed_is_opened_again(embeddings: CDEEmbeddings, others: CDEEmbeddings) -> None:
+    client = chromadb.EphemeralClient()
+    Chroma("blue", embeddings, client=client).add_texts(TEXTS)
+    Chroma("green", others, client=client).add_texts(TEXTS)
+    reader = Chroma("blue", others, client=client)
+    client.get_collection("blue").modify(name="old")
+    client.get_collection("green").modify(name="blue")
+    for call in (lambda: reader.similarity_search(ANYTHING), lambda: reader.add_texts(["a bank"])):
+        with pytest.raises(ContextError, match="Open it again"):
+            call()
+
+
+def test_a_docstore_of_another_context_is_refused(embeddings: CDEEmbeddings, others: CDEEmbeddings) -> None:
+    shared = FAISS.from_texts(TEXTS, embeddings)
+    with pytest.raises(ContextMismatchError):
+        FAISS.from_texts(TEXTS, others, docstore=shared.docstore)
 
 
 def test_another_process_sees_the_stamp(tmp_path: Path, embeddings: CDEEmbeddings) -> None:
@@ -151,5 +197,5 @@ def test_a_store_that_keeps_nothing_is_told_of_once(
 
 
 def test_the_error_is_one_of_ours(tmp_path: Path, embeddings: CDEEmbeddings, others: CDEEmbeddings) -> None:
-    with pytest.raises(ContextError, match="Search This FAISS index"):
+    with pytest.raises(ContextError, match="Use this FAISS index with the embeddings that filled it"):
         faiss(tmp_path, embeddings)(others).similarity_search(ANYTHING)
