@@ -67,7 +67,7 @@ class StubEmbedder(ContextualEmbedder):
 
     def __init__(self, documents: Sequence[str] = ("a", "b")) -> None:
         config = SimpleNamespace(max_siblings=MAX_SIBLINGS)
-        self.model = SimpleNamespace(device="cpu", dtype="float32", config=config)  # type: ignore[assignment]
+        self.model = SimpleNamespace(device="cpu", given_dtype=None, config=config)  # type: ignore[assignment]
         self.mini_batch_size = 32
         embeddings = np.zeros((len(documents), DIM), dtype=np.float32)
         self.context = Context.create(
