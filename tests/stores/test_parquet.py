@@ -26,7 +26,8 @@ from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-from cde_rag.transfer.parquet import export_collection, import_collection, transfer
+from cde_rag.transfer import parquet as transfer
+from cde_rag.transfer.parquet import export_collection, import_collection
 from cde_rag.transfer.parquet_checksum import BLANK, seal
 
 DIM = 16
@@ -266,10 +267,10 @@ def test_a_killed_export_leaves_no_file(places: Places, tiny_model: CDEModel, tm
     folder = tmp_path / "papers"
     filled(FaissStore(folder), tiny_model, some(50)).close()
     code = (
-        "import os, sys; from cde_rag.transfer.parquet import export_collection, transfer; transfer.ROWS = 10\n"
-        "from cde_rag.stores.faiss import FaissStore\n"
+        "import os, sys; from cde_rag.stores.faiss import FaissStore; from cde_rag.transfer import parquet\n"
+        "parquet.ROWS = 10\n"
         "kill = lambda now: os.kill(os.getpid(), 9) if now.done == 30 else None\n"
-        "export_collection(FaissStore(sys.argv[1]), sys.argv[2], on_progress=kill)\n"
+        "parquet.export_collection(FaissStore(sys.argv[1]), sys.argv[2], on_progress=kill)\n"
     )
     file = tmp_path / "papers.parquet"
     killed = subprocess.run([sys.executable, "-c", code, folder, file], env={**os.environ}, check=False)
