@@ -19,6 +19,7 @@ from cde_rag.model.two_stage import TwoStage
 
 BUNDLED = Path(__file__).parent / "bundled"
 ALIASES = {"cde-mini": "cde-mini-1"}  # what new collections get
+_DTYPES = (torch.int8, torch.bfloat16, torch.float16, torch.float32)
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 SCALE = ".scale"  # beside an int8 tensor: its float16 scales, per row and group
 GROUP = 64  # entries of a row that share a scale
@@ -67,14 +68,25 @@ def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
 
 
 def dequantise(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The float32 state that `quantise` stored; float tensors pass as they are."""
+    """The float32 state that `quantise` stored; float tensors pass as they are.
+
+    Raises:
+        ModelError: A tensor is of another dtype, or holds what is no number.
+    """
     state: dict[str, Tensor] = {}
     for key, value in stored.items():
+        if value.dtype not in _DTYPES:
+            raise ModelError(f"Expected {key} in int8 or in floats of 16 or 32 bits, found {value.dtype}.")
         if value.dtype == torch.int8:
             scale = stored[key + SCALE].float()
             state[key] = (value.reshape(*scale.shape, -1) * scale[..., None]).flatten(1)
         elif not key.endswith(SCALE):
             state[key] = value.float()
+    for key, value in state.items():
+        if not torch.isfinite(value).all():
+            raise ModelError(
+                f"Expected numbers in {key}, found values that are none. Make or download the model again."
+            )
     return state
 
 
