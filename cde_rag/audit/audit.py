@@ -46,7 +46,7 @@ class Source(Protocol):
 
     @property
     def target(self) -> str:
-        """How the user named it."""
+        """Name of the store, for messages."""
         ...
 
     def count(self) -> int:
@@ -68,7 +68,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found.
+    """Result of an audit.
 
     Attributes:
         target: The store.
@@ -102,18 +102,18 @@ class Audit:
 
     @property
     def share(self) -> float:
-        """Of the sample, reproduced."""
+        """Share of the sample that is reproduced."""
         return self.reproduced / self.sampled
 
     @property
     def mixed(self) -> bool:
-        """Whether the sample has vectors of more than one space."""
+        """True if the sample has vectors of more than one space."""
         named = (self.reproduced, self.as_queries, self.without_context, self.other_length)
         return sum(count > 0 for count in (*named, len(self.others) - sum(named[1:]))) > 1
 
     @property
     def advice(self) -> str:
-        """What was found and what to do, in sentences."""
+        """Findings and advice, in sentences."""
         low, high = (f"{100 * bound:.1f}" for bound in self.interval)
         found = (
             f"{self.target}: {self.reproduced} of {self.sampled} sampled vectors are what {self.model} makes of their "
@@ -264,7 +264,7 @@ def _of_another_kind(
     left: np.ndarray,
     embed: Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None,
 ) -> np.ndarray:
-    """Which of those that are left are embedded in this way."""
+    """Mask of the vectors left that are embedded in this way."""
     kind = np.zeros(len(found), bool)
     if embed is not None and left.any():
         some = [each for each, use in zip(found, left, strict=True) if use]

@@ -74,16 +74,13 @@ class _Target:
 
     def drawn(self, stored: int, count: int, read: Callable[[list[int]], list[StoredVector]]) -> list[StoredVector]:
         """Random rows that have a text, read by their positions until there are enough of them, or all are read."""
-        places = self._random.sample(range(stored), stored) if stored <= _PERMUTED else self._some(stored)
+        places = self._random.sample(range(stored), min(stored, _PERMUTED))
         found: list[StoredVector] = []
         for start in range(0, len(places), count):
             found += read(sorted(places[start : start + count]))
             if len(found) >= count:
                 break
         return found[:count]
-
-    def _some(self, stored: int) -> list[int]:
-        return self._random.sample(range(stored), _PERMUTED)
 
 
 class _Qdrant(_Target):
@@ -200,7 +197,7 @@ class _Pgvector(_Target):
         self._sql, self._connection, self._table = sql, connection, sql.Identifier(*table.split("."))
         query = (
             "SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
-            "WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped"
+            "WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
         )
         columns: dict[str, str] = dict(connection.execute(query, (self._table.as_string(connection),)).fetchall())
         if not columns:

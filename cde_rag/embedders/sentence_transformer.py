@@ -157,15 +157,17 @@ class PlainEmbedder:
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""
-        limit, (shown, _) = self.identity.max_length, self._shown(texts, "document")
-        return sum(min(length, limit) if limit else length for length in self._lengths(shown, "document"))
+        limit = self.identity.max_length
+        if not limit:
+            return sum(self._lengths(texts, "document"))
+        return sum(min(length, limit) for length in self._shown(texts, "document")[1])
 
     def _embed(self, texts: Sequence[str], role: str, *, progress: bool) -> Embedded:
         check_texts(texts)
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
         encode = self._model.encode_query if role == "query" else self._model.encode_document
-        shown, cut = self._shown(texts, role)
+        shown, lengths = self._shown(texts, role)
         with self._encoding:
             found = encode(
                 shown,
@@ -179,20 +181,20 @@ class PlainEmbedder:
             raise CorpusError(
                 f"Text {blank[0]} has no word that {self.identity.name} knows; leave it out or give it content."
             )
-        return Embedded(vectors / norms, np.array(cut, dtype=np.bool_))
+        return Embedded(vectors / norms, np.array(lengths) > self.identity.max_length)
 
-    def _shown(self, texts: Sequence[str], role: str) -> tuple[list[str], list[bool]]:
-        """What of each text the model's tokenizer is shown, and whether the model reads less of it than all."""
+    def _shown(self, texts: Sequence[str], role: str) -> tuple[list[str], list[int]]:
+        """Texts cut far behind the last token that is read, and their tokens; not counted where the model reads all."""
         limit = self.identity.max_length
         if not limit:
-            return list(texts), [False] * len(texts)
+            return list(texts), [0] * len(texts)
         shown = [beginning(text, CHARACTERS_A_TOKEN * limit) for text in texts]
         lengths = self._lengths(shown, role)
         for place, text in enumerate(texts):
             if len(shown[place]) < len(text) and lengths[place] <= limit + MARGIN:  # mostly of what is no token
                 shown[place] = text
                 (lengths[place],) = self._lengths([text], role)
-        return shown, [length > limit for length in lengths]
+        return shown, lengths
 
     def _lengths(self, texts: Sequence[str], role: str) -> list[int]:
         """Tokens of each text, uncut."""

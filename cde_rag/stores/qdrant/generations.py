@@ -64,14 +64,7 @@ def add_words(points: ClientPoints) -> None:
     space.create_words(points.client, points.collection)
     write_words(points, manifest.serving.vector)
     if not manifest.words:
-        for last_try in (False,) * (_TRIES - 1) + (True,):
-            now = load(points.client, points.collection)
-            try:
-                _swapped(points, now, words=True)
-                break
-            except ChangedMeanwhileError:
-                if last_try:
-                    raise
+        _changed(points, words=True)
         write_words(points, manifest.serving.vector)
 
 
@@ -123,13 +116,7 @@ def take_over(points: ClientPoints) -> str:
         ChangedMeanwhileError: Others change the manifest all the time.
     """
     run = uuid.uuid4().hex
-    for last_try in (False,) * (_TRIES - 1) + (True,):
-        try:
-            _swapped(points, load(points.client, points.collection), run=run)
-            break
-        except ChangedMeanwhileError:
-            if last_try:
-                raise
+    _changed(points, run=run)
     return run
 
 
@@ -188,6 +175,21 @@ def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
             space.delete_vectors(points.client, points.collection, name)
         delete_context(points.client, points.collection, key)
     return _swapped(points, manifest, leftover=())
+
+
+def _changed(points: ClientPoints, **changes: Any) -> None:
+    """Change the manifest, whatever others changed in it meanwhile.
+
+    Raises:
+        ChangedMeanwhileError: Others change it all the time.
+    """
+    for last_try in (False,) * (_TRIES - 1) + (True,):
+        try:
+            _swapped(points, load(points.client, points.collection), **changes)
+            return
+        except ChangedMeanwhileError:  # noqa: PERF203
+            if last_try:
+                raise
 
 
 def _swapped(points: ClientPoints, manifest: PointsManifest, **changes: Any) -> PointsManifest:

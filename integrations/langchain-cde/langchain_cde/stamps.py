@@ -6,6 +6,7 @@ its docstore under the id `cde_fingerprint`, which is in no index and so in no r
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from langchain_core.documents import Document
@@ -26,18 +27,16 @@ def stamp(store: object, fingerprint: str, *, replace: bool) -> None:
     found: Any = store
     kind = {(each.__module__, each.__name__) for each in type(store).__mro__}
     if ("langchain_community.vectorstores.faiss", "FAISS") in kind:
-        there = _docstore_metadata(found.docstore)
+        there, put = _docstore_metadata(found.docstore), partial(_stamp_docstore, found.docstore)
     elif ("langchain_chroma.vectorstores", "Chroma") in kind:
-        there = _opened(found).metadata
+        collection = _opened(found)
+        there, put = collection.metadata, partial(_stamp_collection, collection)
     else:
         raise TypeError(f"Expected LangChain's FAISS or Chroma, which keep a stamp, found {type(store).__name__}.")
     if not replace and (other := stamped(there)) not in (None, fingerprint):
         remedy = "Where these embeddings made its vectors all the same: embeddings.stamp(store, replace=True)."
         raise ContextMismatchError(expected=str(other), found=fingerprint, remedy=remedy)
-    if hasattr(found, "docstore"):
-        _stamp_docstore(found.docstore, fingerprint)
-    else:
-        _stamp_collection(_opened(found), fingerprint)
+    put(fingerprint)
 
 
 def check_faiss(variables: Mapping[str, Any], fingerprint: str, role: Role) -> None:
