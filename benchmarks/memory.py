@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, Record
-from cde_rag.embedders.base import Embedded
+from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import require
 from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.faiss import FaissStore

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from cde_rag.collection.recontextualization import recontextualize
     from cde_rag.collection.tenants import Tenants
     from cde_rag.context.context import Context
-    from cde_rag.embedders.base import EmbedderOptions
     from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.protocol import EmbedderOptions
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
     from cde_rag.evaluation import evaluate
     from cde_rag.indexing.backfill import Recontextualization
@@ -100,7 +100,7 @@ _HOMES = {
     "ContextualEmbedder": "cde_rag.embedders.contextual",
     "Damage": "cde_rag.stores.base",
     "Drift": "cde_rag.indexing.drift",
-    "EmbedderOptions": "cde_rag.embedders.base",
+    "EmbedderOptions": "cde_rag.embedders.protocol",
     "Group": "cde_rag.search.grouping",
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.collection.info",

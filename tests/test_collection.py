@@ -24,8 +24,8 @@ from cde_rag._validation import digest
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context, ModelIdentity
 from cde_rag.context.siblings import choose_siblings
-from cde_rag.embedders.base import Embedded
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import (
     CDEWarning,
     ContextMismatchError,

@@ -16,8 +16,8 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.recontextualization import estimate, recontextualize
-from cde_rag.embedders.base import Embedder, EmbedderOptions
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
 from cde_rag.indexing import backfill as generations

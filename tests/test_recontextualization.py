@@ -15,8 +15,8 @@ from tiny import WORDS, tiny_cde_model, tiny_network, tiny_tokenizer
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.recontextualization import estimate, recontextualize
 from cde_rag.context.context import Context
-from cde_rag.embedders.base import Embedded, EmbedderOptions
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.backfill import Recontextualization

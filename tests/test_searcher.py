@@ -21,8 +21,8 @@ from cde_rag.search.fusion import reciprocal_ranks
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Hit, Record, Store
-from cde_rag.stores.conditions import number
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.filter_conditions import number
 from cde_rag.stores.filters import matches
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag import Collection, ContextualEmbedder, Record
-from cde_rag.embedders.base import Embedded
+from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.records import Positions
 from cde_rag.stores.faiss import FaissStore

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from cde_rag.stores.base import Record
-from cde_rag.stores.words import words_in, words_of
+from cde_rag.stores.text_analysis import words_in, words_of
 
 K1, B = 1.2, 0.75
 USUAL_LENGTH = 100  # words of a record, for stores of points

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from cde_rag.audit.audit import Source, StoredVector
+from cde_rag.audit.comparison import Source, StoredVector
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.fingerprint import stamped
 from cde_rag.stores.checks import MOST_ROWS
@@ -320,7 +320,7 @@ def _text_column(columns: list[str], asked: str | None, target: str) -> str:
 
 def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
     """The text in a payload of Qdrant; by default as LlamaIndex, LangChain, this library or the usual names have it."""
-    from cde_rag.stores.qdrant.dialects import reading
+    from cde_rag.stores.qdrant.payload_schemas import reading
 
     for dialect in ("llamaindex", "langchain", *_TEXT_COLUMNS) if text is None else (text,):
         if (record := reading(dialect)(payload)) is not None:

@@ -12,7 +12,7 @@ from cde_rag.errors import ContextMissingError, ModelError
 
 if TYPE_CHECKING:
     from cde_rag.audit import Audit
-    from cde_rag.embedders.base import Embedder
+    from cde_rag.embedders.protocol import Embedder
 
 
 def audit(

@@ -15,7 +15,7 @@ from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import settings_of
 from cde_rag.collection.tenant_names import check_names_a_tenant, stamped
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
-from cde_rag.embedders.base import Embedder, EmbedderOptions
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift

@@ -15,12 +15,12 @@ from typing import cast
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context
 from cde_rag.embedders.active import stored_context
-from cde_rag.embedders.base import Embedder, EmbedderOptions
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_size_for
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.indexing.backfill import Recontextualization, complete, report
 from cde_rag.indexing.canary import Canary
-from cde_rag.indexing.passages import with_siblings
+from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
 from cde_rag.records import embedded_text

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cde_rag._version import __version__
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.records import check_key
 
 

@@ -11,7 +11,7 @@ from cde_rag.collection.info import Inspection, inspect
 from cde_rag.collection.settings import check_parent_key
 from cde_rag.collection.tenant_names import place_key
 from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_context
-from cde_rag.embedders.base import Embedder, EmbedderOptions
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Store

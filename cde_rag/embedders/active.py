@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cde_rag.context.context import Context
-from cde_rag.embedders.base import Embedder, EmbedderOptions
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.embedders.sentence_transformer_files import PLAIN
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError

@@ -14,7 +14,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata
 from cde_rag.context.siblings import sibling_positions
-from cde_rag.embedders.base import Embedded, EmbedderOptions
+from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import ContextError, CorpusError, ModelError, SmallContextWarning, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list, check_texts
 from cde_rag.context.context import Context
-from cde_rag.embedders.base import Embedded, EmbedderOptions
+from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer_files import load
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning

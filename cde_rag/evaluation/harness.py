@@ -13,7 +13,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
 from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, DenseBaseline, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
-from cde_rag.evaluation.contextual import Binder, contextual_rankings, without_relevant
+from cde_rag.evaluation.encoding import Binder, contextual_rankings, without_relevant
 from cde_rag.evaluation.generic import standard_library
 from cde_rag.evaluation.metrics import METRICS, score
 from cde_rag.evaluation.ranking import Ranking, fuse

@@ -9,9 +9,9 @@ from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import bound
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
-from cde_rag.indexing.passages import with_siblings
+from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.indexing.upsert import Progress
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Row, Store

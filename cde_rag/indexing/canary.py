@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from cde_rag._validation import check_list
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CanaryError, CorpusError
 from cde_rag.stores.base import Store
 

@@ -19,11 +19,11 @@ from jaxtyping import Float32, Float64, Int64
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.embedders.base import Embedder
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ModelError, StoreError, require
-from cde_rag.indexing.passages import with_siblings
 from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
+from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Row, Store
 

@@ -17,9 +17,9 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.context.file_format import canonical_json
 from cde_rag.embedders.active import ActiveEmbedder
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CDEWarning, CorpusError, StoreError, TruncationWarning
-from cde_rag.indexing.passages import passages, stored_groups
+from cde_rag.indexing.sibling_passages import passages, stored_groups
 from cde_rag.records import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
 from cde_rag.stores.base import Record, Row, Store
 

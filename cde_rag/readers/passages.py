@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cde_rag.errors import CorpusError
+from cde_rag.readers.columns import Found, UnusableError
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
-from cde_rag.readers.records import Found, UnusableError
 from cde_rag.readers.splitting import Span, split
 from cde_rag.stores.base import Record
 

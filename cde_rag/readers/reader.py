@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
+from cde_rag.readers.columns import Fields, Found, UnusableError
 from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_passages
-from cde_rag.readers.records import Fields, Found, UnusableError
 from cde_rag.stores.base import Record
 
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from cde_rag.errors import CorpusError, require
-from cde_rag.readers.records import Fields, Found, UnusableError, kind, to_record
+from cde_rag.readers.columns import Fields, Found, UnusableError, kind, to_record
 from cde_rag.stores.base import Record
 
 BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets

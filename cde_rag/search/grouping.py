@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cde_rag.stores.base import Hit, Record
-from cde_rag.stores.conditions import number
+from cde_rag.stores.filter_conditions import number
 
 Value: TypeAlias = str | int | float | bool
 Best: TypeAlias = Callable[[int, Mapping[str, Any] | None], list[Hit]]

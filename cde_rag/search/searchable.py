@@ -8,7 +8,7 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.embedders.active import ActiveEmbedder
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever

@@ -204,9 +204,9 @@ class Store(Protocol):
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
         """For each query up to k records that match and share a word with it, best first by BM25.
 
-        Words are those of `cde_rag.stores.words`, of title and text, and one that comes twice in a query counts twice;
-        each store documents its BM25. Equal scores come in order of insertion. A filter changes no score. Generations
-        have no part in it.
+        Words are those of `cde_rag.stores.text_analysis`, of title and text. One that comes twice in a query counts
+        twice; each store documents its BM25. Equal scores come in order of insertion. A filter changes no score.
+        Generations have no part in it.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.

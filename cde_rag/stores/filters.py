@@ -19,7 +19,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from cde_rag.errors import FilterError
-from cde_rag.stores.conditions import And, Field, FieldComparison, Filter, Not, Operand, Or, holds, instant, number
+from cde_rag.stores.filter_conditions import (
+    And,
+    Field,
+    FieldComparison,
+    Filter,
+    Not,
+    Operand,
+    Or,
+    holds,
+    instant,
+    number,
+)
 
 MAX_DEPTH: Final = 32  # groups inside each other
 MAX_PARTS: Final = 500  # fields and groups in one filter

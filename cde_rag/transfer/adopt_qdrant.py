@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import settings_of
-from cde_rag.embedders.base import Embedder
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
@@ -22,7 +22,7 @@ from cde_rag.records import embedded_text, parent_of, usable
 from cde_rag.stores.base import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.adoption import AdoptingStore, Foreign, only_here, release
-from cde_rag.stores.qdrant.dialects import Reading, Texts, reading
+from cde_rag.stores.qdrant.payload_schemas import Reading, Texts, reading
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient

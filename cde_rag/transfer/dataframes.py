@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from cde_rag._validation import check_texts
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, require
 from cde_rag.readers import Fields
-from cde_rag.readers.records import UnusableError
+from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.tables import arrow_rows, check_columns, python_rows
 from cde_rag.readers.tables import records as parsed
 from cde_rag.records import embedded_text

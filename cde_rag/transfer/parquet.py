@@ -23,7 +23,7 @@ from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Row, Store
-from cde_rag.stores.folder import fsync_folder
+from cde_rag.stores.files import fsync_folder
 from cde_rag.transfer.parquet_checksum import seal
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Export, footer, schema_of, table
 

@@ -22,7 +22,7 @@ from cde_rag.collection.recontextualization import recontextualize
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.embedders.active import stored_context
-from cde_rag.embedders.base import Embedded, EmbedderOptions
+from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.indexing import backfill as runs
 from cde_rag.indexing import upsert as writing
 from cde_rag.indexing.upsert import Progress

@@ -20,7 +20,7 @@ from sound import answers, check_sound
 
 from cde_rag.errors import CDEError
 from cde_rag.stores.base import Record
-from cde_rag.stores.folder import copy_durably, pieces
+from cde_rag.stores.files import copy_durably, pieces
 
 FOUND, VERIFIED, WRONG = "found by an answer", "answers right, found by verify", "an answer wrong until verify"
 HARMLESS, DIED = "harmless", "the process died"

@@ -12,7 +12,7 @@ from forks import Order
 from lives import LIFE, store_at
 from sound import answers, check_done, check_finishes, check_sound
 
-from cde_rag.stores.folder import copy_durably
+from cde_rag.stores.files import copy_durably
 
 
 def test_whatever_step_fails_nothing_is_lost(

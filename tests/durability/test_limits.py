@@ -17,7 +17,7 @@ from forks import Order
 from lives import LIFE, store_at
 from sound import check_done, check_finishes
 
-from cde_rag.stores.folder import copy_durably
+from cde_rag.stores.files import copy_durably
 
 MOST = {"FSIZE": 160 * 1024, "AS": 24 * 2**20}  # bytes, drawn below; with more nearly every operation ends well
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from cde_rag.stores.folder import replace_durably
+from cde_rag.stores.files import replace_durably
 
 ROOT = Path(__file__).parents[2]
 NOTES = ROOT / "docs/durability.jsonl"

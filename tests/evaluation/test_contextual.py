@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
-from cde_rag.evaluation.contextual import contextual_rankings, without_relevant
+from cde_rag.evaluation.encoding import contextual_rankings, without_relevant
 
 DOCUMENTS = 8
 

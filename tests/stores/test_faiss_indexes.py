@@ -18,8 +18,8 @@ from cde_rag.errors import StoreError
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
-from cde_rag.stores.faiss import reader as readers
-from cde_rag.stores.faiss.index import Index
+from cde_rag.stores.faiss import view as readers
+from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.filters import matches
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cde_rag.errors import FilterError
-from cde_rag.stores.conditions import instant
+from cde_rag.stores.filter_conditions import instant
 from cde_rag.stores.filters import MAX_DEPTH, MAX_PARTS, MAX_VALUES, matches, parse
 
 

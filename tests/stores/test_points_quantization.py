@@ -18,12 +18,12 @@ from qdrant_client import QdrantClient, models
 from server import URL, collections_on
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.points.fields import NUMBERS, numbers_key
-from cde_rag.stores.points.manifest import FENCED, PointsManifest, prefix_name
-from cde_rag.stores.points.points import MOST_INDEXED
-from cde_rag.stores.points.rows import point_id
 from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
 from cde_rag.stores.qdrant.manifest_point import load
+from cde_rag.stores.qdrant_base.payload import point_id
+from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, numbers_key
+from cde_rag.stores.qdrant_base.points import MOST_INDEXED
+from cde_rag.stores.qdrant_base.points_manifest import FENCED, PointsManifest, prefix_name
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.quantization import prefix_dims, prefixes
 

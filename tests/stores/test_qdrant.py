@@ -23,14 +23,14 @@ from server import URL, collections_on
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import parse
-from cde_rag.stores.points.rows import point_id
-from cde_rag.stores.points.translation import translate
 from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name, write_context
 from cde_rag.stores.qdrant import store as store_module
+from cde_rag.stores.qdrant.client_points import ClientPoints, selection_filter
 from cde_rag.stores.qdrant.contexts import MANIFEST_ID, delete_context
 from cde_rag.stores.qdrant.manifest_point import load
-from cde_rag.stores.qdrant.points import ClientPoints, selection_filter
-from cde_rag.stores.qdrant.turns import leased
+from cde_rag.stores.qdrant.server_lease import leased
+from cde_rag.stores.qdrant_base.filter_translation import translate
+from cde_rag.stores.qdrant_base.payload import point_id
 
 
 class TestQdrantInMemory(StoreContract):

@@ -25,11 +25,11 @@ from script import BATCH, answers, batch, fingerprint, matrix, steps, store_in
 from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.filters import matches, parse
-from cde_rag.stores.points.manifest import FENCED
-from cde_rag.stores.points.translation import translate
-from cde_rag.stores.qdrant_edge import QdrantEdgeStore, generations
-from cde_rag.stores.qdrant_edge.place import FolderHandle
-from cde_rag.stores.qdrant_edge.points import ShardPoints
+from cde_rag.stores.qdrant_base.filter_translation import translate
+from cde_rag.stores.qdrant_base.points_manifest import FENCED
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.qdrant_edge.folder_handle import FolderHandle
+from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 
 MEMORY = Path("/dev/shm")  # where there is one, since waiting for a disk thousands of times tests nothing
 SCRIPT = Path(__file__).with_name("script.py")

@@ -18,16 +18,16 @@ from word_scores import Scores, faiss_scores, point_scores
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
-from cde_rag.stores.faiss import FaissStore, lexicon
-from cde_rag.stores.faiss.lexicon import SHADOWS
-from cde_rag.stores.points.manifest import PointsManifest
-from cde_rag.stores.points.words import WORDS, weights
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.faiss.fts_index import SHADOWS
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest_point import load
+from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
+from cde_rag.stores.qdrant_base.sparse_text import WORDS, weights
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-from cde_rag.stores.qdrant_edge import generations as edge_generations
-from cde_rag.stores.stems import stem
-from cde_rag.stores.words import LONGEST, words_in, words_of
+from cde_rag.stores.qdrant_edge import shard_generations as edge_generations
+from cde_rag.stores.stemmer import stem
+from cde_rag.stores.text_analysis import LONGEST, words_in, words_of
 
 ROWS = [row("a", "banks of a river"), row("b", "?"), row("c", "money", "Bank", year=1), row("d", "the river")]
 
@@ -128,7 +128,7 @@ def test_a_faiss_store_without_words_gets_them(tmp_path: Path, monkeypatch: pyte
 
 def test_without_fts5_words_are_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = without_words(tmp_path / "papers", monkeypatch)
-    monkeypatch.setattr(lexicon, "has_fts5", lambda _: False)
+    monkeypatch.setattr(fts_index, "has_fts5", lambda _: False)
     with pytest.raises(StoreError, match="SQLite with FTS5"):
         store.index_texts()
     assert store.count() == 4

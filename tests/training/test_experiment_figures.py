@@ -21,7 +21,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.baselines import whitening
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
-from cde_rag.evaluation.contextual import without_relevant
+from cde_rag.evaluation.encoding import without_relevant
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.parents import unit
 from cde_rag_training.cuts import part

@@ -22,7 +22,7 @@ from tiny_run import CORPORA, MACHINE, RATES, config, phase, rows, start_folder
 
 from cde_rag import CDEModel, Context, ResumeError
 from cde_rag.errors import CDEError, CorpusError
-from cde_rag.stores.folder import locked
+from cde_rag.stores.files import locked
 from cde_rag_training import guard, state, trainer, training_data
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig
 from cde_rag_training.contexts import ContextConfig

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from cde_rag._validation import utf8
 from cde_rag.errors import CorpusError
+from cde_rag.readers.columns import UnusableError, kind
 from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, REPORTS
-from cde_rag.readers.records import UnusableError, kind
 from cde_rag.readers.tables import csv_rows, jsonl_rows, opened, parquet_rows
 from cde_rag_training.pairs import Pair
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
-from cde_rag.readers.records import UnusableError, kind
+from cde_rag.readers.columns import UnusableError, kind
 from cde_rag_training.corpus_pairs import Asked, usable
 from cde_rag_training.sections import Section
 

@@ -17,7 +17,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.model import checkpoints
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way import checkpoint
-from cde_rag.stores.folder import locked
+from cde_rag.stores.files import locked
 from cde_rag_training.adapters import Adapters
 from cde_rag_training.array_folder import MANIFEST
 from cde_rag_training.card import card

@@ -33,10 +33,10 @@ filters that keep up to 10 000. When more than a tenth of the vectors came after
 extends it, and fits cells and codes anew when there are twice as many as they were fitted to. The file is mapped into
 memory. docs/faiss.md says what each finds and costs.
 
-**Words** are in a table of FTS5 (lexicon.py), fed with those of `cde_rag.stores.words`. Its BM25: for each word of the
-query, as often as it comes, `idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · l / mean l))`, where f is how often the record
-has it, l how many words the record has, and `idf = ln((N − n + 0.5) / (n + 0.5))`, but at least 1e-6, of N records with
-words and n with this one.
+**Words** are in a table of FTS5 (fts_index.py), fed with those of `cde_rag.stores.text_analysis`. Its BM25: for each
+word of the query, as often as it comes, `idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · l / mean l))`, where f is how
+often the record has it, l how many words the record has, and `idf = ln((N − n + 0.5) / (n + 0.5))`, but at least 1e-6,
+of N records with words and n with this one.
 
 **Deleted** records leave SQLite at once; their vectors leave the vector file when they outnumber the others, or by
 `compact`; so do traces of their words.

@@ -22,7 +22,7 @@ from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.faiss.folder import MARKER
-from cde_rag.stores.folder import keep_for_ever
+from cde_rag.stores.files import keep_for_ever
 
 _kept: Final = list[object]()  # what must not be closed: connections of the process that this one is a fork of
 

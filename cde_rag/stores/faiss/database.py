@@ -13,11 +13,11 @@ from typing import Final
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.connections import Connection, Connections, FileIdentity, copied_over, place_of
 from cde_rag.stores.faiss.folder import CREATED, MARKER
-from cde_rag.stores.faiss.lexicon import TABLE, has_fts5
-from cde_rag.stores.folder import check_folder, check_new, fsync_folder, replace_durably
+from cde_rag.stores.faiss.fts_index import TABLE, has_fts5
+from cde_rag.stores.files import check_folder, check_new, fsync_folder, replace_durably
 
 FORMAT: Final = 2  # stands in the file's header as user_version
-WITHOUT_WORDS: Final = 1  # the format of what has not the table of lexicon.py
+WITHOUT_WORDS: Final = 1  # the format of what has not the table of fts_index.py
 _APPLICATION: Final = 0x43444552  # "CDER"
 _BUSY_S: Final = 60.0  # how long a writer waits for another
 _CHECKPOINT_PAGES: Final = 100  # of 4 KiB in the write-ahead log; small, so that adding one record writes little
@@ -29,7 +29,7 @@ _TABLES: Final = (
     """CREATE TABLE records (
         position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, checksum BLOB NOT NULL, title TEXT NOT NULL,
         metadata TEXT NOT NULL, text TEXT NOT NULL)""",
-    # The metadata once more, one row for each element, for filters; see fields.py.
+    # The metadata once more, one row for each element, for filters; see filter_sql.py.
     """CREATE TABLE fields (
         path TEXT NOT NULL, kind TEXT NOT NULL, value NOT NULL, position INTEGER NOT NULL, instant TEXT,
         PRIMARY KEY (path, kind, value, position)) WITHOUT ROWID""",

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import FaissManifest
-from cde_rag.stores.faiss.reader import View
 from cde_rag.stores.faiss.snapshots import build, due, put
+from cde_rag.stores.faiss.view import View
 from cde_rag.stores.faiss.writer import Transaction
 
 Result = TypeVar("Result")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from cde_rag.stores.faiss.folder import DATABASE
-from cde_rag.stores.folder import locked
+from cde_rag.stores.files import locked
 
 _LEASE: Final = f"{DATABASE}-lease"
 

@@ -13,7 +13,6 @@ from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
-from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import Database
@@ -21,11 +20,12 @@ from cde_rag.stores.faiss.folder import DATABASE, sweep
 from cde_rag.stores.faiss.indexed import Indexed
 from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import FaissManifest
-from cde_rag.stores.faiss.reader import Reader, View
-from cde_rag.stores.faiss.records import Records
+from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.text_search import TextSearch
 from cde_rag.stores.faiss.verification import find_damage
+from cde_rag.stores.faiss.view import Reader, View
 from cde_rag.stores.faiss.writer import Transaction, begun
+from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 

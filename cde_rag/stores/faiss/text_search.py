@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 from cde_rag._validation import check_list
 from cde_rag.stores.base import Hit
 from cde_rag.stores.checks import check_k
-from cde_rag.stores.conditions import Filter
 from cde_rag.stores.faiss.database import FORMAT, Database, set_format
-from cde_rag.stores.faiss.reader import View
-from cde_rag.stores.faiss.records import Records
+from cde_rag.stores.faiss.record_tables import Records
+from cde_rag.stores.faiss.view import View
+from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
-from cde_rag.stores.words import words_in
+from cde_rag.stores.text_analysis import words_in
 
 Result = TypeVar("Result")
 

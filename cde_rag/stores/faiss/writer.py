@@ -14,9 +14,9 @@ from cde_rag.errors import StoreError
 from cde_rag.stores.base import Completion, Row
 from cde_rag.stores.checks import check_unit, seal
 from cde_rag.stores.faiss.manifest import FaissGeneration
-from cde_rag.stores.faiss.records import Records
+from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
-from cde_rag.stores.folder import write_durably
+from cde_rag.stores.files import write_durably
 
 _COPIED_AT_ONCE: Final = 2**16  # vectors
 _FILLED_AT_ONCE: Final = 1000  # records

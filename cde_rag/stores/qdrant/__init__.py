@@ -1,10 +1,10 @@
 """A collection of Qdrant, on a server (1.18 or newer) or in the client's local mode.
 
-    papers                    a point for each record; points/rows.py says what is in its payload
+    papers                    a point for each record; qdrant_base/payload.py says what is in its payload
         cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given; later ones
                               have the token of their run behind the fingerprint;
                               with `quantization="prefix-128"` its first dimensions beside it, as cde_<fingerprint>_128
-        cde_words             a sparse vector with the modifier IDF: the record's words; see points/words.py
+        cde_words             a sparse vector with the modifier IDF: the record's words; see qdrant_base/sparse_text.py
         metadata              {"cde": …}: where the manifest is
     papers__cde_contexts      the manifest, a point with a version: settings, generations and which is active, with a
                               checksum; the bytes of each generation's Context, in chunks; the lease of a run
@@ -44,9 +44,9 @@ from cde_rag.errors import require
 
 require("qdrant_client", "qdrant")
 
-from cde_rag.stores.points.hnsw import Hnsw  # noqa: E402
-from cde_rag.stores.points.manifest import vector_name  # noqa: E402
 from cde_rag.stores.qdrant.contexts import read_context, write_context  # noqa: E402
 from cde_rag.stores.qdrant.store import QdrantStore  # noqa: E402
+from cde_rag.stores.qdrant_base.hnsw import Hnsw  # noqa: E402
+from cde_rag.stores.qdrant_base.points_manifest import vector_name  # noqa: E402
 
 __all__ = ["Hnsw", "QdrantStore", "read_context", "vector_name", "write_context"]

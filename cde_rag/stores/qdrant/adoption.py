@@ -19,26 +19,26 @@ from qdrant_client import QdrantClient, models
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import check_records, check_unit, encode
-from cde_rag.stores.points.manifest import vector_name
-from cde_rag.stores.points.points import NewPoint
-from cde_rag.stores.points.rows import ID, OURS, metadata_payload, record_payload, vector_payload
-from cde_rag.stores.points.words import named_weights
-from cde_rag.stores.qdrant import generations, points, space
+from cde_rag.stores.qdrant import client_points, generations, named_vectors
 from cde_rag.stores.qdrant.calls import call, call_if_found
+from cde_rag.stores.qdrant.client_points import MARK
 from cde_rag.stores.qdrant.contexts import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
 from cde_rag.stores.qdrant.ids import native, natives
 from cde_rag.stores.qdrant.manifest_point import load
-from cde_rag.stores.qdrant.points import MARK
 from cde_rag.stores.qdrant.queries import given_vectors
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant.store import QdrantStore
+from cde_rag.stores.qdrant_base.payload import ID, OURS, metadata_payload, record_payload, vector_payload
+from cde_rag.stores.qdrant_base.points import NewPoint
+from cde_rag.stores.qdrant_base.points_manifest import vector_name
+from cde_rag.stores.qdrant_base.sparse_text import named_weights
 
 _PAGE: Final = 512  # points read at once
 _VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
 _COPY: Final = (
     "Or copy the texts into a collection of their own; cde_rag.transfer.adopt_qdrant.foreign_records reads them."
 )
-_THEIRS: Final = models.Filter(must_not=[points.OURS])  # points that are no records of ours
+_THEIRS: Final = models.Filter(must_not=[client_points.OURS])  # points that are no records of ours
 
 
 class Foreign(NamedTuple):
@@ -168,7 +168,7 @@ def only_here(client: QdrantClient, collection: str) -> Iterator[str]:
     """Ids of the records in an adopted collection that are nobody else's, since they were added through it."""
     store, offset = QdrantStore(client, collection), None
     store.manifest()
-    nobodys = models.Filter(must=[points.OURS, models.IsEmptyCondition(is_empty=models.PayloadField(key=MARK))])
+    nobodys = models.Filter(must=[client_points.OURS, models.IsEmptyCondition(is_empty=models.PayloadField(key=MARK))])
     while True:
         page, offset = call(
             lambda offset=offset: client.scroll(collection, nobodys, limit=_PAGE, offset=offset, with_payload=[ID])
@@ -194,14 +194,14 @@ def release(client: QdrantClient, collection: str) -> None:
             _give_up(client, collection)
     elif METADATA not in (metadata_of(client, collection) or {}):
         raise StoreError(f"{collection}: expected a collection that was adopted, found none of ours. Nothing to do.")
-    for name in space.vector_params(client, collection):
+    for name in named_vectors.vector_params(client, collection):
         if _VECTOR.fullmatch(name):
             _forget_keys(client, collection, [name])
             delete_context(client, collection, name.removeprefix(vector_name("")))
-            space.delete_vectors(client, collection, name)  # last, since the name is what is found again
-    space.delete_words(client, collection)
-    _forget_keys(client, collection, [*map(points.among_theirs, OURS), MARK])
-    points.ClientPoints(client, collection, local=store.local, adopted=True).indexes.delete()
+            named_vectors.delete_vectors(client, collection, name)  # last, since the name is what is found again
+    named_vectors.delete_words(client, collection)
+    _forget_keys(client, collection, [*map(client_points.among_theirs, OURS), MARK])
+    client_points.ClientPoints(client, collection, local=store.local, adopted=True).indexes.delete()
     beside = concrete(client, collection) + CONTEXTS
     if client.collection_exists(beside):
         call(lambda: client.delete(beside, models.PointIdsList(points=[MANIFEST_ID]), wait=True))

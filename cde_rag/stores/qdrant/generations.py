@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest, vector_name
-from cde_rag.stores.points.text_search import write_words
-from cde_rag.stores.qdrant import space
+from cde_rag.stores.qdrant import named_vectors
 from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.qdrant.client_points import ClientPoints
 from cde_rag.stores.qdrant.contexts import delete_context, metadata_of, write_context
 from cde_rag.stores.qdrant.manifest_point import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
-from cde_rag.stores.qdrant.points import ClientPoints
-from cde_rag.stores.qdrant.space import QdrantIndexConfig
+from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest, vector_name
+from cde_rag.stores.qdrant_base.sparse_search import write_words
 from cde_rag.stores.quantization import check_prefix
 
 _TRIES: Final = 8  # to swap a manifest that writers change meanwhile
@@ -46,9 +46,9 @@ def first(
     check_prefix(indexing.prefix, dim)
     states = (_state(1, fingerprint, context),)
     manifest = PointsManifest(dim, settings, 1, 1, states, adopted=points.adopted, words=True, prefix=indexing.prefix)
-    make = space.create_collection if found is None else space.create_vectors
+    make = named_vectors.create_collection if found is None else named_vectors.create_vectors
     make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
-    space.create_words(points.client, points.collection)
+    named_vectors.create_words(points.client, points.collection)
     points.indexes.create()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
     place(points.client, points.collection, manifest)
@@ -61,7 +61,7 @@ def add_words(points: ClientPoints) -> None:
         StoreError: The server refused it.
     """
     manifest = load(points.client, points.collection)
-    space.create_words(points.client, points.collection)
+    named_vectors.create_words(points.client, points.collection)
     write_words(points, manifest.serving.vector)
     if not manifest.words:
         _changed(points, words=True)
@@ -88,9 +88,9 @@ def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, cont
             raise StoreError(f"Expected a new fingerprint, found that of generation {state.number}. {hint}")
     new = _state(manifest.last + 1, fingerprint, context, uuid.uuid4().hex[:8])
     manifest = _swapped(points, manifest, leftover=(new.key,))
-    params = space.vector_params(points.client, points.collection)
+    params = named_vectors.vector_params(points.client, points.collection)
     like = QdrantIndexConfig.found(params, list(manifest.sizes(manifest.serving.key)))
-    space.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
+    named_vectors.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
     write_context(points.client, points.collection, context, fingerprint=fingerprint, key=new.key)
     _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
     return new.number
@@ -172,7 +172,7 @@ def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
     for key in manifest.leftover:
         points.remove_key(vector_name(key))
         for name in reversed(manifest.sizes(key)):  # the one that a new generation looks for goes last
-            space.delete_vectors(points.client, points.collection, name)
+            named_vectors.delete_vectors(points.client, points.collection, name)
         delete_context(points.client, points.collection, key)
     return _swapped(points, manifest, leftover=())
 

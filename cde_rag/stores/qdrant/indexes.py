@@ -5,10 +5,10 @@ from typing import Final
 
 from qdrant_client import QdrantClient, models
 
-from cde_rag.stores.points.fields import NUMBERS, TOKENS
-from cde_rag.stores.points.points import MOST_INDEXED
-from cde_rag.stores.points.rows import ORDER
 from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.qdrant_base.payload import ORDER
+from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS
+from cde_rag.stores.qdrant_base.points import MOST_INDEXED
 
 _ALWAYS: Final = {ORDER: models.PayloadSchemaType.INTEGER, TOKENS: models.PayloadSchemaType.KEYWORD}
 _NUMBERS: Final = models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER, lookup=False, range=True)

@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float32
 from qdrant_client import models
 
-from cde_rag.stores.points.fields import NUMBERS, TOKENS
-from cde_rag.stores.points.manifest import prefix_name
-from cde_rag.stores.points.selection import Between, Every, Having, No, Selection, Some, Tagged
-from cde_rag.stores.points.words import WORDS, Sparse
+from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS
+from cde_rag.stores.qdrant_base.points_manifest import prefix_name
+from cde_rag.stores.qdrant_base.selection import Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
 from cde_rag.stores.quantization import prefix_candidates, prefixes
 
 ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from

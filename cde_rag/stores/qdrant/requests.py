@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar, cast
 
-from cde_rag.stores.points.words import Sparse
+from cde_rag.stores.qdrant_base.sparse_text import Sparse
 
 _REQUEST_BYTES: Final = 2**23  # of 32 MiB that a server takes
 _FLOAT_BYTES: Final = 14  # in JSON

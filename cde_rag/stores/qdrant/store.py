@@ -12,18 +12,18 @@ from qdrant_client import QdrantClient
 from cde_rag.errors import CDEWarning
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
-from cde_rag.stores.points.hnsw import Hnsw
-from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.points.store import PointStore
-from cde_rag.stores.points.turns import held
 from cde_rag.stores.qdrant import generations
 from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.qdrant.client_points import ClientPoints
+from cde_rag.stores.qdrant.collection_verification import find_damage
 from cde_rag.stores.qdrant.contexts import metadata_of, read_context
 from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, is_store, load
-from cde_rag.stores.qdrant.points import ClientPoints
-from cde_rag.stores.qdrant.space import QdrantIndexConfig
-from cde_rag.stores.qdrant.turns import leased, turns_of
-from cde_rag.stores.qdrant.verification import find_damage
+from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
+from cde_rag.stores.qdrant.server_lease import leased, turns_of
+from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.qdrant_base.locks import held
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
+from cde_rag.stores.qdrant_base.store import PointStore
 
 LOCAL_POINTS: Final = 2000  # beyond that local mode with a folder, which commits point by point, is no fun
 

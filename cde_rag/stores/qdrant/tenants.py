@@ -4,10 +4,10 @@ import re
 
 from qdrant_client import QdrantClient
 
-from cde_rag.stores.points.hnsw import Hnsw
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import CONTEXTS, concrete
 from cde_rag.stores.qdrant.store import QdrantStore
+from cde_rag.stores.qdrant_base.hnsw import Hnsw
 from cde_rag.stores.tenants import KEY
 
 

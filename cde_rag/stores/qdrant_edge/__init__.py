@@ -3,7 +3,7 @@
     papers.qdrant/
         cde.json                  the manifest: settings, generations and which is active, with a checksum
         context-1.safetensors     the bytes of generation 1's Context
-        shard-1-words/            the engine's: a point for each record (see points/rows.py), a log, indexes;
+        shard-1-words/            the engine's: a point for each record (see qdrant_base/payload.py), a log, indexes;
                                   named by its generations (shard-1-2-words)
             cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given
         shard.json                checksums of the engine's files, while nobody has the store open
@@ -34,7 +34,7 @@ from cde_rag.errors import require
 
 require("qdrant_edge", "edge")
 
-from cde_rag.stores.points.hnsw import Hnsw  # noqa: E402
+from cde_rag.stores.qdrant_base.hnsw import Hnsw  # noqa: E402
 from cde_rag.stores.qdrant_edge.store import FLAT_ROWS, QdrantEdgeStore  # noqa: E402
 
 __all__ = ["FLAT_ROWS", "Hnsw", "QdrantEdgeStore"]

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeVar
 import qdrant_edge as edge
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.points.fields import NUMBERS, TOKENS
-from cde_rag.stores.points.hnsw import Hnsw
-from cde_rag.stores.points.points import MOST_INDEXED
-from cde_rag.stores.points.rows import ORDER
-from cde_rag.stores.points.words import WORDS
+from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.qdrant_base.payload import ORDER
+from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS
+from cde_rag.stores.qdrant_base.points import MOST_INDEXED
+from cde_rag.stores.qdrant_base.sparse_text import WORDS
 
 Result = TypeVar("Result")
 

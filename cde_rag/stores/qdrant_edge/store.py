@@ -16,23 +16,23 @@ from jaxtyping import Float32
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
-from cde_rag.stores.folder import check_folder, check_new, fsync_folder
-from cde_rag.stores.points.hnsw import Hnsw
-from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.points.store import PointStore
-from cde_rag.stores.points.text_search import write_words
-from cde_rag.stores.points.turns import held
-from cde_rag.stores.points.verification import damaged_points
-from cde_rag.stores.qdrant_edge import generations
+from cde_rag.stores.files import check_folder, check_new, fsync_folder
+from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.qdrant_base.locks import held
+from cde_rag.stores.qdrant_base.point_verification import damaged_points
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
+from cde_rag.stores.qdrant_base.sparse_search import write_words
+from cde_rag.stores.qdrant_base.store import PointStore
+from cde_rag.stores.qdrant_edge import shard_generations
+from cde_rag.stores.qdrant_edge.checksums import broken_seals
 from cde_rag.stores.qdrant_edge.engine import EdgeIndexConfig, Engine
-from cde_rag.stores.qdrant_edge.place import LOCK, place_at
-from cde_rag.stores.qdrant_edge.points import ShardPoints
-from cde_rag.stores.qdrant_edge.seals import broken_seals
+from cde_rag.stores.qdrant_edge.folder_handle import LOCK, place_at
+from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 from cde_rag.stores.quantization import check_prefix, prefix_dims
 
 FLAT_ROWS: Final = 100_000  # up to about so many vectors are not indexed, and searched exactly
 _CREATED: Final = re.compile(
-    rf"{re.escape(generations.MANIFEST)}\.new|{re.escape(LOCK)}-journal|{generations.DERIVED.pattern}"
+    rf"{re.escape(shard_generations.MANIFEST)}\.new|{re.escape(LOCK)}-journal|{shard_generations.DERIVED.pattern}"
 )
 _users = itertools.count()
 
@@ -87,8 +87,8 @@ class QdrantEdgeStore(PointStore):
             self._folder.mkdir(parents=True, exist_ok=True)
             fsync_folder(self._folder.parent)
             self._place.lock(self._user)
-            manifest = generations.first(self._folder, dim, fingerprint, context, encoded, self._prefix)
-            shard = generations.shard_of(self._folder, manifest)
+            manifest = shard_generations.first(self._folder, dim, fingerprint, context, encoded, self._prefix)
+            shard = shard_generations.shard_of(self._folder, manifest)
             shutil.rmtree(shard, ignore_errors=True)  # of a creation that was interrupted
             self._place.use(Engine.create(shard, manifest.sizes(fingerprint), self._indexing))
             self._place.save(manifest)
@@ -96,7 +96,7 @@ class QdrantEdgeStore(PointStore):
     def exists(self) -> bool:
         """See `Store.exists`."""
         check_folder(self._folder)
-        return (self._folder / generations.MANIFEST).exists()
+        return (self._folder / shard_generations.MANIFEST).exists()
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """See `Store.add`. What makes an index due builds it, while others read and write."""
@@ -129,7 +129,7 @@ class QdrantEdgeStore(PointStore):
             StoreError: There is a generation of that fingerprint.
         """
         with self._shaping() as manifest:
-            new = generations.begun(self._folder, manifest, fingerprint, context)
+            new = shard_generations.begun(self._folder, manifest, fingerprint, context)
             self._reshape(manifest, new)
         return new.last
 
@@ -144,7 +144,7 @@ class QdrantEdgeStore(PointStore):
     def drop(self, generation: int) -> None:
         """See `Store.drop`."""
         with self._shaping() as manifest:
-            self._reshape(manifest, generations.without(manifest, generation))
+            self._reshape(manifest, shard_generations.without(manifest, generation))
         self._optimize()
 
     def verify(self) -> list[Damage]:
@@ -152,7 +152,7 @@ class QdrantEdgeStore(PointStore):
         with self._turns.reading(), self._errors():
             manifest = self._load()
             self._place.lock(self._user)
-            shard = generations.shard_of(self._folder, manifest)
+            shard = shard_generations.shard_of(self._folder, manifest)
             damage = [] if self._place.is_open else list(broken_seals(shard, self._place.sealed))
             return damage or list(self._damage(manifest, shard.name))
 
@@ -186,7 +186,7 @@ class QdrantEdgeStore(PointStore):
 
     def _load(self) -> PointsManifest:
         self._place.check()
-        return generations.load(self._folder)
+        return shard_generations.load(self._folder)
 
     def _check_written(self, state: PointsGeneration) -> None:
         """Nothing switches meanwhile: all who write to a folder are in one process, and take turns."""
@@ -198,7 +198,7 @@ class QdrantEdgeStore(PointStore):
             self._place.save(dataclasses.replace(manifest, active=generation))
 
     def _context(self, state: PointsGeneration) -> bytes:
-        return generations.read_context(self._folder, state)
+        return shard_generations.read_context(self._folder, state)
 
     def _optimize(self) -> None:
         """Build what index is due; one thread at a time, while others read and write."""
@@ -214,22 +214,22 @@ class QdrantEdgeStore(PointStore):
         with self._place.shaping, self._turns.writing(), self._errors():
             manifest = self._load()
             self._place.open(self._user)
-            generations.sweep(self._folder, manifest)
+            shard_generations.sweep(self._folder, manifest)
             yield manifest
 
     def _reshape(self, old: PointsManifest, new: PointsManifest) -> None:
         try:
             self._place.open(self._user).write()  # so that all is in the files
-            engine = generations.changed_shard(self._folder, old, new)
+            engine = shard_generations.changed_shard(self._folder, old, new)
             self._place.save(new)
             self._place.use(engine)
         except BaseException:
             self._place.use(None)  # the next call opens what the manifest says by now
             raise
-        generations.sweep(self._folder, new)
+        shard_generations.sweep(self._folder, new)
 
     def _damage(self, manifest: PointsManifest, shard: str) -> Iterator[Damage]:
-        yield from generations.damaged_contexts(self._folder, manifest)
+        yield from shard_generations.damaged_contexts(self._folder, manifest)
         try:
             points = self._points
             found, count = sum(1 for _ in points.in_order()), points.count()

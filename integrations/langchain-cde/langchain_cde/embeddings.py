@@ -9,7 +9,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from langchain_cde import contexts
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace

@@ -8,7 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from cde_rag.errors import CorpusError
-from cde_rag.evaluation.contextual import without_relevant
+from cde_rag.evaluation.encoding import without_relevant
 from cde_rag_training.cuts import part
 from cde_rag_training.experiments.laboratory import Laboratory
 from cde_rag_training.experiments.tables import new_figure, write_table

@@ -13,10 +13,10 @@ from jaxtyping import Int64
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import seal
-from cde_rag.stores.conditions import Filter
-from cde_rag.stores.faiss.fields import Condition, condition, flatten
-from cde_rag.stores.faiss.lexicon import Lexicon
+from cde_rag.stores.faiss.filter_sql import Condition, condition, flatten
+from cde_rag.stores.faiss.fts_index import Lexicon
 from cde_rag.stores.faiss.manifest import FaissManifest
+from cde_rag.stores.filter_conditions import Filter
 
 _EVERY: Final = Condition("1", ())
 

@@ -1,6 +1,7 @@
 """The words of all records, to be searched: a table of SQLite's FTS5 that holds no texts.
 
-It is fed with the words that `cde_rag.stores.words` makes, separated by blanks, and is a part of every transaction.
+It is fed with the words that `cde_rag.stores.text_analysis` makes, separated by blanks, and is a part of every
+transaction.
 Stores made before there was one, or by a SQLite without FTS5, lack it.
 """
 
@@ -13,8 +14,8 @@ from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Record
-from cde_rag.stores.faiss.fields import Condition
-from cde_rag.stores.words import words_of
+from cde_rag.stores.faiss.filter_sql import Condition
+from cde_rag.stores.text_analysis import words_of
 
 TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""
 SHADOWS: Final = ("words_data", "words_idx", "words_docsize", "words_config")  # FTS5's own tables

@@ -7,11 +7,11 @@ import numpy as np
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.points.fields import fields
-from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.points.points import Point, Points
-from cde_rag.stores.points.rows import ID, note, read, vector_checksum, vector_of
-from cde_rag.stores.points.words import is_as_written
+from cde_rag.stores.qdrant_base.payload import ID, note, read, vector_checksum, vector_of
+from cde_rag.stores.qdrant_base.payload_fields import fields
+from cde_rag.stores.qdrant_base.points import Point, Points
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
+from cde_rag.stores.qdrant_base.sparse_text import is_as_written
 
 _SAME: Final = 1e-6  # how far a prefix may be from what it is computed as again
 

@@ -12,7 +12,7 @@ import unicodedata
 from typing import Final
 
 from cde_rag.stores.base import Record
-from cde_rag.stores.stems import stem
+from cde_rag.stores.stemmer import stem
 
 LONGEST: Final = 64  # characters of a word that count
 _RUN: Final = re.compile(r"\w+")

@@ -11,10 +11,10 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.embedders.base import Embedder
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError
-from cde_rag.indexing.passages import with_siblings
+from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Row, Store
 

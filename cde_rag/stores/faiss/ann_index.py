@@ -12,7 +12,7 @@ from cde_rag.errors import StoreError, StoreFormatError, require
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import IndexFile
 from cde_rag.stores.faiss.vectors import VectorBlocks
-from cde_rag.stores.folder import file_sha256, fsync_folder
+from cde_rag.stores.files import file_sha256, fsync_folder
 from cde_rag.stores.quantization import prefix_dims, prefixes
 
 faiss: Any = require("faiss", "faiss")

@@ -8,10 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.points.fields import number_keys
-from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.points.points import NewPoint, NewVector, Point, Points
-from cde_rag.stores.points.rows import (
+from cde_rag.stores.qdrant_base.payload import (
     OURS,
     RECORD,
     is_record,
@@ -21,7 +18,10 @@ from cde_rag.stores.points.rows import (
     record_payload,
     vector_payload,
 )
-from cde_rag.stores.points.words import WORDS, named_weights
+from cde_rag.stores.qdrant_base.payload_fields import number_keys
+from cde_rag.stores.qdrant_base.points import NewPoint, NewVector, Point, Points
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
+from cde_rag.stores.qdrant_base.sparse_text import WORDS, named_weights
 
 
 def put_rows(

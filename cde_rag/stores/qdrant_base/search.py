@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.base import Hit
-from cde_rag.stores.conditions import And, Filter, holds
-from cde_rag.stores.points.points import Found, Points
-from cde_rag.stores.points.rows import ORDER, checked_vector, place_of, read, vector_of
-from cde_rag.stores.points.translation import translate
+from cde_rag.stores.filter_conditions import And, Filter, holds
+from cde_rag.stores.qdrant_base.filter_translation import translate
+from cde_rag.stores.qdrant_base.payload import ORDER, checked_vector, place_of, read, vector_of
+from cde_rag.stores.qdrant_base.points import Found, Points
 
 _MORE: Final = 16  # points asked for beyond k
 _POINTS: Final = 4096  # asked for in one request, unless one query needs more

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.stores.points.selection import ALL, Selection
-from cde_rag.stores.points.words import Sparse
+from cde_rag.stores.qdrant_base.selection import ALL, Selection
+from cde_rag.stores.qdrant_base.sparse_text import Sparse
 
 MOST_INDEXED: Final = 64  # keys, since metadata can have any number of paths, and each index costs memory
 

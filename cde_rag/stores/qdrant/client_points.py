@@ -9,10 +9,6 @@ import numpy as np
 from jaxtyping import Float32
 from qdrant_client import QdrantClient, models
 
-from cde_rag.stores.points.points import NewPoint, NewVector
-from cde_rag.stores.points.rows import ORDER, RECORD, place_of, point_id
-from cde_rag.stores.points.selection import ALL, Selection
-from cde_rag.stores.points.words import WORDS, Sparse
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.ids import is_native, native, natives
 from cde_rag.stores.qdrant.indexes import PayloadIndexes
@@ -25,6 +21,10 @@ from cde_rag.stores.qdrant.queries import (
     words_request,
 )
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
+from cde_rag.stores.qdrant_base.payload import ORDER, RECORD, place_of, point_id
+from cde_rag.stores.qdrant_base.points import NewPoint, NewVector
+from cde_rag.stores.qdrant_base.selection import ALL, Selection
+from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
 
 _AT_ONCE: Final = 512  # points read in one request
 
@@ -38,7 +38,7 @@ OURS: Final = models.FieldCondition(key=ORDER, range=models.Range(gte=1))
 
 
 class ClientPoints:
-    """The points of one collection. Implements `cde_rag.stores.points.points.Points`.
+    """The points of one collection. Implements `cde_rag.stores.qdrant_base.points.Points`.
 
     Args:
         client: Of a server, or in local mode.

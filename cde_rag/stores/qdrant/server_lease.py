@@ -12,9 +12,9 @@ from typing import Final
 from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
-from cde_rag.stores.points.turns import ReadWriteLock, taken
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.contexts import contexts_beside
+from cde_rag.stores.qdrant_base.locks import ReadWriteLock, taken
 
 _LEASE_S: Final = 30.0  # after a kill the next run waits so long
 _LEASE_ID: Final = "0d5c3b1a-95cf-4d52-a1b9-1f4d9f0c2e77"

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import seal
-from cde_rag.stores.folder import pieces, replace_durably
+from cde_rag.stores.files import pieces, replace_durably
 
 
 def seal_files(folder: Path, sealed: Path) -> None:

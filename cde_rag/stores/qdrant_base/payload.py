@@ -3,7 +3,7 @@
     text, title, metadata      of the record; metadata as JSON text where Qdrant would not give it back as it is
     cde_id, cde_order          the record's id, and its place in the order of insertion, from 1 on
     cde_record, cde_metadata   checksums
-    cde_tokens, cde_numbers    what filters look at; see fields.py
+    cde_tokens, cde_numbers    what filters look at; see payload_fields.py
     cde_<fingerprint>          digest of what the vector of this name was made from, and a checksum over both
 
 Whatever else there is in a payload is someone else's and stays.
@@ -22,8 +22,8 @@ from jaxtyping import Float32
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Record, Row
 from cde_rag.stores.checks import seal
-from cde_rag.stores.points.fields import NUMBERS, TOKENS, fields
-from cde_rag.stores.points.points import Point
+from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS, fields
+from cde_rag.stores.qdrant_base.points import Point
 
 ID: Final = "cde_id"
 ORDER: Final = "cde_order"

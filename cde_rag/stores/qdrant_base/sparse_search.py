@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from cde_rag.stores.base import Hit
-from cde_rag.stores.conditions import And, Filter, holds
-from cde_rag.stores.points.points import Found, Points
-from cde_rag.stores.points.rows import ORDER, place_of, read
-from cde_rag.stores.points.translation import translate
-from cde_rag.stores.points.words import Sparse, question, weights
+from cde_rag.stores.filter_conditions import And, Filter, holds
+from cde_rag.stores.qdrant_base.filter_translation import translate
+from cde_rag.stores.qdrant_base.payload import ORDER, place_of, read
+from cde_rag.stores.qdrant_base.points import Found, Points
+from cde_rag.stores.qdrant_base.sparse_text import Sparse, question, weights
 
 _AT_ONCE: Final = 512  # records whose words are written together
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cde_rag._validation import digest
 from cde_rag.context.siblings import choose_siblings
-from cde_rag.embedders.base import Embedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.records import Parent, embedded_text, parent_of
 from cde_rag.stores.base import Record, Row, Store
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
-from cde_rag.stores.conditions import Key, Kind, instant, number
+from cde_rag.stores.filter_conditions import Key, Kind, instant, number
 
 TOKENS: Final = "cde_tokens"
 NUMBERS: Final = "cde_numbers"

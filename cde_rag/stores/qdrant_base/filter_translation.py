@@ -1,10 +1,10 @@
-"""Filters of the grammar as conditions on the two fields of fields.py."""
+"""Filters of the grammar as conditions on the two fields of payload_fields.py."""
 
 from typing import Final, NamedTuple
 
-from cde_rag.stores.conditions import And, Field, FieldComparison, Filter, Not, Or
-from cde_rag.stores.points.fields import NUMBERS, TOKENS, numbers_key, place, token
-from cde_rag.stores.points.selection import Between, Every, No, Selection, Some, Tagged
+from cde_rag.stores.filter_conditions import And, Field, FieldComparison, Filter, Not, Or
+from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS, numbers_key, place, token
+from cde_rag.stores.qdrant_base.selection import Between, Every, No, Selection, Some, Tagged
 
 _RANGES: Final = ("gt", "gte", "lt", "lte")
 

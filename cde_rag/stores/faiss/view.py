@@ -14,14 +14,14 @@ from jaxtyping import Float32, Int64
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Hit, Row
 from cde_rag.stores.checks import check_rows, sample_places, seal
-from cde_rag.stores.conditions import Filter
+from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import FileIdentity
-from cde_rag.stores.faiss.index import Index
 from cde_rag.stores.faiss.indexing import FLAT_ROWS, IndexConfig
 from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest, IndexFile
 from cde_rag.stores.faiss.nearest import candidates, exact_scores
-from cde_rag.stores.faiss.records import Records, StoredRecord
+from cde_rag.stores.faiss.record_tables import Records, StoredRecord
 from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
+from cde_rag.stores.filter_conditions import Filter
 
 _MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
 _SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched exactly, though there are codes

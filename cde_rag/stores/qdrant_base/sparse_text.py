@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 
 from cde_rag.stores.base import Record
-from cde_rag.stores.words import words_in, words_of
+from cde_rag.stores.text_analysis import words_in, words_of
 
 WORDS: Final = "cde_words"  # name of the sparse vectors
 _K1: Final = 1.2

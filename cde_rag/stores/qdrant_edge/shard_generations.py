@@ -16,11 +16,11 @@ from typing import Any, Final, cast
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.folder import copy_durably, fsync_folder, replace_durably, write_durably
-from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.points.text_search import write_words
+from cde_rag.stores.files import copy_durably, fsync_folder, replace_durably, write_durably
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
+from cde_rag.stores.qdrant_base.sparse_search import write_words
 from cde_rag.stores.qdrant_edge.engine import Engine
-from cde_rag.stores.qdrant_edge.points import ShardPoints
+from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 
 MANIFEST: Final = "cde.json"
 DERIVED: Final = re.compile(r"shard(-\d+)+(-words)?|context-\d+\.safetensors")  # what the manifest refers to, or did

@@ -8,7 +8,7 @@ on a field is then one lookup by path, kind and value.
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from cde_rag.stores.conditions import And, Field, FieldComparison, Filter, Key, Not, Or, instant, number
+from cde_rag.stores.filter_conditions import And, Field, FieldComparison, Filter, Key, Not, Or, instant, number
 
 
 class Element(NamedTuple):

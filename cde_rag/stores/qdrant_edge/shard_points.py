@@ -8,13 +8,13 @@ import numpy as np
 import qdrant_edge as edge
 from jaxtyping import Float32
 
-from cde_rag.stores.points.fields import NUMBERS, TOKENS
-from cde_rag.stores.points.hnsw import Hnsw
-from cde_rag.stores.points.manifest import prefix_name
-from cde_rag.stores.points.points import NewPoint, NewVector
-from cde_rag.stores.points.rows import ORDER, note, place_of, point_id
-from cde_rag.stores.points.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
-from cde_rag.stores.points.words import WORDS, Sparse
+from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.qdrant_base.payload import ORDER, note, place_of, point_id
+from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS
+from cde_rag.stores.qdrant_base.points import NewPoint, NewVector
+from cde_rag.stores.qdrant_base.points_manifest import prefix_name
+from cde_rag.stores.qdrant_base.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.quantization import prefix_candidates, prefixes
 
@@ -33,7 +33,7 @@ class ReadPoint(NamedTuple):
 
 
 class ShardPoints:
-    """The points of one shard, all of them ours. Implements `cde_rag.stores.points.points.Points`.
+    """The points of one shard, all of them ours. Implements `cde_rag.stores.qdrant_base.points.Points`.
 
     Args:
         engine: Has it open.

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.folder import check_folder, check_path, fsync_folder, keep_for_ever, locked
-from cde_rag.stores.points.manifest import PointsManifest
-from cde_rag.stores.points.turns import ReadWriteLock
+from cde_rag.stores.files import check_folder, check_path, fsync_folder, keep_for_ever, locked
+from cde_rag.stores.qdrant_base.locks import ReadWriteLock
+from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
+from cde_rag.stores.qdrant_edge.checksums import broken_seals, seal_files
 from cde_rag.stores.qdrant_edge.engine import Engine
-from cde_rag.stores.qdrant_edge.generations import MANIFEST, load, save, shard_of
-from cde_rag.stores.qdrant_edge.seals import broken_seals, seal_files
+from cde_rag.stores.qdrant_edge.shard_generations import MANIFEST, load, save, shard_of
 
 LOCK: Final = "cde.lock"
 _SEALED: Final = "shard.json"

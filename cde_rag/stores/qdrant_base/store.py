@@ -13,18 +13,18 @@ from cde_rag._validation import check_list
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, sample_places
-from cde_rag.stores.conditions import And, Filter, holds
+from cde_rag.stores.filter_conditions import And, Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
-from cde_rag.stores.points import writing
-from cde_rag.stores.points.manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.points.points import Point, Points
-from cde_rag.stores.points.rows import StoredPoint, checked_vector, place_of, read
-from cde_rag.stores.points.search import search
-from cde_rag.stores.points.selection import Having, No
-from cde_rag.stores.points.text_search import search_text
-from cde_rag.stores.points.translation import translate
-from cde_rag.stores.points.turns import ReadWriteLock
+from cde_rag.stores.qdrant_base import point_writes
+from cde_rag.stores.qdrant_base.filter_translation import translate
+from cde_rag.stores.qdrant_base.locks import ReadWriteLock
+from cde_rag.stores.qdrant_base.payload import StoredPoint, checked_vector, place_of, read
+from cde_rag.stores.qdrant_base.points import Point, Points
+from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
+from cde_rag.stores.qdrant_base.search import search
+from cde_rag.stores.qdrant_base.selection import Having, No
+from cde_rag.stores.qdrant_base.sparse_search import search_text
 
 _TRIES: Final = 8  # to read what another process moves meanwhile
 Result = TypeVar("Result")
@@ -95,7 +95,7 @@ class PointStore(ABC):
         records = list(check_records(row.record for row in rows))
         with self._turns.writing(), self._in(fingerprint) as manifest:
             check_unit(vectors, len(rows), manifest.dim)
-            writing.put_rows(self._points, manifest, records, [row.digest for row in rows], vectors)
+            point_writes.put_rows(self._points, manifest, records, [row.digest for row in rows], vectors)
             self._check_written(manifest.serving)
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
@@ -103,14 +103,14 @@ class PointStore(ABC):
         encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
         with self._turns.writing():
             self._load()  # there has to be a store
-            writing.put_metadata(self._points, encoded)
+            point_writes.put_metadata(self._points, encoded)
 
     def delete(self, ids: Sequence[str]) -> int:
         """See `Store.delete`."""
         check_list(ids, call="delete", what="ids")
         with self._turns.writing():
             self._load()  # there has to be a store
-            found = {str(point.id) for point in writing.records_of(self._points, ids) if point is not None}
+            found = {str(point.id) for point in point_writes.records_of(self._points, ids) if point is not None}
             self._points.delete(sorted(found))
         return len(found)
 
@@ -119,7 +119,7 @@ class PointStore(ABC):
         check_list(ids, call="get", what="ids")
 
         def read(manifest: PointsManifest) -> list[Row]:
-            found = writing.records_of(self._points, ids)
+            found = point_writes.records_of(self._points, ids)
             return [self._read(point, manifest.serving.vector).row for point in found if point is not None]
 
         return self._follow(read)
@@ -208,7 +208,7 @@ class PointStore(ABC):
             )
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
-        """See `Store.search_text`; BM25 is that of points/words.py."""
+        """See `Store.search_text`; BM25 is that of qdrant_base/sparse_text.py."""
         check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
         k = check_k(k)
@@ -230,7 +230,7 @@ class PointStore(ABC):
         check_list(ids, call="vectors", what="ids")
         with self._turns.reading(), self._in(fingerprint) as manifest:
             name = manifest.serving.vector
-            found = writing.found_points(self._points, ids, vectors=[name])
+            found = point_writes.found_points(self._points, ids, vectors=[name])
             matrix = np.empty((len(found), manifest.dim), np.float32)
             for number, point in enumerate(found):
                 matrix[number] = checked_vector(point, self._read(point, name), name, self._points.place)
@@ -293,7 +293,7 @@ class PointStore(ABC):
             manifest = self._load_own()
             state = manifest.inactive(generation)
             check_unit(vectors, len(rows), manifest.dim)
-            return writing.put_vectors(self._points, manifest, state, rows, digests, vectors)
+            return point_writes.put_vectors(self._points, manifest, state, rows, digests, vectors)
 
     def _place_of(self, id_: str) -> tuple[int, str]:
         """Place and point id of a record in the order of insertion; before all others where it is not there."""
