@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from cde_rag.errors import require
-from cde_rag_training.clusters import ALL_POINTS, LAPTOP, PAPER, clusters_of_source, reduced, unit
-from cde_rag_training.packing import Packing, PackingConfig, difficulty
-from cde_rag_training.prepared import Prepared
+from cde_rag_training.clustering.clusters import ALL_POINTS, LAPTOP, PAPER, clusters_of_source, reduced, unit
+from cde_rag_training.clustering.packing import Packing, PackingConfig, difficulty
+from cde_rag_training.data.prepared import Prepared
 
 Vectors = Float32[np.ndarray, "pairs dim"]
 NOISE = 0.2  # length of what is added to a vector of norm 1

@@ -19,8 +19,8 @@ from torch import Tensor
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.two_stage import TwoStage
-from cde_rag_training.gradcache import CachedStage, two_stage_step
-from cde_rag_training.loss import contrastive_loss
+from cde_rag_training.loop.gradcache import CachedStage, two_stage_step
+from cde_rag_training.losses.loss import contrastive_loss
 
 # glibc in the measured processes returns what is freed at once, so that resident memory is memory in use.
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "1000000", "MALLOC_TRIM_THRESHOLD_": "1000000"}

@@ -16,18 +16,18 @@ from statistics import median
 import torch
 
 from cde_rag.model import checkpoints
-from cde_rag_training.batch import Batch, Batches
+from cde_rag_training.clustering.packing import PackingConfig
 from cde_rag_training.config import LossConfig
-from cde_rag_training.contexts import ContextConfig
-from cde_rag_training.corpora import Corpora, CorporaConfig
-from cde_rag_training.filtering import FilterConfig
-from cde_rag_training.gradients import Gradients
-from cde_rag_training.mini_batches import Cutter
-from cde_rag_training.objective import Objective
-from cde_rag_training.packed_batches import PackedBatches
-from cde_rag_training.packing import PackingConfig
-from cde_rag_training.prepared import Prepared
-from cde_rag_training.stages import stages_of
+from cde_rag_training.corpora.batch import Batch, Batches
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.corpus_batches import Corpora, CorporaConfig
+from cde_rag_training.corpora.filtering import FilterConfig
+from cde_rag_training.corpora.packed_batches import PackedBatches
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.loop.gradients import Gradients
+from cde_rag_training.loop.mini_batches import Cutter
+from cde_rag_training.losses.objective import Objective
+from cde_rag_training.networks.stages import stages_of
 
 
 @contextmanager

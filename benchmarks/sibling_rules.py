@@ -1,7 +1,7 @@
 """NDCG@10 of sibling rules 1 and 2 on sites of documentation, each section asked for by page and heading.
 
 Run with: python benchmarks/sibling_rules.py PAIRS.jsonl [--model cde-mini] [--json], where PAIRS.jsonl is what
-`python -m cde_rag_training.documentation_pairs` writes: its second file holds the ten sites that no model was trained
+`python -m experiments.documentation_pairs` writes: its second file holds the ten sites that no model was trained
 on (docs/experiments/training-data.md says how to get them).
 """
 

@@ -23,7 +23,9 @@ from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.two_stage import TwoStage
-from cde_rag_training.comparison import model_scores
+from cde_rag_training.adapt.before_after import model_scores
+from cde_rag_training.adapt.sections import place_of
+from cde_rag_training.clustering.surrogate import tfidf_svd
 from cde_rag_training.config import (
     EvaluationConfig,
     GuardConfig,
@@ -35,16 +37,14 @@ from cde_rag_training.config import (
     StartConfig,
     TrainingConfig,
 )
-from cde_rag_training.contexts import ContextConfig
-from cde_rag_training.corpora import CorporaConfig
-from cde_rag_training.logs import LOG
-from cde_rag_training.pairs import Pair, per_source, without_duplicates
-from cde_rag_training.preparation import PrepareConfig, prepare
-from cde_rag_training.prepared import Prepared
-from cde_rag_training.reading import read_sources
-from cde_rag_training.sections import place_of
-from cde_rag_training.surrogate import tfidf_svd
-from cde_rag_training.training import train
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.corpus_batches import CorporaConfig
+from cde_rag_training.data.pairs import Pair, per_source, without_duplicates
+from cde_rag_training.data.preparation import PrepareConfig, prepare
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.reading import read_sources
+from cde_rag_training.loop.logs import LOG
+from cde_rag_training.loop.training import train
 
 DATA = Path(__file__).resolve().parents[2] / "shared/data/train"
 SOURCES = {"factbook": 2000, "medquad": 2000, "movies": 1000, "tldr": 2000}  # about so many pairs of each

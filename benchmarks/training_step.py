@@ -20,9 +20,9 @@ from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way.config import SOFT_TOKENS, TwoWayConfig
 from cde_rag.model.two_way.network import TwoWay
-from cde_rag_training.gradcache import CachedStage, two_stage_step
-from cde_rag_training.loss import contrastive_loss
-from cde_rag_training.stages import OneWayStages, Stages, Texts, TwoWayStages
+from cde_rag_training.loop.gradcache import CachedStage, two_stage_step
+from cde_rag_training.losses.loss import contrastive_loss
+from cde_rag_training.networks.stages import OneWayStages, Stages, TextBatch, TwoWayStages
 
 DIM, HEADS, INTERMEDIATE, VOCABULARY = 384, 12, 1536, 30522
 
@@ -63,7 +63,7 @@ def seconds(stages: Stages, options: argparse.Namespace) -> list[float]:
     parts = ids.split([options.pairs, options.pairs, options.context])
     size, mask = options.mini_batch_size, torch.zeros(options.pairs, options.pairs, dtype=torch.bool)
     texts = [
-        Texts(part.tolist(), role, [[] for _ in part])
+        TextBatch(part.tolist(), role, [[] for _ in part])
         for role, side in ((QUERY, parts[0]), (DOCUMENT, parts[1]))
         for part in side.split(size)
     ]

@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 from cde_rag.readers import RecordReader
-from cde_rag_training.adaptation import AdaptationConfig, adapt
-from cde_rag_training.cluster_report import report_clusters
-from cde_rag_training.corpus_pairs import to_pairs
-from cde_rag_training.material import MaterialConfig, material
-from cde_rag_training.preparation import PrepareConfig, prepare
+from cde_rag_training.adapt.adaptation import AdaptationConfig, adapt
+from cde_rag_training.data.cluster_report import report_clusters
+from cde_rag_training.adapt.corpus_pairs import to_pairs
+from cde_rag_training.adapt.material import MaterialConfig, material
+from cde_rag_training.data.preparation import PrepareConfig, prepare
 from python_reference import SHORT, documents
 
 minutes = float(os.environ.get("CDE_RAG_MINUTES", 10))
@@ -59,8 +59,8 @@ for one in corpus.pairs.examples[:6]:
 
 # %%
 from cde_rag import CDEModel
-from cde_rag_training.clusters import ClusterConfig
-from cde_rag_training.surrogate import minilm
+from cde_rag_training.clustering.clusters import ClusterConfig
+from cde_rag_training.clustering.surrogate import minilm
 
 tokenizer = CDEModel.from_pretrained("cde-mini").tokenizer
 small = PrepareConfig(max_length=128, surrogate="minilm-96", clusters=ClusterConfig(size=32), coarse_size=256)

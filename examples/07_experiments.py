@@ -4,7 +4,7 @@
 # What some of the [experiments](../docs/experiments/cde-mini-1.md) found, drawn from the tables that they wrote; the
 # others have their plots on the pages about [contexts](../docs/experiments/contexts.md),
 # [recipes](../docs/experiments/recipes.md) and [cde-mini-1](../docs/experiments/cde-mini-1.md). Each is one command,
-# `cde-rag-train experiment NAME`, over development sets of which nothing was trained on; of some of their sources,
+# `python -m experiments run NAME`, over development sets of which nothing was trained on; of some of their sources,
 # other parts were.
 
 # %%

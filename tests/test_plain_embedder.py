@@ -287,7 +287,7 @@ def test_a_reader_that_cannot_follow_is_told(papers: Collection, stored: CDEMode
 
 
 def test_as_a_surrogate(plain: PlainEmbedder, tmp_path: Path) -> None:
-    from cde_rag_training.surrogate import cached
+    from cde_rag_training.clustering.surrogate import cached
 
     surrogate = cached(plain.embed_documents, "plain", tmp_path)
     np.testing.assert_allclose(surrogate(TEXTS), plain.embed_documents(TEXTS), atol=1e-6)

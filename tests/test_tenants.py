@@ -26,9 +26,9 @@ from cde_rag.model import CDEModel
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
-from cde_rag.stores.qdrant.tenants import QdrantTenants
+from cde_rag.stores.qdrant.tenant_collections import QdrantTenants
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-from cde_rag.stores.tenants import FolderTenants, TenantStores
+from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from cde_rag.audit.comparison import Source, StoredVector
+from cde_rag.audit.stored_vectors import Source, StoredVector
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.fingerprint import stamped
 from cde_rag.stores.checks import MOST_ROWS

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cde_rag.collection.collection import Collection
     from cde_rag.stores.base import Store
-    from cde_rag.stores.tenants import FolderTenants
+    from cde_rag.stores.tenant_stores import FolderTenants
 
 ModelOption = Annotated[
     str | None, typer.Option(help="Folder of the collection's model, where that is not a bundled one.")
@@ -278,7 +278,7 @@ def tenant_stores(path: Path) -> "FolderTenants":
     Raises:
         TenantError: There is a collection without tenants.
     """
-    from cde_rag.stores.tenants import FolderTenants
+    from cde_rag.stores.tenant_stores import FolderTenants
 
     kind = _kind_at(path)
     stores = FolderTenants(path, kind)

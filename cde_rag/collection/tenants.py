@@ -15,7 +15,7 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Store
-from cde_rag.stores.tenants import TenantStores
+from cde_rag.stores.tenant_stores import TenantStores
 
 GROWN: Final = 512  # documents of which a context of a tenant's own is sampled: as many as contexts have by default
 

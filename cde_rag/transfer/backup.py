@@ -24,7 +24,7 @@ from cde_rag.collection.tenant_names import check_is_of, is_common
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Store
 from cde_rag.stores.files import check_no_link, check_path, copy_durably, file_sha256, fsync_folder, write_durably
-from cde_rag.stores.tenants import FOLDER, FolderTenants
+from cde_rag.stores.tenant_stores import FOLDER, FolderTenants
 from cde_rag.transfer.parquet import export_collection, import_collection
 
 FORMAT: Final = 2

@@ -9,7 +9,7 @@ from lives import record, store_at, stub
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.tenants import Tenants
 from cde_rag.stores.base import Hit, Record
-from cde_rag.stores.tenants import FolderTenants
+from cde_rag.stores.tenant_stores import FolderTenants
 
 TENANTS = ("acme", "Acme", "../acme", "a/b")
 

@@ -31,7 +31,7 @@ from cde_rag import (
 )
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 from cde_rag.stores.faiss import FaissStore
-from cde_rag.stores.tenants import FolderTenants
+from cde_rag.stores.tenant_stores import FolderTenants
 from cde_rag.transfer.adopt_qdrant import Adoption, adopt, catch_up, release
 from cde_rag.transfer.dataframes import records, to_dataset
 

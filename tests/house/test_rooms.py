@@ -1,10 +1,12 @@
-"""Rooms of the house: few at the top of the package, and no class of one name in two of them."""
+"""Layout of the packages: few modules at the top, and one name for one class or module."""
 
 import ast
 from collections import Counter
 from pathlib import Path
 
-CORE = Path(__file__).resolve().parents[2] / "cde_rag"
+ROOT = Path(__file__).resolve().parents[2]
+CORE, TRAINING, EXPERIMENTS = ROOT / "cde_rag", ROOT / "training" / "cde_rag_training", ROOT / "experiments"
+SHARED_NAMES = {"__init__", "__main__", "app", "base", "config", "store"}  # of modules; a command has its subject's
 MODULES, PACKAGES = 7, 13
 
 
@@ -13,11 +15,20 @@ def test_few_rooms_at_the_top() -> None:
     assert len(list(CORE.glob("*/__init__.py"))) <= PACKAGES
 
 
+def modules() -> list[Path]:
+    return [path for folder in (CORE, TRAINING, EXPERIMENTS) for path in folder.rglob("*.py")]
+
+
 def test_a_name_is_one_class() -> None:
     names = Counter(
         node.name
-        for path in CORE.rglob("*.py")
+        for path in modules()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_name_is_one_module() -> None:
+    names = Counter(path.stem for path in modules() if path.parent.name != "cli")
+    assert [name for name, count in names.items() if count > 1 and name not in SHARED_NAMES] == []

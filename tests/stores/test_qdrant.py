@@ -26,7 +26,7 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name, write_context
 from cde_rag.stores.qdrant import store as store_module
 from cde_rag.stores.qdrant.client_points import ClientPoints, selection_filter
-from cde_rag.stores.qdrant.contexts import MANIFEST_ID, delete_context
+from cde_rag.stores.qdrant.context_points import MANIFEST_ID, delete_context
 from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant.server_lease import leased
 from cde_rag.stores.qdrant_base.filter_translation import translate

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cde_rag_training.clusters import unit
-from cde_rag_training.layout import VIEW_KINDS
-from cde_rag_training.prepared import Prepared
-from cde_rag_training.tokens import token_rows
+from cde_rag_training.clustering.clusters import unit
+from cde_rag_training.data.layout import VIEW_KINDS
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.tokens import token_rows
 
 SOURCES = ("docs", "mail", "faq")
 MAX_LENGTH = 12

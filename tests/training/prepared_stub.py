@@ -6,9 +6,9 @@ import numpy as np
 from tiny import WORDS, tiny_tokenizer
 
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag_training.pairs import Pair
-from cde_rag_training.prepared import Facts, Prepared
-from cde_rag_training.tokens import token_rows
+from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.prepared import Facts, Prepared
+from cde_rag_training.data.tokens import token_rows
 
 DIM = 16
 

@@ -12,7 +12,7 @@ from tiny import tiny_network, tiny_tokenizer
 from training_run import Run, one_sentence
 
 from cde_rag.model import CDEModel, checkpoints
-from cde_rag_training import adaptation
+from cde_rag_training.adapt import adaptation
 from cde_rag_training.cli.adapt import NOT_BETTER
 
 

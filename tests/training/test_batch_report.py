@@ -8,14 +8,14 @@ import pytest
 import torch
 from prepared_stub import prepared_stub, stub_pairs
 
-from cde_rag_training.batch import Batch
-from cde_rag_training.batch_report import SAME_DOCUMENT, SAME_QUERY, masks, report_batch
 from cde_rag_training.config import LossConfig
-from cde_rag_training.filtering import FilterConfig
-from cde_rag_training.objective import Objective
-from cde_rag_training.pairs import Pair
-from cde_rag_training.prepared import Prepared
-from cde_rag_training.transformations import PLAIN, Transformation
+from cde_rag_training.corpora.batch import Batch
+from cde_rag_training.corpora.batch_report import SAME_DOCUMENT, SAME_QUERY, masks, report_batch
+from cde_rag_training.corpora.filtering import FilterConfig
+from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.transformations import PLAIN, Transformation
+from cde_rag_training.losses.objective import Objective
 
 
 @pytest.fixture

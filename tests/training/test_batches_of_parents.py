@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from made_pairs import made_pairs
 
 from cde_rag.context.siblings import siblings_by_position
-from cde_rag_training.groups import Groups
-from cde_rag_training.parents import ParentConfig, Parents
+from cde_rag_training.corpora.groups import Groups
+from cde_rag_training.corpora.parent_batches import ParentConfig, Parents
 
 EXACT = ParentConfig(lone_share=0.0, wrong_share=0.0)
 

@@ -1,8 +1,8 @@
 import pytest
 
-from cde_rag_training import bundled_pairs
-from cde_rag_training.bundled_pairs import FUNCTIONS, function_pairs
-from cde_rag_training.pairs import Pair
+from cde_rag_training.data.pairs import Pair
+from experiments import bundled_pairs
+from experiments.bundled_pairs import FUNCTIONS, function_pairs
 
 LONG = "    return [text, text, text, text, text, text, text]"
 SOURCE = f'''

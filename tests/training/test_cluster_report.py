@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from prepared_stub import prepared_stub
 
-from cde_rag_training.array_folder import PreparedError
-from cde_rag_training.cluster_report import recluster, report_clusters
-from cde_rag_training.clusters import ClusterConfig
-from cde_rag_training.layout import LAYOUT
-from cde_rag_training.prepared import Prepared
+from cde_rag_training.clustering.clusters import ClusterConfig
+from cde_rag_training.data.array_folder import PreparedError
+from cde_rag_training.data.cluster_report import recluster, report_clusters
+from cde_rag_training.data.layout import LAYOUT
+from cde_rag_training.data.prepared import Prepared
 
 
 @pytest.fixture

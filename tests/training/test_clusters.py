@@ -9,7 +9,7 @@ from goldens import golden, golden_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_rag_training.clusters import (
+from cde_rag_training.clustering.clusters import (
     LAPTOP,
     PAPER,
     ClusterConfig,
@@ -131,8 +131,9 @@ def test_reduction_keeps_the_scores_that_few_directions_hold():
 def test_training_imports_no_faiss():
     """So that it runs on a bare machine from what was prepared elsewhere."""
     code = (
-        "import sys, cde_rag_training.trainer, cde_rag_training.packing, cde_rag_training.clusters; print(*sys.modules)"
+        "import sys, cde_rag_training.loop.trainer, cde_rag_training.clustering.packing\n"
+        "import cde_rag_training.clustering.clusters; print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "cde_rag_training.trainer" in loaded
+    assert "cde_rag_training.loop.trainer" in loaded
     assert {"faiss", "bm25s", "sklearn", "sentence_transformers"}.isdisjoint(loaded)

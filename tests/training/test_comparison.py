@@ -6,7 +6,7 @@ from tiny import WORDS
 
 from cde_rag.evaluation import Corpus, RetrievalSet, evaluate
 from cde_rag.model import CDEModel
-from cde_rag_training.comparison import Comparison, bm25_scores, compared, model_scores
+from cde_rag_training.adapt.before_after import BeforeAfter, bm25_scores, compared, model_scores
 
 
 def words(number: int) -> str:
@@ -34,7 +34,7 @@ def test_scores_are_those_of_evaluate(tiny_model: CDEModel, parents: bool, syste
     np.testing.assert_allclose(bm25_scores(data), found["bm25"]["ndcg@10"])
 
 
-def comparison(gain: np.ndarray) -> Comparison:
+def comparison(gain: np.ndarray) -> BeforeAfter:
     data = data_of(2 * len(gain), parents=False)
     start = np.full(len(gain), 0.5)
     scores = {"start": start, "adapted": start + gain, "bm25": start - 0.25}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_pairs import made_pairs
 
-from cde_rag_training.contexts import ContextConfig, Contexts
+from cde_rag_training.corpora.batch_contexts import ContextConfig, Contexts
 
 PREPARED = made_pairs()
 PAIRS = np.arange(10)

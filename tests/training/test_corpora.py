@@ -17,15 +17,15 @@ from made_pairs import SOURCES, made_pairs
 from prepared_stub import prepared_stub
 
 from cde_rag import CDEError
-from cde_rag_training.clusters import ClusterConfig, cluster_pairs
-from cde_rag_training.contexts import ContextConfig
-from cde_rag_training.corpora import Corpora, CorporaConfig
-from cde_rag_training.filtering import DUPLICATE
-from cde_rag_training.granularity import GranularityConfig
-from cde_rag_training.packing import difficulty
-from cde_rag_training.parents import ParentConfig
-from cde_rag_training.surrogate import tfidf_svd
-from cde_rag_training.transformations import TransformationConfig
+from cde_rag_training.clustering.clusters import ClusterConfig, cluster_pairs
+from cde_rag_training.clustering.packing import difficulty
+from cde_rag_training.clustering.surrogate import tfidf_svd
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.corpus_batches import Corpora, CorporaConfig
+from cde_rag_training.corpora.filtering import DUPLICATE
+from cde_rag_training.corpora.granularity import GranularityConfig
+from cde_rag_training.corpora.parent_batches import ParentConfig
+from cde_rag_training.data.transformations import TransformationConfig
 
 KINDS = ("cluster", "wide_cluster", "domain", "domains", "source")
 
@@ -235,7 +235,8 @@ def test_another_process_draws_the_same_batch(tmp_path):
     prepared = prepared_stub(tmp_path)
     made = CorporaConfig(batch_size=12, context=ContextConfig(smallest=4, largest=16))
     code = (
-        "import sys; from cde_rag_training.corpora import *; from cde_rag_training.prepared import Prepared\n"
+        "import sys; from cde_rag_training.corpora.corpus_batches import *\n"
+        "from cde_rag_training.data.prepared import Prepared\n"
         "made = CorporaConfig(batch_size=12, context=ContextConfig(smallest=4, largest=16))\n"
         "batch = Corpora(Prepared.load(sys.argv[1]), made, seed=2).batch(9)\n"
         "print(batch.pairs.tolist(), batch.queries.tolist(), batch.context.tolist(), batch.siblings)\n"

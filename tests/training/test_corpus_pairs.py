@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
-from cde_rag_training.corpus_pairs import KINDS, ask, report, to_pairs, without_repeated
-from cde_rag_training.parts import FEWEST, hold_out, retrieval_set
-from cde_rag_training.sections import sampled, sections, whole_records
-from cde_rag_training.supplied_queries import UNKNOWN_ID, UNKNOWN_TEXT, UNUSABLE, read_supplied
+from cde_rag_training.adapt.corpus_pairs import KINDS, ask, report, to_pairs, without_repeated
+from cde_rag_training.adapt.parts import FEWEST, hold_out, retrieval_set
+from cde_rag_training.adapt.sections import sampled, sections, whole_records
+from cde_rag_training.adapt.supplied_queries import UNKNOWN_ID, UNKNOWN_TEXT, UNUSABLE, read_supplied
 
 LONG = "The pump starts when the pressure falls. It stops at four bar, or when the tank behind the house is empty."
 PAGE = """# Pump

@@ -8,8 +8,8 @@ from tiny import tiny_network, tiny_tokenizer
 from cde_rag import ResumeError
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag_training.config import DistillationConfig
-from cde_rag_training.distillation import distil_first_stage
-from cde_rag_training.stages import stages_of
+from cde_rag_training.loop.distillation import distil_first_stage
+from cde_rag_training.networks.stages import stages_of
 
 CONFIG = DistillationConfig(updates=60, batch_size=32, rate=1e-2, max_length=7)
 

@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 
 from cde_rag.errors import CorpusError
-from cde_rag_training import documentation_pairs as documentation
-from cde_rag_training.documentation_pages import page_of
-from cde_rag_training.documentation_pairs import (
+from cde_rag_training.data.pairs import Pair
+from experiments import documentation_pairs as documentation
+from experiments.documentation_pages import page_of
+from experiments.documentation_pairs import (
     CHARACTERS,
     HELD_OUT,
     PACKAGES,
@@ -22,7 +23,6 @@ from cde_rag_training.documentation_pairs import (
     pages_of,
     readable,
 )
-from cde_rag_training.pairs import Pair
 
 PACKAGE, OTHER = "python-flask-doc", "sqlite3-doc"
 BODY = (
@@ -251,7 +251,7 @@ def test_the_command_writes_what_is_held_out_apart(tmp_path):
     write(tmp_path / "docs", "a.html", two("Sockets"))
     write(tmp_path / "docs", "a.html", two("Pools"), package="nim-doc")
     outputs = [tmp_path / "pairs.jsonl", tmp_path / "held-out.jsonl"]
-    command = [sys.executable, "-m", "cde_rag_training.documentation_pairs", tmp_path / "docs", *outputs]
+    command = [sys.executable, "-m", "experiments.documentation_pairs", tmp_path / "docs", *outputs]
     subprocess.run([str(part) for part in command], check=True)
     trained, held_out = ([json.loads(line) for line in path.read_text().splitlines()] for path in outputs)
     assert [row["query"] for row in trained] == ["Sockets: Using it", "Sockets: Tuning it"]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cde_rag import CDEError
-from cde_rag_training.duplicates import EvaluationTexts, read_evaluation, without_near_duplicates
-from cde_rag_training.near_duplicates import DuplicateConfig, Texts, matches
-from cde_rag_training.pairs import Pair
+from cde_rag_training.clustering.near_duplicates import DuplicateConfig, UniqueTexts, matches
+from cde_rag_training.data.duplicates import EvaluationTexts, read_evaluation, without_near_duplicates
+from cde_rag_training.data.pairs import Pair
 
 CONFIG = DuplicateConfig()
 LONG = "the swift spends ten months of the year in the air and even sleeps there"
@@ -111,7 +111,7 @@ def test_matches_equal_comparing_all_with_all():
     rows = random.normal(size=(60, 8)).astype(np.float32)
     rows[30:] = rows[:30] + 0.25 * random.normal(size=(30, 8))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    texts = Texts([f"t{number}" for number in range(60)], lambda asked: rows[[int(t[1:]) for t in asked]], CONFIG)
+    texts = UniqueTexts([f"t{number}" for number in range(60)], lambda asked: rows[[int(t[1:]) for t in asked]], CONFIG)
     found = matches(texts, texts, CONFIG)
     cosines = rows @ rows.T
     np.fill_diagonal(cosines, 0)

@@ -14,15 +14,15 @@ from tiny_run import start_folder
 from typer.testing import CliRunner
 
 from cde_rag.model import CDEModel
-from cde_rag_training.cli import app
 from cde_rag_training.config import TrainingConfig
-from cde_rag_training.experiments.cells import LOOKED_AT, Cell, batch_difficulty, cell_rows, read_cells
-from cde_rag_training.experiments.laboratory import Laboratory
-from cde_rag_training.experiments.models import readings
-from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
+from cde_rag_training.loop.trainer import batches_of
 from cde_rag_training.presets import preset
 from cde_rag_training.recipe import RecipeError, changed, read_recipe
-from cde_rag_training.trainer import batches_of
+from experiments.__main__ import app
+from experiments.cells import LOOKED_AT, Cell, batch_difficulty, cell_rows, read_cells
+from experiments.laboratory import Laboratory
+from experiments.models import readings
+from experiments.sets import SetConfig, SetsConfig, read_sets
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = """
@@ -146,7 +146,7 @@ def test_figures_are_those_of_the_models_themselves(folder: Path, tmp_path: Path
 def test_the_command_goes_on_where_it_stopped(folder: Path, tmp_path: Path):
     def command() -> list[str]:
         arguments = ["--recipes", folder / "pair.toml", "--sets", folder / "sets.toml", "--output", tmp_path, "--json"]
-        ran = CliRunner().invoke(app, ["experiment", "cells", str(folder / "prepared"), *map(str, arguments)])
+        ran = CliRunner().invoke(app, ["run", "cells", str(folder / "prepared"), *map(str, arguments)])
         assert ran.exit_code == 0, ran.output
         return json.loads(ran.stdout)["files"]
 
@@ -165,7 +165,7 @@ def test_the_command_goes_on_where_it_stopped(folder: Path, tmp_path: Path):
 
 
 def test_the_command_asks_for_what_it_needs(folder: Path):
-    ran = CliRunner().invoke(app, ["experiment", "cells", "--sets", str(folder / "sets.toml")])
+    ran = CliRunner().invoke(app, ["run", "cells", "--sets", str(folder / "sets.toml")])
     assert ran.exit_code == 2
     assert "recipes" in ran.output
 

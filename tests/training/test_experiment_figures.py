@@ -24,13 +24,13 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.encoding import without_relevant
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.parents import unit
-from cde_rag_training.cuts import part
-from cde_rag_training.experiments import context_choice, context_size, training_free
-from cde_rag_training.experiments.laboratory import Laboratory, Space, score
-from cde_rag_training.experiments.movement import movement
-from cde_rag_training.experiments.output_map import output_map
-from cde_rag_training.experiments.sibling_count import sibling_count
-from cde_rag_training.experiments.small_corpora import small_corpora
+from cde_rag_training.data.cuts import part
+from experiments import context_choice, context_size, training_free
+from experiments.laboratory import Laboratory, Space, score
+from experiments.movement import movement
+from experiments.output_map import output_map
+from experiments.sibling_count import sibling_count
+from experiments.small_corpora import small_corpora
 
 SIZE = 60  # documents and queries of a set
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from prepared_stub import prepared_stub, stub_pairs
 
-from cde_rag_training.experiments import ON_PAIRS
-from cde_rag_training.experiments.difficulty import batch_difficulty
-from cde_rag_training.prepared import Prepared
+from cde_rag_training.data.prepared import Prepared
+from experiments import ON_PAIRS
+from experiments.difficulty import batch_difficulty
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,15 @@ from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag_training.experiments import ON_MODELS, ON_SETS, models
-from cde_rag_training.experiments.heatmap import NULL, heatmap
-from cde_rag_training.experiments.laboratory import Laboratory, score
-from cde_rag_training.experiments.output_map import remapped
-from cde_rag_training.experiments.prefixes import prefixes
-from cde_rag_training.experiments.second_pass import second_pass
-from cde_rag_training.experiments.sets import SetConfig, SetsConfig, read_sets
-from cde_rag_training.experiments.training_free import PooledMiniLM, rarity
 from cde_rag_training.recipe import RecipeError, read_recipe
+from experiments import ON_MODELS, ON_SETS, models
+from experiments.heatmap import NULL, heatmap
+from experiments.laboratory import Laboratory, score
+from experiments.output_map import remapped
+from experiments.prompt_prefixes import prefixes
+from experiments.second_pass import second_pass
+from experiments.sets import SetConfig, SetsConfig, read_sets
+from experiments.training_free import PooledMiniLM, rarity
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_a_second_pass_over_a_corpus_of_a_hundred_or_less_changes_nothing(lab: L
 
 
 def test_a_second_pass_gives_the_best_their_own_context(lab: Laboratory, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cde_rag_training.experiments.second_pass.CANDIDATES", 8)
+    monkeypatch.setattr("experiments.second_pass.CANDIDATES", 8)
     (river, *_), (row, *_, mean) = lab.sets, (rows := second_pass(lab))
     under, found = lab.space(river.corpus.texts), []
     for query, judged in zip(river.queries, river.judgments, strict=True):

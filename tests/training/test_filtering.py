@@ -7,7 +7,7 @@ from goldens import golden, golden_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag_training.filtering import (
+from cde_rag_training.corpora.filtering import (
     FilterConfig,
     FilteredBatch,
     FilterWarning,
@@ -20,7 +20,7 @@ from cde_rag_training.filtering import (
     report,
     warn_of_start_model,
 )
-from cde_rag_training.loss import own_hard_negatives, without_in_batch_negatives
+from cde_rag_training.losses.loss import own_hard_negatives, without_in_batch_negatives
 
 
 def some_scores(queries, documents, seed):

@@ -12,8 +12,8 @@ from tiny import tiny_network
 from cde_rag.model.batching import pad
 from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag_training.gradcache import CachedStage, second_stage_step, two_stage_step
-from cde_rag_training.loss import contrastive_loss
+from cde_rag_training.loop.gradcache import CachedStage, second_stage_step, two_stage_step
+from cde_rag_training.losses.loss import contrastive_loss
 
 CONTEXT, PAIRS, DIM = 7, 5, 16
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}  # relative, in the gradient's norm

@@ -14,16 +14,16 @@ from cde_rag.model.batching import pad
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag_training.config import LossConfig
-from cde_rag_training.corpora import Corpora
-from cde_rag_training.filtering import FilterConfig
-from cde_rag_training.first_vectors import FirstStageVectors
-from cde_rag_training.gradients import Gradients
-from cde_rag_training.mini_batches import Cutter
-from cde_rag_training.objective import Objective
-from cde_rag_training.parents import ParentConfig
-from cde_rag_training.stages import stages_of
-from cde_rag_training.teacher import StartModel
-from cde_rag_training.transformations import PLAIN, TransformationConfig
+from cde_rag_training.corpora.corpus_batches import Corpora
+from cde_rag_training.corpora.filtering import FilterConfig
+from cde_rag_training.corpora.parent_batches import ParentConfig
+from cde_rag_training.data.transformations import PLAIN, TransformationConfig
+from cde_rag_training.loop.first_vectors import FirstStageVectors
+from cde_rag_training.loop.gradients import Gradients
+from cde_rag_training.loop.mini_batches import Cutter
+from cde_rag_training.loop.teacher import StartModel
+from cde_rag_training.losses.objective import Objective
+from cde_rag_training.networks.stages import stages_of
 
 LOSS = LossConfig(temperature=0.1)
 ALL = {"first_stage", "second_stage", "set_attention", "output_map", "embeddings"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cde_rag import CDEError
 from cde_rag.evaluation.bm25 import BM25
-from cde_rag_training.lexical import lexical_pairs
+from cde_rag_training.data.lexical import lexical_pairs
 
 WORDS = "river flood bank loan money water delta interest rate fish boat the of and".split()
 TEXT = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)

@@ -10,7 +10,7 @@ from goldens import golden, golden_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_rag_training.loss import (
+from cde_rag_training.losses.loss import (
     contrastive_loss,
     distillation_loss,
     improved_contrastive_loss,
@@ -171,7 +171,7 @@ def test_a_large_batch_is_computed_in_parts(name, monkeypatch):
     }
     results = []
     for rows in (1024, 3):
-        monkeypatch.setattr("cde_rag_training.loss.ROWS", rows)
+        monkeypatch.setattr("cde_rag_training.losses.loss.ROWS", rows)
         queries, documents = unit(7, 5, 0).requires_grad_(), unit(9, 5, 1).requires_grad_()
         loss = losses[name](queries, documents)
         loss.backward()

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from prepared_stub import prepared_stub, stub_pairs
 
-from cde_rag_training.batch import Batch
 from cde_rag_training.config import LossConfig
-from cde_rag_training.filtering import FilterConfig
-from cde_rag_training.lexical import LexicalPairs
-from cde_rag_training.loss import contrastive_loss, distillation_loss, improved_contrastive_loss, mixture
-from cde_rag_training.objective import Objective
-from cde_rag_training.transformations import PLAIN
+from cde_rag_training.corpora.batch import Batch
+from cde_rag_training.corpora.filtering import FilterConfig
+from cde_rag_training.data.lexical import LexicalPairs
+from cde_rag_training.data.transformations import PLAIN
+from cde_rag_training.losses.loss import contrastive_loss, distillation_loss, improved_contrastive_loss, mixture
+from cde_rag_training.losses.objective import Objective
 
 CPU = torch.device("cpu")
 NONE = FilterConfig(rule="none")
@@ -135,7 +135,7 @@ def test_distillation_mixes_in_bm25(prepared, other):
 
 def test_shares_of_a_batch_are_the_whole(prepared, monkeypatch):
     """Each process's loss over all documents; their mean is the loss of the whole batch. The gathering is acted out."""
-    from cde_rag_training import objective as module
+    from cde_rag_training.losses import objective as module
 
     batch = batch_of(prepared, range(6), negatives=2)
     objective = Objective(LossConfig(temperature=0.3), NONE, prepared, device=CPU)

@@ -5,11 +5,11 @@ import torch
 from tiny import tiny_network
 from torch import nn
 
-from cde_rag_training.averaging import WeightAverage
 from cde_rag_training.config import AdaptersConfig, RatesConfig, ScheduleConfig
-from cde_rag_training.interpolation import average, interpolate
-from cde_rag_training.optimiser import Group, Optimiser, groups_of
-from cde_rag_training.schedule import Schedule
+from cde_rag_training.loop.averaging import WeightAverage
+from cde_rag_training.loop.optimiser import Optimiser, ParameterGroup, groups_of
+from cde_rag_training.loop.schedule import Schedule
+from cde_rag_training.networks.interpolation import average, interpolate
 
 RATES = RatesConfig(encoder=1.0, layer_decay=0.5, embeddings=2.0, first_stage=3.0, context=4.0, gates=5.0)
 
@@ -80,7 +80,7 @@ def test_the_state_of_an_optimiser_comes_back():
 
 def test_clipping_shortens_all_gradients_together():
     network = nn.Linear(3, 1, bias=False)
-    optimiser = Optimiser([Group("context", 1.0, 0.0, {"weight": network.weight})], clip=1.0)
+    optimiser = Optimiser([ParameterGroup("context", 1.0, 0.0, {"weight": network.weight})], clip=1.0)
     optimiser.zero_grad()
     network.weight.grad.copy_(torch.tensor([[3.0, 4.0, 0.0]]))
     assert optimiser.clip() == pytest.approx(5.0)

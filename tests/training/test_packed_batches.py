@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from made_pairs import made_pairs
 
 from cde_rag import CDEError
-from cde_rag_training.contexts import ContextConfig
-from cde_rag_training.packed_batches import PackedBatches
-from cde_rag_training.packing import PackingConfig
-from cde_rag_training.transformations import PLAIN
+from cde_rag_training.clustering.packing import PackingConfig
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.packed_batches import PackedBatches
+from cde_rag_training.data.transformations import PLAIN
 
 PREPARED = made_pairs()
 CONTEXT = ContextConfig(documents="batch", smallest=8, largest=8, null_share=0.0)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from cde_rag import CDEError
-from cde_rag_training.clusters import ClusterConfig, cluster_pairs, unit
-from cde_rag_training.packing import Packing, PackingConfig, centroids_of, difficulty, greedy_tour, pack
-from cde_rag_training.surrogate import tfidf_svd
+from cde_rag_training.clustering.clusters import ClusterConfig, cluster_pairs, unit
+from cde_rag_training.clustering.packing import Packing, PackingConfig, centroids_of, difficulty, greedy_tour, pack
+from cde_rag_training.clustering.surrogate import tfidf_svd
 
 
 def some_vectors(count, dim=6, seed=0):

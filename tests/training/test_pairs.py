@@ -2,7 +2,7 @@
 
 import pytest
 
-from cde_rag_training.pairs import Pair, per_source, without_duplicates
+from cde_rag_training.data.pairs import Pair, per_source, without_duplicates
 
 
 @pytest.fixture

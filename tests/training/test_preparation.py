@@ -14,15 +14,15 @@ from tiny import WORDS, tiny_tokenizer
 
 from cde_rag import CDEError
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag_training import steps
-from cde_rag_training.array_folder import MANIFEST, PreparedError
-from cde_rag_training.clusters import LAPTOP
-from cde_rag_training.layout import VIEW_KINDS
-from cde_rag_training.lexical import lexical_pairs
-from cde_rag_training.pairs import Pair
-from cde_rag_training.preparation import PrepareConfig, prepare
-from cde_rag_training.prepared import Prepared
-from cde_rag_training.queries import KeywordQueries, without_parent
+from cde_rag_training.clustering.clusters import LAPTOP
+from cde_rag_training.data import steps
+from cde_rag_training.data.alternative_queries import KeywordQueries, without_parent
+from cde_rag_training.data.array_folder import MANIFEST, PreparedError
+from cde_rag_training.data.layout import VIEW_KINDS
+from cde_rag_training.data.lexical import lexical_pairs
+from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.preparation import PrepareConfig, prepare
+from cde_rag_training.data.prepared import Prepared
 
 TOKENIZER = TextTokenizer(tiny_tokenizer())
 CONFIG = PrepareConfig(max_length=24, surrogate="stub", clusters=replace(LAPTOP, size=8), coarse_size=40)
@@ -189,7 +189,10 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from cde_rag.context import file_format as artifact
-from cde_rag_training import array_folder, preparation, steps, surrogate
+from cde_rag_training.data import array_folder
+from cde_rag_training.data import preparation
+from cde_rag_training.data import steps
+from cde_rag_training.clustering import surrogate
 from test_preparation import made
 
 left = int(sys.argv[2])

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from prepared_stub import prepared_stub, stub_pairs, stub_vectors
 
-from cde_rag_training import archive
-from cde_rag_training.array_folder import MANIFEST, PreparedError, seal
-from cde_rag_training.layout import LAYOUT, check_layout
-from cde_rag_training.prepared import Prepared
+from cde_rag_training.data import archive
+from cde_rag_training.data.array_folder import MANIFEST, PreparedError, seal
+from cde_rag_training.data.layout import LAYOUT, check_layout
+from cde_rag_training.data.prepared import Prepared
 
 ARRAYS = sorted(set(LAYOUT) - {"tokens", "token_starts"})
 
@@ -58,7 +58,7 @@ def test_arrays_stay_on_disk(prepared):
 
 def test_loading_needs_numpy_alone(prepared):
     code = (
-        "import sys; from cde_rag_training.prepared import Prepared; Prepared.load(sys.argv[1]); "
+        "import sys; from cde_rag_training.data.prepared import Prepared; Prepared.load(sys.argv[1]); "
         "print(sorted({'torch', 'faiss', 'bm25s', 'pyarrow', 'tokenizers', 'datasketch'} & sys.modules.keys()))"
     )
     command = [sys.executable, "-c", code, str(prepared.folder)]

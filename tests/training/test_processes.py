@@ -8,8 +8,8 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 
-from cde_rag_training.gradcache import CachedStage, second_stage_step
-from cde_rag_training.loss import contrastive_loss, improved_contrastive_loss
+from cde_rag_training.loop.gradcache import CachedStage, second_stage_step
+from cde_rag_training.losses.loss import contrastive_loss, improved_contrastive_loss
 from cde_rag_training.processes import average_gradients, own_first
 
 PAIRS, DIM, TEMPERATURE = 6, 5, 0.1

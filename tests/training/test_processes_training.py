@@ -14,8 +14,8 @@ from prepared_stub import prepared_stub, stub_pairs
 from tiny_run import config, phase, rows, start_folder
 
 from cde_rag_training.config import LossConfig
-from cde_rag_training.prepared import Prepared
-from cde_rag_training.training import train
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.loop.training import train
 
 KINDS = {
     "hard negatives": {"siblings": False},
@@ -82,7 +82,7 @@ def test_torchrun_trains_as_one_process(tmp_path):
         f"""
 from pathlib import Path
 from tiny_run import config, phase
-from cde_rag_training.training import train
+from cde_rag_training.loop.training import train
 work = Path({str(tmp_path)!r})
 train(work / "prepared", config(work / "start", phase(4)), work / "two", held_out=work / "held_out")
 """

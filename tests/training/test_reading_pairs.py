@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cde_rag import CDEError
-from cde_rag_training.pairs import Pair
-from cde_rag_training.reading import Columns, PairReader, read_sources
+from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.reading import Columns, PairReader, read_sources
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1).filter(str.strip)
 rows = st.fixed_dictionaries(

@@ -3,9 +3,9 @@
 import gzip
 import json
 
-from cde_rag_training.bundled_pairs import FUNCTIONS, HELD_OUT_SOURCES, SOURCES, held_out_pairs
-from cde_rag_training.pairs import Pair
-from cde_rag_training.repaired_pairs import (
+from cde_rag_training.data.pairs import Pair
+from experiments.bundled_pairs import FUNCTIONS, HELD_OUT_SOURCES, SOURCES, held_out_pairs
+from experiments.repaired_pairs import (
     NO_TITLE,
     RFCS,
     answers,

@@ -13,8 +13,8 @@ from cde_rag.embedders.contextual import fit
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag_training.networks.rotation import rotate_model, shared_axes
 from cde_rag_training.presets import preset
-from cde_rag_training.rotation import rotate_model, shared_axes
 
 
 def corpus(size, *, seed):
@@ -94,7 +94,7 @@ def test_a_model_that_is_turned_twice_is_turned_by_both(trained, prepared, tmp_p
     first, second = (torch.linalg.qr(torch.randn(16, 16)).Q.contiguous() for _ in range(2))
     folders = [trained]
     for name, axes in (("once", first), ("again", second)):
-        monkeypatch.setattr("cde_rag_training.rotation.shared_axes", lambda *_, axes=axes: axes)
+        monkeypatch.setattr("cde_rag_training.networks.rotation.shared_axes", lambda *_, axes=axes: axes)
         folders.append(rotate_model(folders[-1], prepared, tmp_path / name))
     plain, once, again = (checkpoints.read(folder)[0] for folder in folders)
     rounding = {"rtol": 0, "atol": 0.02}  # rotations too are stored in int8

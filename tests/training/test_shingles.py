@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cde_rag_training.shingles import alike, shingled
+from cde_rag_training.clustering.shingles import alike, shingled
 
 WORDS = [f"w{number}" for number in range(400)]
 

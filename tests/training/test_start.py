@@ -19,11 +19,11 @@ from cde_rag.embedders.contextual import fit
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag_training.clustering.surrogate import minilm_folder
 from cde_rag_training.config import DistillationConfig, StartConfig
-from cde_rag_training.interpolation import interpolate_models
-from cde_rag_training.start import BERT_LAYER, bert_tokenizer, from_bert, load_start
-from cde_rag_training.surrogate import minilm_folder
-from cde_rag_training.training import train
+from cde_rag_training.loop.training import train
+from cde_rag_training.networks.interpolation import interpolate_models
+from cde_rag_training.networks.start import BERT_LAYER, bert_tokenizer, from_bert, load_start
 
 
 @pytest.mark.slow

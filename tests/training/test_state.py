@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from cde_rag import ResumeError
-from cde_rag_training.guard import TrainingError
-from cde_rag_training.logs import COLUMNS, Log
-from cde_rag_training.state import Progress, State, StateFile, differences
+from cde_rag_training.loop.guard import TrainingError
+from cde_rag_training.loop.logs import COLUMNS, Log
+from cde_rag_training.loop.state import RunProgress, State, StateFile, differences
 
 RUN = {"config": {"phases": [{"rate": 0.1, "dims": (4, 2)}]}, "data": ["a"]}
 
 
 def state_of(update):
     tensors = {"weights:a": torch.full((3, 2), update / 3), "optimiser:a|step": torch.tensor(float(update))}
-    return State(Progress(phase=1, update=update, seconds=1 / 3, log_bytes=7, gains=(0.1, -1 / 3)), tensors)
+    return State(RunProgress(phase=1, update=update, seconds=1 / 3, log_bytes=7, gains=(0.1, -1 / 3)), tensors)
 
 
 def same(one, other):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cde_rag import CDEError
-from cde_rag_training import surrogate
-from cde_rag_training.surrogate import cached, tfidf_svd
+from cde_rag_training.clustering import surrogate
+from cde_rag_training.clustering.surrogate import cached, tfidf_svd
 
 TEXTS = ["the river flood", "a bank loan", "money in the bank", "river delta water", "loan interest rate", "fish boat"]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag_training.tokens import id_type, token_rows
+from cde_rag_training.data.tokens import id_type, token_rows
 
 texts = st.lists(st.lists(st.integers(0, 65_535), min_size=1, max_size=9), max_size=9)
 

@@ -23,21 +23,21 @@ from tiny_run import CORPORA, MACHINE, RATES, config, phase, rows, start_folder
 from cde_rag import CDEModel, Context, ResumeError
 from cde_rag.errors import CDEError, CorpusError
 from cde_rag.stores.files import locked
-from cde_rag_training import guard, state, trainer, training_data
+from cde_rag_training.clustering.packing import PackingConfig
 from cde_rag_training.config import EvaluationConfig, GuardConfig, LossConfig, RatesConfig
-from cde_rag_training.contexts import ContextConfig
-from cde_rag_training.filtering import FilterConfig, FilterWarning
-from cde_rag_training.gradients import Gradients
-from cde_rag_training.guard import ContextIgnoredWarning, TrainingError
-from cde_rag_training.held_out import Retrieval
-from cde_rag_training.logs import COLUMNS
-from cde_rag_training.optimiser import Optimiser
-from cde_rag_training.packing import PackingConfig
-from cde_rag_training.preparation import PrepareConfig
-from cde_rag_training.prepared import Prepared
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.filtering import FilterConfig, FilterWarning
+from cde_rag_training.data.preparation import PrepareConfig
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.views import ViewConfig
+from cde_rag_training.loop import guard, state, trainer, training_data
+from cde_rag_training.loop.gradients import Gradients
+from cde_rag_training.loop.guard import ContextIgnoredWarning, TrainingError
+from cde_rag_training.loop.held_out import Retrieval
+from cde_rag_training.loop.logs import COLUMNS
+from cde_rag_training.loop.optimiser import Optimiser
+from cde_rag_training.loop.training import train
 from cde_rag_training.recipe import RecipeError
-from cde_rag_training.training import train
-from cde_rag_training.views import ViewConfig
 
 OFTEN_NULL = replace(CORPORA, context=replace(CORPORA.context, null_share=0.5))
 
@@ -426,8 +426,8 @@ for name in "faiss bm25s Stemmer pyarrow sentence_transformers datasets pandas s
     sys.modules[name] = None
 from pathlib import Path
 from tiny_run import config, phase
-from cde_rag_training.training import train
-from cde_rag_training.views import ViewConfig
+from cde_rag_training.loop.training import train
+from cde_rag_training.data.views import ViewConfig
 work, output = Path({str(work)!r}), Path({str(tmp_path)!r})
 train(work / "prepared", config(work / "start", phase(2)), output, held_out=work / "held_out")
 """
@@ -446,7 +446,7 @@ def test_tensorboard_has_the_same_figures(work, tmp_path):
 
 
 def test_retrieval_means():
-    from cde_rag_training.held_out import mean_of
+    from cde_rag_training.loop.held_out import mean_of
 
     assert mean_of({"a": Retrieval(0.2, 0.1, 0.0), "b": Retrieval(0.4, 0.3, 1.0)}) == pytest.approx((0.3, 0.2, 0.5))
     assert RATES.first_stage == 0

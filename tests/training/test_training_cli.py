@@ -10,16 +10,17 @@ import pytest
 from prepared_stub import prepared_stub, stub_pairs
 from tiny import tiny_network, tiny_tokenizer
 from training_run import Run, one_sentence
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag_training.cli import app
 from cde_rag_training.cli.recipes import NAMES
-from cde_rag_training.prepared import Prepared
+from cde_rag_training.clustering.surrogate import minilm
+from cde_rag_training.data.prepared import Prepared
 from cde_rag_training.presets import PRESETS, preset, preset_text
-from cde_rag_training.surrogate import minilm
+from experiments.__main__ import app as experiments
 
-COMMANDS = "prepare cluster inspect train presets interpolate rotate adapt experiment".split()
+COMMANDS = "prepare cluster inspect train presets interpolate rotate adapt".split()
 RECIPE = """
 [start]
 model = {model}
@@ -153,23 +154,28 @@ def test_clusters_are_shown_and_made_anew(run: Run, prepared: Path, tmp_path: Pa
     assert "--output" in run("cluster", prepared, "--size", 4, code=2).output
 
 
-def test_experiments_are_listed_and_run(run: Run, prepared: Path, tmp_path: Path):
-    assert "figure 6" in run("experiment").stdout
-    files = json.loads(run("experiment", "difficulty", prepared, "--output", tmp_path / "a/b", "--json").stdout)
+def test_experiments_are_listed_and_run(prepared: Path, tmp_path: Path):
+    def experiment(*arguments: object, code: int = 0) -> Result:
+        ran = CliRunner().invoke(experiments, [*map(str, arguments)])
+        assert ran.exit_code == code, ran.output
+        return ran
+
+    assert "figure 6" in experiment("list").stdout
+    files = json.loads(experiment("run", "difficulty", prepared, "--output", tmp_path / "a/b", "--json").stdout)
     assert all(Path(path).is_file() for path in files["files"])
-    assert "there are difficulty" in run("experiment", "harder", prepared, code=2).output
-    assert "--sets" in run("experiment", "heatmap", code=2).output
-    assert "PREPARED" in run("experiment", "difficulty", code=2).output
+    assert "there are difficulty" in experiment("run", "harder", prepared, code=2).output
+    assert "--sets" in experiment("run", "heatmap", code=2).output
+    assert "PREPARED" in experiment("run", "difficulty", code=2).output
     (tmp_path / "file").touch()
-    assert "is a file" in run("experiment", "difficulty", prepared, "--output", tmp_path / "file", code=2).output
-    assert "--seed" in run("experiment", "difficulty", prepared, "--seed", -1, code=2).output
+    assert "is a file" in experiment("run", "difficulty", prepared, "--output", tmp_path / "file", code=2).output
+    assert "--seed" in experiment("run", "difficulty", prepared, "--seed", -1, code=2).output
     sets = tmp_path / "sets.toml"
     for text, expected in (
         (b'[[sets]]\npath = "\xff"', "Expected a recipe (TOML)"),
         (b'[[sets]]\npath = "river"\nmax_characters = -1', "max_characters of 0"),
     ):
         sets.write_bytes(text)
-        assert expected in one_sentence(run("experiment", "heatmap", "--sets", sets, code=1))
+        assert expected in one_sentence(experiment("run", "heatmap", "--sets", sets, code=1))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_pairs import CLS, MAX_LENGTH, SEP, made_pairs
 
-from cde_rag_training.tokens import token_rows
-from cde_rag_training.transformations import (
+from cde_rag_training.data.tokens import token_rows
+from cde_rag_training.data.transformations import (
     PLAIN,
     DocumentTokens,
     Transformation,

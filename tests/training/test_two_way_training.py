@@ -22,14 +22,14 @@ from cde_rag.model.batching import pad
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_way import published
-from cde_rag_training.adapters import Adapters
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
-from cde_rag_training.contexts import ContextConfig
-from cde_rag_training.optimiser import groups_of
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.loop.adapters import Adapters
+from cde_rag_training.loop.optimiser import groups_of
+from cde_rag_training.loop.training import train
+from cde_rag_training.networks.stages import TextBatch, stages_of
+from cde_rag_training.networks.start import load_start
 from cde_rag_training.recipe import RecipeError
-from cde_rag_training.stages import Texts, stages_of
-from cde_rag_training.start import load_start
-from cde_rag_training.training import train
 
 FAMILIES = {V1: "nomic_bert", V2: "modernbert"}
 
@@ -95,7 +95,7 @@ def test_stages_are_those_of_the_finished_model(tmp_path):
         given = stages.prepare(own, range(len(own)), [False] * len(own))
         for role in (QUERY, DOCUMENT):
             shown = [stages.second_ids(each, role) for each in ids]
-            found = stages.second(Texts(shown, role, [[] for _ in shown]), given)
+            found = stages.second(TextBatch(shown, role, [[] for _ in shown]), given)
             rows_ = [tokens.ids for tokens in model.tokenize(texts, role=role)]
             assert shown == rows_
             np.testing.assert_allclose(
@@ -187,7 +187,7 @@ def embedded(stages):
     ids = [[2, 5, 6, 7, 3], [2, 8, 3]]
     with torch.no_grad():
         vectors = stages.network.read(*pad(ids))
-        return stages.second(Texts(ids, DOCUMENT, [[0], []]), stages.prepare(vectors, [0, 1], [False, False]))
+        return stages.second(TextBatch(ids, DOCUMENT, [[0], []]), stages.prepare(vectors, [0, 1], [False, False]))
 
 
 def test_merged_adapters_are_the_adapted_model():

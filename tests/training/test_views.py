@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_pairs import made_pairs
 
-from cde_rag_training.layout import VIEW_KINDS
-from cde_rag_training.views import OWN, SameQueries, ViewConfig, Views
+from cde_rag_training.data.layout import VIEW_KINDS
+from cde_rag_training.data.views import OWN, SameQueries, ViewConfig, Views
 
 PREPARED = made_pairs()
 KIND_OF = {(pair, query, document): VIEW_KINDS[kind] for pair, kind, query, document in PREPARED.views.tolist()}

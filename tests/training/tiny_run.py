@@ -19,10 +19,10 @@ from cde_rag_training.config import (
     StartConfig,
     TrainingConfig,
 )
-from cde_rag_training.contexts import ContextConfig
-from cde_rag_training.corpora import CorporaConfig
-from cde_rag_training.logs import TIMES
-from cde_rag_training.training import train
+from cde_rag_training.corpora.batch_contexts import ContextConfig
+from cde_rag_training.corpora.corpus_batches import CorporaConfig
+from cde_rag_training.loop.logs import TIMES
+from cde_rag_training.loop.training import train
 
 MACHINE = MachineConfig(precision="float32", mini_batch_size=8, save_every=3)
 CORPORA = CorporaConfig(batch_size=8, context=ContextConfig(smallest=4, largest=8))

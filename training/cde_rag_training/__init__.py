@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cde_rag_training.config import TrainingConfig
-    from cde_rag_training.guard import TrainingError
-    from cde_rag_training.pairs import Pair
-    from cde_rag_training.preparation import PrepareConfig, prepare
-    from cde_rag_training.prepared import Prepared
-    from cde_rag_training.training import train
+    from cde_rag_training.data.pairs import Pair
+    from cde_rag_training.data.preparation import PrepareConfig, prepare
+    from cde_rag_training.data.prepared import Prepared
+    from cde_rag_training.loop.guard import TrainingError
+    from cde_rag_training.loop.training import train
 
 __all__ = ["Pair", "PrepareConfig", "Prepared", "TrainingConfig", "TrainingError", "prepare", "train"]
 
 _HOMES = {
-    "Pair": "cde_rag_training.pairs",
-    "PrepareConfig": "cde_rag_training.preparation",
-    "Prepared": "cde_rag_training.prepared",
+    "Pair": "cde_rag_training.data.pairs",
+    "PrepareConfig": "cde_rag_training.data.preparation",
+    "Prepared": "cde_rag_training.data.prepared",
     "TrainingConfig": "cde_rag_training.config",
-    "TrainingError": "cde_rag_training.guard",
-    "prepare": "cde_rag_training.preparation",
-    "train": "cde_rag_training.training",
+    "TrainingError": "cde_rag_training.loop.guard",
+    "prepare": "cde_rag_training.data.preparation",
+    "train": "cde_rag_training.loop.training",
 }
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from cde_rag_training.corpora import CorporaConfig
-from cde_rag_training.filtering import FilterConfig
-from cde_rag_training.packing import PackingConfig
-from cde_rag_training.preparation import PrepareConfig
+from cde_rag_training.clustering.packing import PackingConfig
+from cde_rag_training.corpora.corpus_batches import CorporaConfig
+from cde_rag_training.corpora.filtering import FilterConfig
+from cde_rag_training.data.preparation import PrepareConfig
+from cde_rag_training.data.views import OWN
 from cde_rag_training.recipe import read_recipe
-from cde_rag_training.views import OWN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ from cde_rag.errors import require
 
 require("qdrant_client", "qdrant")
 
-from cde_rag.stores.qdrant.contexts import read_context, write_context  # noqa: E402
+from cde_rag.stores.qdrant.context_points import read_context, write_context  # noqa: E402
 from cde_rag.stores.qdrant.store import QdrantStore  # noqa: E402
 from cde_rag.stores.qdrant_base.hnsw import Hnsw  # noqa: E402
 from cde_rag.stores.qdrant_base.points_manifest import vector_name  # noqa: E402

@@ -22,7 +22,7 @@ from cde_rag.stores.checks import check_records, check_unit, encode
 from cde_rag.stores.qdrant import client_points, generations, named_vectors
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.client_points import MARK
-from cde_rag.stores.qdrant.contexts import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
+from cde_rag.stores.qdrant.context_points import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
 from cde_rag.stores.qdrant.ids import native, natives
 from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant.queries import given_vectors

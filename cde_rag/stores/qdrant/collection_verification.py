@@ -9,7 +9,7 @@ from cde_rag.errors import ContextError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.client_points import OURS, ClientPoints
-from cde_rag.stores.qdrant.contexts import read_context
+from cde_rag.stores.qdrant.context_points import read_context
 from cde_rag.stores.qdrant.named_vectors import vector_size
 from cde_rag.stores.qdrant_base.payload import ID
 from cde_rag.stores.qdrant_base.point_verification import damaged_points

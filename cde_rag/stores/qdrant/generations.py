@@ -16,7 +16,7 @@ from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.stores.qdrant import named_vectors
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.client_points import ClientPoints
-from cde_rag.stores.qdrant.contexts import delete_context, metadata_of, write_context
+from cde_rag.stores.qdrant.context_points import delete_context, metadata_of, write_context
 from cde_rag.stores.qdrant.manifest_point import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
 from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest, vector_name

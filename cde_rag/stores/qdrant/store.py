@@ -16,7 +16,7 @@ from cde_rag.stores.qdrant import generations
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.client_points import ClientPoints
 from cde_rag.stores.qdrant.collection_verification import find_damage
-from cde_rag.stores.qdrant.contexts import metadata_of, read_context
+from cde_rag.stores.qdrant.context_points import metadata_of, read_context
 from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, is_store, load
 from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
 from cde_rag.stores.qdrant.server_lease import leased, turns_of

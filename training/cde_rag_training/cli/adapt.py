@@ -12,7 +12,7 @@ from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line
 from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
-    from cde_rag_training.corpus_pairs import PairReport
+    from cde_rag_training.adapt.corpus_pairs import PairReport
 
 NOT_BETTER = 3  # exit code: done, and the model that was there is to be kept
 WIDTH = 110  # characters of a line of text
@@ -61,7 +61,7 @@ def adapt(
       cde-rag index docs/ docs.faiss --model my-model
     """
     from cde_rag.readers import Fields, RecordReader
-    from cde_rag_training.material import MaterialConfig, material
+    from cde_rag_training.adapt.material import MaterialConfig, material
 
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
@@ -79,8 +79,8 @@ def adapt(
         if as_json:
             print_json(asdict(found.pairs))
         return
-    from cde_rag_training.adaptation import AdaptationConfig
-    from cde_rag_training.adaptation import adapt as run
+    from cde_rag_training.adapt.adaptation import AdaptationConfig
+    from cde_rag_training.adapt.adaptation import adapt as run
 
     shown = sys.stderr.isatty() if progress is None else progress
     config = AdaptationConfig(model=model, minutes=minutes, seed=seed)

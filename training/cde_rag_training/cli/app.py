@@ -1,7 +1,7 @@
 """The commands together."""
 
 from cde_rag.cli.commands import command_line
-from cde_rag_training.cli import adapt, cluster, experiment, inspect, interpolate, prepare, rotate, train
+from cde_rag_training.cli import adapt, cluster, inspect, interpolate, prepare, rotate, train
 
 app = command_line()
 
@@ -36,6 +36,5 @@ for command in (
     interpolate.interpolate,
     rotate.rotate,
     adapt.adapt,
-    experiment.experiment,
 ):
     app.command()(command)

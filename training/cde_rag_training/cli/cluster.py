@@ -35,9 +35,9 @@ def cluster(
       cde-rag-train cluster prepared
       cde-rag-train cluster prepared --output finer --size 128 --size 1024
     """
-    from cde_rag_training.cluster_report import recluster, report_clusters
-    from cde_rag_training.clusters import LAPTOP, PAPER
-    from cde_rag_training.prepared import Prepared
+    from cde_rag_training.clustering.clusters import LAPTOP, PAPER
+    from cde_rag_training.data.cluster_report import recluster, report_clusters
+    from cde_rag_training.data.prepared import Prepared
 
     data = Prepared.load(prepared)
     if output is not None:

@@ -9,7 +9,7 @@ from cde_rag.cli.output import JsonOption, one_line, print_fields, print_json
 from cde_rag_training.cli.recipes import ConfigOption, PreparedArgument, PresetOption, chosen_recipe, settings_told
 
 if TYPE_CHECKING:
-    from cde_rag_training.batch_report import BatchReport
+    from cde_rag_training.corpora.batch_report import BatchReport
 
 WIDTH = 110  # characters of a line of text
 
@@ -34,9 +34,9 @@ def inspect(
       cde-rag-train inspect prepared --preset cde-mini --update 17 --examples 10
       cde-rag-train inspect prepared --json | jq .difficulty
     """
-    from cde_rag_training.batch_report import report_batch
-    from cde_rag_training.prepared import Prepared
-    from cde_rag_training.trainer import batches_of
+    from cde_rag_training.corpora.batch_report import report_batch
+    from cde_rag_training.data.prepared import Prepared
+    from cde_rag_training.loop.trainer import batches_of
 
     recipe = chosen_recipe(config, preset)
     if phase >= len(recipe.phases):

@@ -39,7 +39,7 @@ def interpolate(
       cde-rag-train interpolate cde-mini runs/first/model mean --with runs/second/model --share 1
       cde-rag evaluate scifact/ --model between
     """
-    from cde_rag_training.interpolation import interpolate_models
+    from cde_rag_training.networks.interpolation import interpolate_models
 
     averaged = others or []
     made = interpolate_models(

@@ -12,10 +12,10 @@ from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, one_line
 from cde_rag_training.cli.recipes import tell_skipped
 
 if TYPE_CHECKING:
-    from cde_rag_training.duplicates import SetReport
-    from cde_rag_training.pairs import Pair
-    from cde_rag_training.reading import PairReader
-    from cde_rag_training.surrogate import Surrogate
+    from cde_rag_training.clustering.surrogate import Surrogate
+    from cde_rag_training.data.duplicates import SetReport
+    from cde_rag_training.data.pairs import Pair
+    from cde_rag_training.data.reading import PairReader
 
 SURROGATES = ("minilm", "tfidf")
 DIMS = 256  # of vectors by TF-IDF
@@ -60,13 +60,13 @@ def prepare(
       cde-rag-train prepare pairs.jsonl --output prepared
       cde-rag-train prepare faq.csv docs.parquet --output prepared --against scifact/ --pack prepared.zip
     """
-    from cde_rag_training.clusters import LAPTOP, PAPER
+    from cde_rag_training.clustering.clusters import LAPTOP, PAPER
+    from cde_rag_training.clustering.surrogate import cached
     from cde_rag_training.config import StartConfig
-    from cde_rag_training.preparation import PrepareConfig
-    from cde_rag_training.preparation import prepare as run
-    from cde_rag_training.reading import PairReader
-    from cde_rag_training.start import load_start
-    from cde_rag_training.surrogate import cached
+    from cde_rag_training.data.preparation import PrepareConfig
+    from cde_rag_training.data.preparation import prepare as run
+    from cde_rag_training.data.reading import PairReader
+    from cde_rag_training.networks.start import load_start
 
     if surrogate not in SURROGATES:
         raise typer.BadParameter(f"{surrogate}; there are {', '.join(SURROGATES)}", param_hint="--surrogate")
@@ -112,8 +112,8 @@ def _read(reader: "PairReader") -> "list[Pair]":
 
 def _surrogate(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
     """The surrogate, and a name that says all that determines its vectors."""
-    from cde_rag_training.surrogate import minilm, tfidf_svd
-    from cde_rag_training.text_rows import pairs_digest
+    from cde_rag_training.clustering.surrogate import minilm, tfidf_svd
+    from cde_rag_training.data.text_rows import pairs_digest
 
     if kind == "minilm":
         return f"minilm-{max_length}", minilm(max_length=max_length)
@@ -122,8 +122,8 @@ def _surrogate(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, S
 
 
 def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrogate") -> "list[Pair]":
-    from cde_rag_training.duplicates import read_evaluation, without_near_duplicates
-    from cde_rag_training.near_duplicates import DuplicateConfig
+    from cde_rag_training.clustering.near_duplicates import DuplicateConfig
+    from cde_rag_training.data.duplicates import read_evaluation, without_near_duplicates
 
     sets = [read_evaluation(path) for path in against]
     found = without_near_duplicates(pairs, DuplicateConfig(), surrogate=embed, against=sets)

@@ -27,8 +27,8 @@ def rotate(
     Example:
       cde-rag-train rotate runs/first/model prepared my-model
     """
-    from cde_rag_training.prepared import Prepared
-    from cde_rag_training.rotation import rotate_model
+    from cde_rag_training.data.prepared import Prepared
+    from cde_rag_training.networks.rotation import rotate_model
 
     made = rotate_model(trained, Prepared.load(prepared), folder, pairs=pairs, seed=seed)
     if as_json:

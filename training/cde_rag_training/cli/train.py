@@ -43,9 +43,9 @@ def train(
       cde-rag-train train prepared --config recipe.toml --output runs/a --held-out held-out
       torchrun --nproc-per-node 2 -m cde_rag_training train prepared --config recipe.toml --output runs/a
     """
-    from cde_rag_training.state import STATE
-    from cde_rag_training.training import train as run
-    from cde_rag_training.training_data import TABLES
+    from cde_rag_training.loop.state import STATE
+    from cde_rag_training.loop.training import train as run
+    from cde_rag_training.loop.training_data import TABLES
 
     recipe = chosen_recipe(config, preset)
     if device is not None:

@@ -1,0 +1,67 @@
+"""The stores of tenants in Qdrant: a collection for each."""
+
+import re
+
+from qdrant_client import QdrantClient
+
+from cde_rag.stores.qdrant.calls import call
+from cde_rag.stores.qdrant.context_points import CONTEXTS, concrete
+from cde_rag.stores.qdrant.store import QdrantStore
+from cde_rag.stores.qdrant_base.hnsw import Hnsw
+from cde_rag.stores.tenant_stores import KEY
+
+
+class QdrantTenants:
+    """A collection for each tenant, and one in common. Implements `cde_rag.stores.tenant_stores.TenantStores`.
+
+    Args:
+        client: As for QdrantStore.
+        collection: Name of the one in common, and how those of tenants begin: `papers__cde_tenant_<key>`.
+        exact: As for QdrantStore.
+        quantization: As for QdrantStore.
+        hnsw: As for QdrantStore.
+    """
+
+    def __init__(
+        self,
+        client: QdrantClient,
+        collection: str,
+        *,
+        exact: bool = False,
+        quantization: str | None = None,
+        hnsw: Hnsw | None = None,
+    ) -> None:
+        self._client = client
+        self._collection = collection
+        self._exact = exact
+        self._quantization = quantization
+        self._hnsw = hnsw
+
+    def common(self) -> QdrantStore:
+        """See `TenantStores.common`."""
+        return self._store(self._collection)
+
+    def of(self, key: str) -> QdrantStore:
+        """See `TenantStores.of`."""
+        return self._store(self._name(key))
+
+    def listed(self) -> list[str]:
+        """See `TenantStores.listed`."""
+        ours = re.compile(re.escape(self._name("")) + f"({KEY.pattern})")
+        collections = call(self._client.get_collections).collections
+        found = (ours.fullmatch(collection.name) for collection in collections)
+        return sorted(name[1] for name in found if name is not None and self.of(name[1]).exists())
+
+    def remove(self, key: str) -> None:
+        """See `TenantStores.remove`."""
+        name = concrete(self._client, self._name(key))
+        for one in (name + CONTEXTS, name):  # the last is what `listed` finds
+            if call(lambda one=one: self._client.collection_exists(one)):
+                call(lambda one=one: self._client.delete_collection(one))
+
+    def _store(self, name: str) -> QdrantStore:
+        quantization, hnsw = self._quantization, self._hnsw
+        return QdrantStore(self._client, name, exact=self._exact, quantization=quantization, hnsw=hnsw)
+
+    def _name(self, key: str) -> str:
+        return f"{self._collection}__cde_tenant_{key}"

@@ -1,0 +1,117 @@
+"""The pairs that the bundled model is trained on: which sources, how many of each, what is left out and why.
+
+Left out: ansible and git of `docs` are GPL, math_stacks is GFDL, subjqa is for research only and MiniLM finds the right
+document of its cluster for 5 % of its queries; humaneval is an evaluation set. Held out as development sets: misc,
+manpages, pystdlib, two domains of lfrqa, ten sections of debian, four sites of docs.
+"""
+
+import argparse
+import ast
+import importlib.metadata
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from cde_rag_training.data.pairs import Pair, per_source
+from cde_rag_training.data.reading import read_sources
+
+FUNCTIONS: Final = "functions"
+SOURCES: Final[Mapping[str, int]] = {  # about so many pairs of each, parents kept whole
+    "docs": 14_000,
+    "medquad": 6_000,
+    "factbook": 3_000,
+    "lfrqa": 9_000,
+    "debian": 6_000,
+    "tldr": 2_500,
+    "movies": 2_000,
+    "dictionary": 1_500,
+    "gsm8k": 1_000,
+    FUNCTIONS: 5_000,
+}
+FILES: Final = tuple(source for source in SOURCES if source != FUNCTIONS)
+HELD_OUT_SOURCES: Final = ("misc", "manpages", "pystdlib")
+HELD_OUT_DOMAINS: Final = frozenset(
+    "doc_redis doc_helm doc_govuk doc_prometheus lfrqa_recreation lfrqa_science debian_admin debian_editors "
+    "debian_graphics debian_kde debian_mail debian_math debian_php debian_ruby debian_sound debian_web".split()
+)
+COPYLEFT_DOMAINS: Final = frozenset({"doc_ansible", "doc_git"})
+PACKAGES: Final = ("numpy", "pandas", "scikit-learn", "scipy", "torch", "transformers")  # BSD and Apache-2.0
+LEAST, MOST = 8, 400  # words of a function without its docstring
+SUMMARY: Final = 4  # words of a docstring's first line, at least
+
+
+def bundled_pairs(data: Path) -> list[Pair]:
+    """All pairs, near-duplicates still among them; with the same versions of `PACKAGES` the same ones each time.
+
+    Args:
+        data: Folder with `train/SOURCE/pairs.jsonl.gz`.
+    """
+    return per_source(found_pairs(data), SOURCES)
+
+
+def found_pairs(data: Path) -> Iterator[Pair]:
+    """All pairs of the sources as they stand there, without what is held out or copyleft."""
+    left_out = HELD_OUT_DOMAINS | COPYLEFT_DOMAINS
+    for pairs in read_sources(data / "train", FILES, without_domains=left_out).values():
+        yield from pairs
+    yield from function_pairs()
+
+
+def held_out_pairs(data: Path) -> Iterator[Pair]:
+    """Those of the held-out sources and domains, for `cde-rag-train prepare --against`."""
+    for source, pairs in read_sources(data / "train", (*HELD_OUT_SOURCES, *FILES)).items():
+        yield from (pair for pair in pairs if source in HELD_OUT_SOURCES or pair.domain in HELD_OUT_DOMAINS)
+
+
+def function_pairs() -> Iterator[Pair]:
+    """First line of a docstring → the function without it, from Python packages that are installed here.
+
+    A package is a domain, a module a parent.
+    """
+    for package in PACKAGES:
+        files = importlib.metadata.files(package) or []
+        for file in sorted(files, key=str):
+            if file.suffix == ".py" and "test" not in str(file):
+                yield from _functions(package, ".".join(file.with_suffix("").parts), Path(str(file.locate())))
+
+
+def _functions(package: str, module: str, path: Path) -> Iterator[Pair]:
+    try:
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        docstring = ast.get_docstring(node)
+        summary = inspect.cleandoc(docstring).split("\n\n")[0].replace("\n", " ").strip() if docstring else ""
+        if len(summary.split()) < SUMMARY or len(node.body) < 2:
+            continue
+        node.body = node.body[1:]
+        text = ast.unparse(node)
+        if LEAST <= len(text.split()) <= MOST and summary not in text:
+            yield Pair(query=summary, document=text, source=FUNCTIONS, domain=package, parent=module)
+
+
+def main() -> None:
+    """Write the pairs to a file that `cde-rag-train prepare` reads."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path, help="a JSONL file")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/")
+    arguments = parser.parse_args()
+    write_pairs(bundled_pairs(arguments.data), arguments.output)
+
+
+def write_pairs(pairs: Iterable[Pair], path: Path) -> None:
+    """As rows of JSONL."""
+    with path.open("w", encoding="utf-8") as file:
+        for pair in pairs:
+            row = {"query": pair.query, "document": pair.document, "source": pair.source, "domain": pair.domain}
+            file.write(json.dumps(row | ({"parent": pair.parent} if pair.parent else {}), ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

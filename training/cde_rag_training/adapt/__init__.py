@@ -1,0 +1,1 @@
+"""Adaptation of a model to one corpus of documents without labels."""

@@ -1,0 +1,154 @@
+"""The honest comparison of an adapted model to doing nothing: the same documents, queries that training never saw."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.errors import SmallContextWarning, TruncationWarning
+from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
+from cde_rag.evaluation.beir import RetrievalSet
+from cde_rag.evaluation.intervals import Difference, PairedQueries, compare
+from cde_rag.evaluation.metrics import score
+from cde_rag.evaluation.ranking import rank_vectors
+from cde_rag.evaluation.report import MAIN_METRIC
+from cde_rag.model import CDEModel
+
+Scores = Float64[np.ndarray, " queries"]
+
+
+def model_scores(model: CDEModel, data: RetrievalSet) -> Scores:
+    """NDCG@10 of each query, in the corpus's own context, documents given their siblings where they have parents.
+
+    Args:
+        model: Bound to a context of the corpus, seed 0.
+        data: Documents and queries.
+    """
+    parents = data.corpus.parents if model.config.max_siblings else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallContextWarning)
+        warnings.simplefilter("ignore", TruncationWarning)
+        embedder = ContextualEmbedder.from_corpus(data.corpus.texts, model=model)
+        documents = embedder.embed_documents(data.corpus.texts, parents=parents)
+        queries = embedder.embed_queries(data.queries)
+    rankings = rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
+    return score(rankings, data.judgments)[MAIN_METRIC]
+
+
+def bm25_scores(data: RetrievalSet) -> Scores:
+    """NDCG@10 of each query by BM25.
+
+    Raises:
+        MissingExtraError: bm25s or PyStemmer is not installed.
+    """
+    ((_, rankings),) = baseline_rankings(data, {"bm25"}, None)
+    return score(rankings, data.judgments)[MAIN_METRIC]
+
+
+def minilm_scores(data: RetrievalSet) -> Scores:
+    """NDCG@10 of each query by all-MiniLM-L6-v2.
+
+    Raises:
+        MissingExtraError: sentence-transformers is not installed.
+    """
+    found = dict(baseline_rankings(data, {"minilm"}, MiniLM()))
+    return score(found["minilm"], data.judgments)[MAIN_METRIC]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeAfter:
+    """What was found on the test part. NDCG@10 as fractions.
+
+    Attributes:
+        start: Name of the model that was there.
+        documents: In the corpus.
+        queries: Test queries of each kind.
+        ndcg: `start`, `adapted` and `bm25`.
+        by_kind: The same for the queries of each kind.
+        shares: Share of the training → NDCG@10 on the development part, which the share was chosen by.
+        share: The one chosen.
+        difference: Adapted minus start, with the interval over queries drawn again.
+    """
+
+    start: str
+    documents: int
+    queries: Mapping[str, int]
+    ndcg: Mapping[str, float]
+    by_kind: Mapping[str, Mapping[str, float]]
+    shares: Mapping[float, float]
+    share: float
+    difference: Difference
+
+    @property
+    def better(self) -> bool:
+        """Whether the whole interval lies above zero."""
+        return self.difference.queries[0] > 0
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: take the adapted model, or keep your own."""
+        low, high = (100 * end for end in self.difference.queries)
+        found = f"{100 * self.difference.mean:+.1f} points, 95 % interval {low:+.1f} … {high:+.1f}"
+        if self.better:
+            return f"The adapted model is better on queries that it has not seen: {found}."
+        reason = "it is worse" if self.difference.queries[1] < 0 else "the difference may be chance"
+        return f"Keep your model ({self.start}): {reason} ({found})."
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        shares = {f"{share:g}": found for share, found in self.shares.items()}
+        return asdict(self) | {"shares": shares, "better": self.better, "verdict": self.verdict}
+
+    def __str__(self) -> str:
+        kinds = list(self.queries) if len(self.queries) > 1 else []
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in self.queries.items())
+        names = {"start": f"doing nothing: {self.start}", "adapted": f"adapted (share {self.share:g})", "bm25": "BM25"}
+        width = max(map(len, names.values()))
+        lines = [
+            f"NDCG@10 × 100 over {self.documents:,} documents, on queries kept apart from training: {counts}",
+            f"{'':{width}}  {'all':>6}" + "".join(f"  {kind:>8}" for kind in kinds),
+        ]
+        for system, name in names.items():
+            cells = "".join(f"  {100 * self.by_kind[kind][system]:8.1f}" for kind in kinds)
+            lines.append(f"{name:{width}}  {100 * self.ndcg[system]:6.1f}{cells}")
+        return "\n".join([*lines, self.verdict])
+
+
+def compared(
+    data: RetrievalSet,
+    kinds: Sequence[str],
+    scores: Mapping[str, Scores],
+    *,
+    start: str,
+    shares: Mapping[float, float],
+    share: float,
+) -> BeforeAfter:
+    """What the test queries say.
+
+    Args:
+        data: The test part.
+        kinds: Of each query.
+        scores: Of `start`, `adapted` and `bm25`.
+        start: Name of the model that was there.
+        shares: Share of the training → NDCG@10 on the development part.
+        share: The one chosen.
+    """
+    of_kind = np.array(kinds)
+    rows: dict[str, Int64[np.ndarray, " some"]] = {kind: np.flatnonzero(of_kind == kind) for kind in sorted(set(kinds))}
+    return BeforeAfter(
+        start=start,
+        documents=len(data.corpus.ids),
+        queries={kind: len(positions) for kind, positions in rows.items()},
+        ndcg={system: float(found.mean()) for system, found in scores.items()},
+        by_kind={
+            kind: {system: float(found[positions].mean()) for system, found in scores.items()}
+            for kind, positions in rows.items()
+        },
+        shares=shares,
+        share=share,
+        difference=compare([PairedQueries(scores["adapted"] - scores["start"], data.blocks)]),
+    )

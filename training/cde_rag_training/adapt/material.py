@@ -1,0 +1,98 @@
+"""What an unlabelled corpus gives: pairs to learn from, and queries over its documents to choose by and to report."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cde_rag.errors import CorpusError
+from cde_rag.evaluation.beir import RetrievalSet
+from cde_rag.stores.base import Record
+from cde_rag_training.adapt.corpus_pairs import Asked, PairReport, ask, report, without_repeated
+from cde_rag_training.adapt.parts import DEVELOPMENT, TEST, Parts, hold_out, retrieval_set
+from cde_rag_training.adapt.sections import Section, sampled, sections, whole_records
+from cde_rag_training.adapt.supplied_queries import read_supplied
+from cde_rag_training.data.cuts import part
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaterialConfig:
+    """How much of a corpus is looked at. All ours."""
+
+    records: int = 8_000  # at most; parents whole
+    documents: int = 1_000  # that the test queries are asked over, at most
+    development_documents: int = 500  # that the development queries are asked over, at most
+    seed: int = 0  # of the sample, the keywords, and what is kept apart
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a corpus gives.
+
+    Attributes:
+        parts: Queries to learn from, to choose by and to report.
+        pairs: What was made and what was dropped.
+        development: Queries to choose by, over some of the corpus.
+        test: Queries to report, over some of the corpus.
+        kinds: Of the test queries.
+        titled: Whether documents that share a parent are embedded under its title.
+    """
+
+    parts: Parts
+    pairs: PairReport
+    development: RetrievalSet
+    test: RetrievalSet
+    kinds: tuple[str, ...]
+    titled: bool
+
+
+def material(
+    records: Iterable[Record], config: MaterialConfig, *, parent_key: str | None, queries: Path | None, name: str
+) -> Material:
+    """Pairs of an unlabelled corpus, and what is kept apart.
+
+    Args:
+        records: Read twice or more.
+        config: Sizes and seed.
+        parent_key: Metadata key of the parent.
+        queries: The user's own queries, as `read_supplied` takes them; where there are some, only these are kept apart.
+        name: Of the corpus.
+
+    Raises:
+        CorpusError: Too few documents, no query that can be used, or a bad line.
+    """
+    taken = list(sampled(records, parent_key=parent_key, limit=config.records, seed=config.seed))
+    cut = whole_records if queries else sections
+    found, repeated = without_repeated(cut(taken, parent_key=parent_key))
+    made = ask(found, seed=config.seed)
+    dropped = {"a text that stands there twice": repeated, "a text of few words, or without any": made.count(None)}
+    asked = [one for one in made if one is not None]
+    if queries is not None:
+        supplied, reasons = read_supplied(queries, found)
+        if not supplied:
+            why = ", ".join(f"{count} × {reason}" for reason, count in reasons.items()) or "no lines"
+            raise CorpusError(f"{queries}: expected queries for documents of the corpus, found: {why}. Mend the file.")
+        named = {one.section.id for one in supplied}
+        asked = supplied + [one for one in asked if one.section.id not in named]
+        dropped |= reasons
+    parts = hold_out(asked, only="supplied" if queries else None, seed=config.seed)
+    shown = _shown(found, [] if queries else asked)
+    test = part(retrieval_set(name, parts.test, asked, shown), documents=config.documents, queries=TEST[1])
+    kinds = {one.query: one.kind for one in parts.test}
+    return Material(
+        parts=parts,
+        pairs=report(asked, dropped),
+        development=part(
+            retrieval_set(name, parts.development, asked, shown),
+            documents=config.development_documents,
+            queries=DEVELOPMENT[1],
+        ),
+        test=test,
+        kinds=tuple(kinds[query] for query in test.queries),
+        titled=queries is None and any(one.section.title and one.kind != "title" for one in asked),
+    )
+
+
+def _shown(found: Iterable[Section], asked: Iterable[Asked]) -> list[tuple[str, str, str]]:
+    """Every section as a document of the comparison: without what its query is made of."""
+    texts = {one.section.id: one.shown for one in asked}
+    return [(section.id, texts.get(section.id, section.whole), section.parent) for section in found]

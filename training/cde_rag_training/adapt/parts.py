@@ -1,0 +1,96 @@
+"""What is kept apart to tell whether training helped: whole parents, some to choose by and some to report."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cde_rag.errors import CorpusError
+from cde_rag.evaluation.beir import Corpus, RetrievalSet
+from cde_rag_training.adapt.corpus_pairs import Asked
+from cde_rag_training.adapt.sections import place_of
+
+DEVELOPMENT = (0.1, 200)  # share of the queries, and how many at most
+TEST = (0.2, 400)
+FEWEST = {"training": 64, "development": 16, "test": 32}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Queries in three parts; no parent and no query stands in two.
+
+    Attributes:
+        training: What is learned from.
+        development: What the share of the training is chosen by.
+        test: What is reported.
+    """
+
+    training: list[Asked]
+    development: list[Asked]
+    test: list[Asked]
+
+
+def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> Parts:
+    """Keep whole parents apart, in an order that depends on their names and the seed alone.
+
+    Args:
+        asked: Queries for the sections of a corpus.
+        only: Kind of the queries that are kept apart; others of the same parents are in no part. None: all kinds.
+        seed: Of the choice.
+
+    Raises:
+        CorpusError: Too few queries, or too few parents, for three parts.
+    """
+    groups: dict[str, list[Asked]] = {}
+    for one in asked:
+        groups.setdefault(one.section.parent, []).append(one)
+    wanted = sum(only in (None, one.kind) for one in asked)
+    left = {"test": min(round(TEST[0] * wanted), TEST[1])}
+    left["development"] = min(round(DEVELOPMENT[0] * wanted), DEVELOPMENT[1])
+    parts: dict[str, list[Asked]] = {"training": [], "development": [], "test": []}
+    for parent in sorted(groups, key=lambda name: place_of(name, seed)):
+        counted = [one for one in groups[parent] if only in (None, one.kind)]
+        part = next((name for name, places in left.items() if counted and places > 0), None)
+        if part is None:
+            parts["training"] += groups[parent]
+        else:
+            parts[part] += counted
+            left[part] -= len(counted)
+    seen = set[str]()
+    for name in ("test", "development", "training"):
+        parts[name] = [one for one in parts[name] if one.query.lower() not in seen]
+        seen |= {one.query.lower() for one in parts[name]}
+    for name, fewest in FEWEST.items():
+        if len(parts[name]) < fewest:
+            counts = ", ".join(f"{len(found)} for {part}" for part, found in parts.items())
+            raise CorpusError(
+                f"Expected at least {fewest} queries for {name}, found {counts}, from {len(groups)} parents, which are "
+                "never divided. Give more documents, or, where there are few parents, texts that name none."
+            )
+    return Parts(parts["training"], parts["development"], parts["test"])
+
+
+def retrieval_set(
+    name: str, asked: Sequence[Asked], answers: Sequence[Asked], shown: Sequence[tuple[str, str, str]]
+) -> RetrievalSet:
+    """Queries over a corpus; right for one is every document that it asks for anywhere.
+
+    Args:
+        name: Of the corpus.
+        asked: The queries.
+        answers: All queries of the corpus.
+        shown: Id, text and parent of each document, those asked for among them.
+    """
+    relevant: dict[str, dict[str, int]] = {one.query: {} for one in asked}
+    for one in answers:
+        if one.query in relevant:
+            relevant[one.query][f"document {one.section.id}"] = 1  # never equal to a query's id
+    sizes = Counter(parent for _, _, parent in shown)
+    parents = tuple(parent if sizes[parent] > 1 else None for _, _, parent in shown)
+    corpus = Corpus(
+        name=name,
+        ids=tuple(f"document {identifier}" for identifier, _, _ in shown),
+        texts=tuple(text for _, text, _ in shown),
+        parents=parents if any(parents) else None,
+    )
+    queries = tuple(f"query {number}" for number in range(len(relevant)))
+    return RetrievalSet(corpus, queries, tuple(relevant), tuple(relevant.values()))

@@ -1,0 +1,1 @@
+"""Batches: which pairs, which context documents and which siblings an update sees."""

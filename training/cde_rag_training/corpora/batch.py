@@ -1,0 +1,66 @@
+"""What one update sees, and what training asks for it."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.transformations import Transformation
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Pairs of one source, and how they are shown. Texts are rows of `Prepared.texts`.
+
+    Queries are shown as they are (`prepared.texts[row]`); documents, context, siblings and hard negatives through
+    `DocumentTokens` under the batch's transformation. Of several processes, process `rank` takes the contiguous rows
+    from `rank * size // processes` on, so that rows gathered in order of rank are in the batch's order.
+
+    Attributes:
+        pairs: Positions of the pairs, none twice.
+        queries: What asks; not always the pair's own query.
+        documents: What answers; not always whole.
+        hard_negatives: As many of each pair as the one with the fewest has: no columns where a pair has none, nor where
+            documents are shown with siblings or titles, which hard negatives have not and would be known by.
+        context: Documents, each once; empty under the null context.
+        siblings: Of each document, never itself.
+        transformation: Of all documents.
+        corpus: What the batch was drawn as ("cluster 17 of docs"), for logs and `inspect`.
+    """
+
+    pairs: Int64[np.ndarray, " batch"]
+    queries: Int64[np.ndarray, " batch"]
+    documents: Int64[np.ndarray, " batch"]
+    hard_negatives: Int64[np.ndarray, "batch negatives"]
+    context: Int64[np.ndarray, " context"]
+    siblings: list[list[int]]
+    transformation: Transformation
+    corpus: str
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """Batches by number. A pure function: the same in every process, and after a resume."""
+
+    def batch(self, update: int) -> Batch:
+        """What one update sees."""
+        ...
+
+
+def hard_negatives_of(
+    prepared: Prepared, pairs: Int64[np.ndarray, " batch"], most: int, random: np.random.Generator
+) -> Int64[np.ndarray, "batch negatives"]:
+    """Text rows of hard negatives, drawn among those of each pair.
+
+    Args:
+        prepared: The data.
+        pairs: Of the batch.
+        most: Of each pair, at most.
+        random: Draws.
+    """
+    rows = prepared.hard_negatives[pairs]
+    columns = min(most, int((rows >= 0).sum(axis=1).min()))
+    order = np.argsort(np.where(rows >= 0, random.random(rows.shape), 2), axis=1)
+    return np.take_along_axis(rows, order[:, :columns], axis=1)

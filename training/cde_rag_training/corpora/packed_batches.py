@@ -1,0 +1,72 @@
+"""The paper's batches: packed clusters, each pair once an epoch, the batch's own documents as its context."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag_training.clustering.packing import Packing, PackingConfig
+from cde_rag_training.corpora.batch import Batch, hard_negatives_of
+from cde_rag_training.corpora.batch_contexts import ContextConfig, Contexts
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.transformations import PLAIN
+
+
+class PackedBatches:
+    """Batches of a packing, in which each pair asks with its own query: no siblings, no transformation.
+
+    With α = 1 an epoch over all sources has every pair once. Otherwise a source is drawn with probability ∝ pairs^α,
+    and each goes through epochs of its own.
+
+    Args:
+        prepared: The data.
+        packing: How clusters, the finest that are prepared, become batches; its seed is that of every draw.
+        context: Made of the batch's own documents.
+        hard_negatives: Of each pair, at most.
+
+    Raises:
+        CorpusError: A source has fewer pairs than a batch.
+        ValueError: The context is to be made of other documents.
+
+    Source: paper §4.1, §4.2, §10.5.
+    """
+
+    def __init__(
+        self, prepared: Prepared, packing: PackingConfig, context: ContextConfig, *, hard_negatives: int = 1
+    ) -> None:
+        if context.documents != "batch":
+            raise ValueError(
+                f'Expected a context of documents = "batch" for packed batches, found "{context.documents}". Set it, '
+                "or draw batches from corpora."
+            )
+        self._prepared, self._config, self._hard_negatives = prepared, packing, hard_negatives
+        self._contexts = Contexts(prepared, context)
+        names = [prepared.source_names[source] for source in prepared.sources]
+        clusters = np.ascontiguousarray(prepared.clusters[:, 0])
+        self._packing = Packing(clusters, names, prepared.document_vectors, packing)
+        self._following: tuple[int, Iterator[Int64[np.ndarray, " batch"]]] = 0, self._packing.batches()
+
+    def batch(self, update: int) -> Batch:
+        """What one update sees."""
+        random = np.random.default_rng([self._config.seed, update])
+        pairs = self._pairs(update)
+        queries, documents = self._prepared.queries[pairs], self._prepared.documents[pairs]
+        return Batch(
+            pairs=pairs,
+            queries=queries,
+            documents=documents,
+            hard_negatives=hard_negatives_of(self._prepared, pairs, self._hard_negatives, random),
+            context=self._contexts.draw(pairs, documents, (), random),
+            siblings=[[] for _ in pairs],
+            transformation=PLAIN,
+            corpus=f"pack of {self._prepared.source_names[int(self._prepared.sources[pairs[0]])]}",
+        )
+
+    def _pairs(self, update: int) -> Int64[np.ndarray, " batch"]:
+        """Packing goes on from the batch before where that was the last one asked for, and starts anew otherwise."""
+        number, batches = self._following
+        if number != update:
+            batches = self._packing.batches(update)
+        pairs = next(batches)
+        self._following = update + 1, batches
+        return pairs

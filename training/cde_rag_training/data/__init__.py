@@ -1,0 +1,1 @@
+"""Training pairs: readers, the prepared folder of arrays, and the steps that make it."""

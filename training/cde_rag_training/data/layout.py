@@ -1,0 +1,99 @@
+"""How the arrays of a prepared folder lie on disk, and how they belong together."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from cde_rag_training.data.array_folder import PreparedError
+
+VIEW_KINDS = ("own", "nameless", "keywords", "sentence")
+
+
+class Layout(NamedTuple):
+    """How one array lies on disk.
+
+    Attributes:
+        dtypes: One of these.
+        axes: A word is the same length in all arrays, `<word>+1` one more; a number is that length.
+        none: The lowest number of a text row, -1 where there may be none; None: these are no text rows.
+    """
+
+    dtypes: tuple[str, ...]
+    axes: tuple[str, ...]
+    none: int | None = None
+
+
+LAYOUT = {
+    "tokens": Layout(("uint16", "uint32"), ("tokens",)),
+    "token_starts": Layout(("int64",), ("texts+1",)),
+    "queries": Layout(("int64",), ("pairs",), 0),
+    "documents": Layout(("int64",), ("pairs",), 0),
+    "titles": Layout(("int64",), ("pairs",), -1),
+    "hard_negatives": Layout(("int64",), ("pairs", "negatives"), -1),
+    "sources": Layout(("int64",), ("pairs",)),
+    "domains": Layout(("int64",), ("pairs",)),
+    "parents": Layout(("int64",), ("pairs",)),
+    "views": Layout(("int64",), ("views", "4")),
+    "query_vectors": Layout(("float16",), ("pairs", "dim")),
+    "document_vectors": Layout(("float16",), ("pairs", "dim")),
+    "clusters": Layout(("int64",), ("pairs", "levels")),
+}
+LEXICAL = {
+    "lexical_query_starts": Layout(("int64",), ("pairs+1",)),
+    "lexical_query_words": Layout(("int64",), ("query_words",)),
+    "lexical_document_starts": Layout(("int64",), ("pairs+1",)),
+    "lexical_document_words": Layout(("int64",), ("document_words",)),
+    "lexical_document_weights": Layout(("float32",), ("document_words",)),
+}
+
+
+def check_layout(arrays: Mapping[str, np.ndarray], *, where: str) -> None:
+    """Look whether arrays are those of a prepared folder.
+
+    Args:
+        arrays: By name; those of `LEXICAL` all or none.
+        where: What an error message calls them.
+
+    Raises:
+        PreparedError: One is missing or unknown, of another type or shape, or refers to what is not there.
+    """
+    layout = LAYOUT | LEXICAL if arrays.keys() & LEXICAL.keys() else LAYOUT
+    if arrays.keys() != layout.keys():
+        raise _wrong(where, f"the arrays {sorted(layout)}", f"{sorted(arrays)}")
+    lengths: dict[str, int] = {}
+    for name, (dtypes, axes, _) in layout.items():
+        array = arrays[name]
+        if array.dtype.name not in dtypes or array.ndim != len(axes):
+            expected = f"{' or '.join(dtypes)} of {len(axes)} axes"
+            raise _wrong(f"{where}: {name}", expected, f"{array.dtype.name} of {array.ndim}")
+        for axis, found in zip(axes, array.shape, strict=True):
+            word, _, more = axis.partition("+")
+            expected = int(word) if word.isdigit() else lengths.setdefault(word, found - int(more or 0))
+            if found != expected + int(more or 0):
+                raise _wrong(f"{where}: {name}", f"{expected} {word}", f"{found - int(more or 0)}")
+    _check_rows(arrays, lengths, where)
+
+
+def _check_rows(arrays: Mapping[str, np.ndarray], lengths: Mapping[str, int], where: str) -> None:
+    """Look whether what numbers refer to is there."""
+    starts, views = arrays["token_starts"], arrays["views"]
+    if starts[0] != 0 or starts[-1] != lengths["tokens"] or (np.diff(starts) < 1).any():
+        raise _wrong(f"{where}: token_starts", f"ascending from 0 to {lengths['tokens']}", "other numbers")
+    for name, (_, _, lowest) in LAYOUT.items():
+        if lowest is not None:
+            _check_range(f"{where}: {name}", arrays[name], lowest, lengths["texts"])
+    _check_range(f"{where}: views", views[:, 2:], 0, lengths["texts"])
+    _check_range(f"{where}: views", views[:, 1], 0, len(VIEW_KINDS))
+    own = views[views[:, 1] == VIEW_KINDS.index("own"), 0]
+    if (np.diff(views[:, 0]) < 0).any() or not np.array_equal(own, np.arange(lengths["pairs"])):
+        raise _wrong(f"{where}: views", "sorted by pair, each with one view of its own", "others")
+
+
+def _check_range(where: str, numbers: np.ndarray, lowest: int, end: int) -> None:
+    if numbers.size and not (lowest <= numbers.min() and numbers.max() < end):
+        raise _wrong(where, f"numbers from {lowest} to {end - 1}", f"some from {numbers.min()} to {numbers.max()}")
+
+
+def _wrong(where: str, expected: str, found: str) -> PreparedError:
+    return PreparedError(f"{where}: expected {expected}, found {found}. Make the folder again with prepare.")

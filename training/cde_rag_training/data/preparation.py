@@ -1,0 +1,177 @@
+"""Pairs become arrays once, on a machine with the surrogate and faiss; training then needs neither."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+from tqdm import tqdm
+
+from cde_rag.context.file_format import write_durably
+from cde_rag.errors import CorpusError
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag_training.clustering.clusters import LAPTOP, ClusterConfig, cluster_pairs, reduced, unit
+from cde_rag_training.clustering.surrogate import Surrogate, cached
+from cde_rag_training.data.array_folder import open_array, seal
+from cde_rag_training.data.layout import LAYOUT, LEXICAL
+from cde_rag_training.data.lexical import lexical_pairs
+from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.prepared import TOKENIZER, Prepared
+from cde_rag_training.data.steps import Step, Steps
+from cde_rag_training.data.text_rows import pairs_digest, rows_of
+from cde_rag_training.data.tokens import token_rows
+
+METHOD = 2  # goes up when the same pairs would give other arrays
+BLOCK = 4096  # texts tokenised at a time
+VECTORS = ("query_vectors", "document_vectors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """What is made of pairs. All ours, but for what `ClusterConfig` says."""
+
+    max_length: int = 256  # tokens that texts are cut at, special tokens included
+    surrogate: str = "minilm-256"  # says all that determines the surrogate's vectors: its place in the cache
+    dims: int | None = None  # of the surrogate embeddings that are kept; None: all of them
+    clusters: ClusterConfig = LAPTOP  # the fine ones
+    coarse_size: int = 4096  # pairs per coarse cluster aimed at
+    keyword_views: int = 2  # of a pair, at most: queries of some words of its document
+    sentence_views: int = 1  # of a pair, at most: a sentence as the query, the rest as the document
+    lexical: bool = False  # words and weights for the filter rule "agreement"
+    seed: int = 0  # of the views
+
+
+def prepare(
+    pairs: Iterable[Pair],
+    tokenizer: TextTokenizer,
+    output: Path,
+    config: PrepareConfig,
+    *,
+    surrogate: Surrogate,
+    cache: Path | None = None,
+    progress: bool = False,
+) -> Prepared:
+    """Make a prepared folder: texts as token ids, views, surrogate embeddings, clusters at two sizes, lexical pairs.
+
+    Each step is written when it is done and belongs to its content: a run that was killed goes on, and one with other
+    settings does only what these change. The manifest is written last.
+
+    Args:
+        pairs: Held in memory; near-duplicates are not looked for (`without_near_duplicates`).
+        tokenizer: Of the model that is to be trained.
+        output: The folder. What it held is made anew where it depends on something else.
+        config: What is made.
+        surrogate: Texts to vectors; their length does not matter.
+        cache: Folder of what is kept between runs, the surrogate embeddings of texts above all; by default
+            `output/cache`. It may be deleted, and is not packed.
+        progress: Show bars on stderr.
+
+    Raises:
+        CorpusError: No pairs, a pair with an empty text, or vectors that are not finite.
+        MissingExtraError: faiss, or what lexical pairs need, is not installed.
+        OSError: The disk is full: nothing half-written is left, and the next run goes on.
+
+    Source: paper §4.1 and §5.1; views and the two sizes are ours (design §9).
+    """
+    pairs = list(pairs)
+    _check(pairs)
+    cache = cache or output / "cache"
+    steps = Steps(output, cache)
+    given = {"method": METHOD, "pairs": pairs_digest(pairs)}
+    texts = {
+        "tokenizer": tokenizer.sha256,
+        "max_length": config.max_length,
+        "views": [config.keyword_views, config.sentence_views, config.seed],
+    }
+    facts = steps.run("texts", given | texts, lambda: _texts(pairs, tokenizer, config, progress=progress))
+    vectors = given | {"surrogate": config.surrogate, "dims": config.dims}
+    folder = cache / "surrogate"
+    steps.run("vectors", vectors, lambda: _vectors(pairs, surrogate, folder, config, progress=progress))
+    sizes = {"clusters": asdict(config.clusters), "coarse_size": config.coarse_size}
+    steps.run("clusters", vectors | sizes, lambda: _clusters(pairs, output, config))
+    if config.lexical:
+        steps.run("lexical", given, lambda: _lexical(pairs))
+    write_durably(output / TOKENIZER, tokenizer.serialised.encode())
+    arrays = LAYOUT | LEXICAL if config.lexical else LAYOUT
+    seal(output, [TOKENIZER, *(f"{name}.npy" for name in arrays)], {**facts, "settings": asdict(config)})
+    return Prepared.load(output)
+
+
+def _check(pairs: Sequence[Pair]) -> None:
+    if not pairs:
+        raise CorpusError("Expected pairs to prepare, found none.")
+    for number, pair in enumerate(pairs):
+        for side, text in (("query", pair.query), ("document", pair.document)):
+            if not text.strip():
+                raise CorpusError(f"Pair {number} (source {pair.source!r}): the {side} is blank. Leave the pair out.")
+
+
+def _texts(pairs: Sequence[Pair], tokenizer: TextTokenizer, config: PrepareConfig, *, progress: bool) -> Step:
+    reach = _reach([pair.document for pair in pairs], tokenizer, config.max_length)
+    rows = rows_of(
+        pairs, reach, keyword_views=config.keyword_views, sentence_views=config.sentence_views, seed=config.seed
+    )
+    tokens = _tokens(rows.texts, tokenizer, config.max_length, progress=progress)
+    texts = token_rows(tokens, vocabulary=tokenizer.size)
+    facts = {
+        "tokenizer_sha256": tokenizer.sha256,
+        "max_length": config.max_length,
+        "source_names": rows.source_names,
+        "domain_names": rows.domain_names,
+    }
+    return Step(rows.arrays | {"tokens": texts.ids, "token_starts": texts.starts}, facts)
+
+
+def _reach(documents: Sequence[str], tokenizer: TextTokenizer, max_length: int) -> list[int]:
+    """Characters of each document that are read."""
+    blocks = (documents[start : start + BLOCK] for start in range(0, len(documents), BLOCK))
+    return [end for block in blocks for end in tokenizer.reach(block, max_length)]
+
+
+def _tokens(
+    texts: Sequence[str], tokenizer: TextTokenizer, max_length: int, *, progress: bool
+) -> Iterator[Sequence[int]]:
+    with tqdm(total=len(texts), desc="tokens", unit=" texts", disable=not progress) as bar:
+        for start in range(0, len(texts), BLOCK):
+            block = texts[start : start + BLOCK]
+            yield from (tokens.ids for tokens in tokenizer(block, max_length, first=start))
+            bar.update(len(block))
+
+
+def _vectors(
+    pairs: Sequence[Pair], surrogate: Surrogate, folder: Path, config: PrepareConfig, *, progress: bool
+) -> Step:
+    queries, documents = [pair.query for pair in pairs], [pair.document for pair in pairs]
+    texts = list(dict.fromkeys(queries + documents))
+    rows = {text: row for row, text in enumerate(texts)}
+    with tqdm(total=len(texts), desc="surrogate", unit=" texts", disable=not progress) as bar:
+
+        def embed(block: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+            vectors = surrogate(block)
+            bar.update(len(block))
+            return vectors
+
+        found = unit(cached(embed, config.surrogate, folder)(texts))
+    if not np.isfinite(found).all():
+        bad = texts[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
+        raise CorpusError(f"Expected finite vectors of the surrogate, found others for the text {bad!r:.80}.")
+    sides = found[[rows[text] for text in queries]], found[[rows[text] for text in documents]]
+    if config.dims is not None:
+        sides = reduced(*sides, config.dims)
+    return Step({name: side.astype(np.float16) for name, side in zip(VECTORS, sides, strict=True)}, {})
+
+
+def _clusters(pairs: Sequence[Pair], folder: Path, config: PrepareConfig) -> Step:
+    queries, documents = (open_array(folder / f"{name}.npy").astype(np.float32) for name in VECTORS)
+    sources = [pair.source for pair in pairs]
+    levels = [
+        cluster_pairs(queries, documents, sources, replace(config.clusters, size=size))
+        for size in (config.clusters.size, config.coarse_size)
+    ]
+    return Step({"clusters": np.stack(levels, axis=1)}, {})
+
+
+def _lexical(pairs: Sequence[Pair]) -> Step:
+    lexical = lexical_pairs([pair.query for pair in pairs], [pair.document for pair in pairs])
+    return Step({f"lexical_{field.name}": getattr(lexical, field.name) for field in fields(lexical)}, {})

@@ -1,0 +1,168 @@
+"""What training looks at: pairs as arrays that were made once and stay on disk. Loads with NumPy alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float16, Float32, Int64
+
+from cde_rag.context.file_format import write_durably
+from cde_rag_training.data.archive import pack, unpacked
+from cde_rag_training.data.array_folder import check_files, damaged, manifest_of, open_array, seal, write_array
+from cde_rag_training.data.layout import LAYOUT, LEXICAL, check_layout
+from cde_rag_training.data.lexical import LexicalPairs
+from cde_rag_training.data.tokens import TokenRows
+
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the arrays do not say themselves.
+
+    Attributes:
+        tokenizer_sha256: Of the tokenizer's JSON.
+        max_length: Tokens that texts are cut at, special tokens included.
+        source_names: By code.
+        domain_names: By code; two sources may have a domain of the same name, which are two codes.
+        settings: What the arrays were made with, for people to read; JSON.
+    """
+
+    tokenizer_sha256: str
+    max_length: int
+    source_names: tuple[str, ...]
+    domain_names: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """Pairs as arrays. A text row is a place in `texts`; a code numbers names from 0; -1 says "none".
+
+    Attributes:
+        folder: Where the arrays lie.
+        tokenizer_sha256: Of the tokenizer's JSON.
+        max_length: Tokens that texts are cut at, special tokens included.
+        source_names: By code.
+        domain_names: By code; two sources may have a domain of the same name, which are two codes.
+        settings: What the arrays were made with, for people to read; JSON.
+        texts: Every distinct text once: queries and documents, also as views show them, titles, hard negatives.
+        queries: Text row of each pair's own query.
+        documents: Text row of each pair's document.
+        titles: Text row of the parent's name, or -1.
+        sources: Code of each pair's source.
+        domains: Code of each pair's domain; a domain lies in one source.
+        parents: Code of each pair's parent, or -1; pairs of one parent stand in the order they were given.
+        views: How pairs can be shown: (pair, kind, query's text row, document's text row), sorted by pair; a kind is a
+            place in `layout.VIEW_KINDS`. Every pair has "own"; "sentence" shows the document without that sentence.
+        hard_negatives: Text rows, filled up with -1; no columns where the data has none.
+        query_vectors: Surrogate embeddings as they lie on disk; read them with `query_vectors_of`.
+        document_vectors: Likewise.
+        clusters: The cluster of each pair at each level, from fine to coarse; a cluster lies in one source.
+        lexical: Words and weights for BM25 inside a batch, where they were made.
+    """
+
+    folder: Path
+    tokenizer_sha256: str
+    max_length: int
+    source_names: tuple[str, ...]
+    domain_names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    texts: TokenRows
+    queries: Int64[np.ndarray, " pairs"]
+    documents: Int64[np.ndarray, " pairs"]
+    titles: Int64[np.ndarray, " pairs"]
+    sources: Int64[np.ndarray, " pairs"]
+    domains: Int64[np.ndarray, " pairs"]
+    parents: Int64[np.ndarray, " pairs"]
+    views: Int64[np.ndarray, "views 4"]
+    hard_negatives: Int64[np.ndarray, "pairs negatives"]
+    query_vectors: Float16[np.ndarray, "pairs dim"]
+    document_vectors: Float16[np.ndarray, "pairs dim"]
+    clusters: Int64[np.ndarray, "pairs levels"]
+    lexical: LexicalPairs | None = None
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @cached_property
+    def tokenizer(self) -> str:
+        """The JSON of the tokenizer that made the token ids."""
+        return (self.folder / TOKENIZER).read_text(encoding="utf-8")
+
+    def query_vectors_of(self, pairs: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
+        """Surrogate embeddings of some pairs' own queries, of unit norm up to 1e-3."""
+        return self.query_vectors[pairs].astype(np.float32)
+
+    def document_vectors_of(self, pairs: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
+        """Surrogate embeddings of some pairs' whole documents, of unit norm up to 1e-3."""
+        return self.document_vectors[pairs].astype(np.float32)
+
+    def text(self, row: int | np.integer) -> str:
+        """A text for people to read: its token ids decoded, special tokens left out."""
+        return self._decoder.decode(self.texts[row])
+
+    @cached_property
+    def _decoder(self) -> Any:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(self.tokenizer)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Prepared":
+        """Open a prepared folder, or what `pack` made of one, which is unpacked once beside it.
+
+        Every byte is compared with the manifest; arrays stay on disk.
+
+        Raises:
+            PreparedError: Not ready, damaged, newer, or arrays that do not belong together.
+        """
+        path = Path(path)
+        files = {TOKENIZER, *(f"{name}.npy" for name in LAYOUT | LEXICAL)}
+        folder = unpacked(path, known=files) if path.is_file() else path
+        manifest = manifest_of(folder)
+        if not set(manifest.files) <= files:
+            raise damaged(str(folder), f"a manifest of other files: {sorted(set(manifest.files) - files)}")
+        check_files(folder, manifest.files)
+        arrays = {name.removesuffix(".npy"): open_array(folder / name) for name in manifest.files if name != TOKENIZER}
+        check_layout(arrays, where=str(folder))
+        lexical = {name.removeprefix("lexical_"): arrays.pop(name) for name in LEXICAL if name in arrays}
+        return cls(
+            folder=folder,
+            tokenizer_sha256=manifest.facts["tokenizer_sha256"],
+            max_length=manifest.facts["max_length"],
+            source_names=tuple(manifest.facts["source_names"]),
+            domain_names=tuple(manifest.facts["domain_names"]),
+            settings=manifest.facts["settings"],
+            texts=TokenRows(arrays.pop("tokens"), arrays.pop("token_starts")),
+            lexical=LexicalPairs(**lexical) if lexical else None,
+            **arrays,
+        )
+
+    @classmethod
+    def save(cls, folder: Path, arrays: Mapping[str, np.ndarray], facts: Facts, tokenizer: str) -> "Prepared":
+        """Write arrays that are at hand, as `LAYOUT` and `LEXICAL` name and shape them, and open them.
+
+        Args:
+            folder: Made where it is missing.
+            arrays: By name; those of `LEXICAL` all or none.
+            facts: What the arrays do not say themselves.
+            tokenizer: Its JSON.
+
+        Raises:
+            PreparedError: Arrays that do not belong together.
+        """
+        check_layout(arrays, where=str(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            write_array(folder / f"{name}.npy", array)
+        write_durably(folder / TOKENIZER, tokenizer.encode())
+        seal(folder, [TOKENIZER, *(f"{name}.npy" for name in arrays)], vars(facts))
+        return cls.load(folder)
+
+    def pack(self, path: Path) -> None:
+        """Write the whole folder into one compressed file that `load` takes."""
+        pack(self.folder, path)

@@ -1,0 +1,232 @@
+"""Pairs from files and data sets: JSONL, CSV, TSV, Parquet, and Hugging Face `datasets`, streams included."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from cde_rag._validation import utf8
+from cde_rag.errors import CorpusError
+from cde_rag.readers.columns import UnusableError, kind
+from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, REPORTS
+from cde_rag.readers.tables import csv_rows, jsonl_rows, opened, parquet_rows
+from cde_rag_training.data.pairs import Pair
+
+Rows = Iterable[Mapping[str, Any]]
+Where = tuple[str, Callable[[], Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which column of a file or data set is what. A column that is named has to be there; others are passed over.
+
+    Attributes:
+        query: A string that is not blank.
+        document: Likewise.
+        source: A string or whole number. None: the column `source` where there is one, else the reader's source.
+        domain: Likewise. None: the column `domain` where there is one, else the source.
+        parent: Likewise; may be missing or empty in a row. None: the column `parent` or `title` where there is one.
+        hard_negatives: Each holds a string or a list of strings, and may be missing in a row. A cell of a CSV file that
+            begins with `["` is a JSON list. Empty: the column `hard_negatives` where there is one.
+    """
+
+    query: str = "query"
+    document: str = "document"
+    source: str | None = None
+    domain: str | None = None
+    parent: str | None = None
+    hard_negatives: tuple[str, ...] = ()
+
+
+class PairReader:
+    """The pairs of files and data sets, read as a stream each time it is iterated.
+
+    Args:
+        sources: Each is a file (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`) or anything that gives
+            mappings when iterated, such as one split of a `datasets.Dataset` or `datasets.IterableDataset`.
+        columns: Which column is what.
+        source: Name of the source where rows do not say it; by default the name of the file.
+        skip_bad: Pass over rows that cannot be used, and count them, instead of raising at the first.
+
+    Attributes:
+        skipped: How many bad rows the latest iteration passed over.
+        reports: The first 20 of them, in words.
+
+    Raises:
+        CorpusError: A file that does not exist or is of no known format; while iterating, a file that cannot be read on
+            or has no pairs, or a row that cannot be used, with its file and line (or row).
+
+    Example:
+        >>> [pair] = PairReader([{"query": "how long do swifts fly", "document": "Ten months."}], source="birds")
+        >>> pair.document, pair.source, pair.domain
+        ('Ten months.', 'birds', 'birds')
+    """
+
+    def __init__(
+        self,
+        *sources: str | Path | Rows,
+        columns: Columns | None = None,
+        source: str | None = None,
+        skip_bad: bool = False,
+    ) -> None:
+        self.skip_bad = skip_bad
+        self.skipped = 0
+        self.reports: list[str] = []
+        self._columns = columns or Columns()
+        self._source = source
+        self._sources = [_checked(Path(one)) if isinstance(one, (str, Path)) else one for one in sources]
+
+    def __iter__(self) -> Iterator[Pair]:
+        self.skipped, self.reports = 0, []
+        for number, source in enumerate(self._sources, start=1):
+            name = self._source or (_name(source) if isinstance(source, Path) else f"data set {number}")
+            found = False
+            what = source if isinstance(source, Path) else name
+            unseen = {one for one in (self._columns.parent, *self._columns.hard_negatives) if one is not None}
+            found = False
+            for where, parse in _rows(source, name, self._columns):
+                try:
+                    row = parse()
+                    unseen -= row.keys()
+                    pair = _pair(row, self._columns, name)
+                except UnusableError as reason:
+                    self._refuse(where, reason)
+                    continue
+                found = True
+                yield pair
+            if not found:
+                raise CorpusError(f"{what}: expected pairs, found none. Leave it out, or mend it.")
+            if unseen:
+                raise CorpusError(f"{what}: expected the columns {sorted(unseen)} as named, found them in no row.")
+
+    def _refuse(self, where: str, reason: UnusableError) -> None:
+        if not self.skip_bad:
+            raise CorpusError(f"{where}: {reason}. Mend it, or pass over bad rows (skip_bad).") from reason
+        self.skipped += 1
+        if len(self.reports) < REPORTS:
+            self.reports.append(f"{where}: {reason}")
+
+
+def read_sources(
+    folder: Path, sources: Iterable[str], *, without_domains: Collection[str] = ()
+) -> dict[str, list[Pair]]:
+    """Read `folder/<source>/pairs.jsonl.gz` for each source, leaving the named domains out."""
+    return {
+        source: [
+            pair
+            for pair in PairReader(folder / source / "pairs.jsonl.gz", source=source)
+            if pair.domain not in without_domains
+        ]
+        for source in sources
+    }
+
+
+def _inner(path: Path) -> str:
+    """The suffix that tells the format: the one in front of `.gz`."""
+    outer = path.suffix.lower()
+    return path.with_suffix("").suffix.lower() if outer == ".gz" else outer
+
+
+def _name(path: Path) -> str:
+    return path.name[: -len(path.suffix)].removesuffix(_inner(path)) if path.suffix.lower() == ".gz" else path.stem
+
+
+def _checked(path: Path) -> Path:
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing"
+        raise CorpusError(f"{path}: expected a file of pairs, found {found}. Name the files themselves.")
+    known = [*sorted(JSONL), *DELIMITERS, PARQUET]
+    if _inner(path) not in known or path.name.lower().endswith(f"{PARQUET}.gz"):
+        raise CorpusError(f"{path}: expected a file that ends in {', '.join(known)}, found another format. Convert it.")
+    return path
+
+
+def _rows(source: Path | Rows, name: str, columns: Columns) -> Iterator[Where]:
+    if not isinstance(source, Path):
+        for number, row in enumerate(source, start=1):
+            yield f"{name}, row {number}", partial(_mapping, row)
+    elif _inner(source) == PARQUET:
+        yield from parquet_rows(source)
+    else:
+        with opened(source) as file:
+            delimiter = DELIMITERS.get(_inner(source))
+            if delimiter is None:
+                yield from jsonl_rows(file, str(source))
+            else:
+                for where, parse in csv_rows(file, str(source), delimiter):
+                    yield where, partial(_with_lists, parse, columns.hard_negatives or ("hard_negatives",))
+
+
+def _mapping(row: object) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise UnusableError(f"expected a mapping, found {kind(row)}; of several splits give one, such as data['train']")
+    return cast("Mapping[str, Any]", row)
+
+
+def _with_lists(parse: Callable[[], Mapping[str, Any]], names: Collection[str]) -> Mapping[str, Any]:
+    """A row of CSV, its cells of these names read as JSON lists where they are some."""
+    return {name: _listed(cell, name) if name in names else cell for name, cell in parse().items()}
+
+
+def _listed(cell: str, name: str) -> object:
+    if not cell.startswith('["'):
+        return cell
+    try:
+        return json.loads(cell)
+    except ValueError as error:
+        raise UnusableError(f"expected a JSON list in {name!r}, which begins with '[\"', found {error}") from error
+
+
+def _pair(row: Mapping[str, Any], columns: Columns, source: str) -> Pair:
+    for name in (columns.source, columns.domain):
+        if name is not None:
+            _value(row, name)
+    source = _label(row, columns.source, "source") or source
+    return Pair(
+        query=_text(_value(row, columns.query), columns.query),
+        document=_text(_value(row, columns.document), columns.document),
+        source=source,
+        domain=_label(row, columns.domain, "domain") or source,
+        parent=_label(row, columns.parent, "parent", "title"),
+        hard_negatives=tuple(
+            text for name in columns.hard_negatives or ("hard_negatives",) for text in _texts(row.get(name), name)
+        ),
+    )
+
+
+def _value(row: Mapping[str, Any], name: str) -> object:
+    if name not in row:
+        found = ", ".join(repr(other) for other in row) or "none"
+        raise UnusableError(f"no value in {name!r} (found: {found}); say with Columns which column is what")
+    return row[name]
+
+
+def _text(value: object, name: str) -> str:
+    """A text without the white space around it."""
+    if not isinstance(value, str):
+        raise UnusableError(f"expected a string in {name!r}, found {kind(value)}")
+    if not value.strip():
+        raise UnusableError(f"the text in {name!r} is blank")
+    try:
+        utf8(value, where=f"the text in {name!r}")
+    except CorpusError as error:
+        raise UnusableError(str(error).removesuffix(".")) from error
+    return value.strip()
+
+
+def _texts(value: object, name: str) -> list[str]:
+    """The strings of a list, or one; none of a value that is missing."""
+    if value is None:
+        return []
+    return [_text(one, name) for one in (cast("list[object]", value) if isinstance(value, list) else [value])]
+
+
+def _label(row: Mapping[str, Any], named: str | None, *usual: str) -> str:
+    """A name: the column's that was named, else of the first usual one; empty where the row has none."""
+    name = named or next((one for one in usual if one in row), "")
+    value = row.get(name)
+    if value is None or value == "":
+        return ""
+    return str(value) if type(value) is int else _text(value, name)

@@ -1,0 +1,126 @@
+"""Pairs as text rows: every text once, and the ways in which each pair can be shown."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from cde_rag_training.data.alternative_queries import KeywordQueries, sentence_and_rest, without_parent
+from cde_rag_training.data.layout import VIEW_KINDS
+from cde_rag_training.data.pairs import Pair
+
+NONE = -1
+
+
+class Rows(NamedTuple):
+    """Pairs as numbers.
+
+    Attributes:
+        texts: Every text once; a text row is a place in it.
+        arrays: As `layout.LAYOUT` names and shapes them: text rows, codes and views.
+        source_names: By code.
+        domain_names: By code; two sources may have a domain of the same name.
+    """
+
+    texts: list[str]
+    arrays: dict[str, np.ndarray]
+    source_names: tuple[str, ...]
+    domain_names: tuple[str, ...]
+
+
+def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, sentence_views: int, seed: int) -> Rows:
+    """Give every text a row.
+
+    What is drawn for a pair depends on the pair, all documents and the seed, not on the order of the pairs.
+
+    Args:
+        pairs: At least one.
+        reach: Characters of each pair's document that are read; keywords and sentences are taken from them.
+        keyword_views: Of a pair, at most: queries of a few words of its document.
+        sentence_views: Of a pair, at most: a sentence as the query, the rest as the document.
+        seed: Of the draws.
+    """
+    rows: dict[str, int] = {}
+
+    def row(text: str) -> int:
+        return rows.setdefault(text, len(rows))
+
+    keywords = KeywordQueries([pair.document for pair in pairs])
+    views: list[tuple[int, int, int, int]] = []
+    for number, (pair, end) in enumerate(zip(pairs, reach, strict=True)):
+        random = np.random.default_rng([seed, int.from_bytes(_digest(pair)[:8], "little")])
+        shown = dict.fromkeys(
+            (VIEW_KINDS.index(kind), row(query), row(document))
+            for kind, query, document in _views(pair, end, keywords, random, keyword_views, sentence_views)
+        )
+        views += [(number, *view) for view in shown]
+    width = max(len(pair.hard_negatives) for pair in pairs)
+    negatives = [[row(text) for text in pair.hard_negatives] for pair in pairs]
+    sources, source_names = _codes([(pair.source,) for pair in pairs])
+    domains, domain_names = _codes([(pair.source, pair.domain) for pair in pairs])
+    named = [(pair.source, pair.domain, pair.parent) for pair in pairs if pair.parent]
+    parents = np.full(len(pairs), NONE)
+    parents[[bool(pair.parent) for pair in pairs]] = _codes(named)[0]
+    arrays = {
+        "queries": _integers([row(pair.query) for pair in pairs]),
+        "documents": _integers([row(pair.document) for pair in pairs]),
+        "titles": _integers([row(pair.parent) if pair.parent else NONE for pair in pairs]),
+        "hard_negatives": _integers([some + [NONE] * (width - len(some)) for some in negatives]).reshape(
+            len(pairs), width
+        ),
+        "sources": sources,
+        "domains": domains,
+        "parents": parents,
+        "views": _integers(views),
+    }
+    return Rows(list(rows), arrays, tuple(name[-1] for name in source_names), tuple(name[-1] for name in domain_names))
+
+
+def pairs_digest(pairs: Sequence[Pair]) -> str:
+    """A sha256 over the pairs in their order, in hex."""
+    sha256 = hashlib.sha256()
+    for pair in pairs:
+        sha256.update(_digest(pair))
+    return sha256.hexdigest()
+
+
+def _digest(pair: Pair) -> bytes:
+    parts = [pair.query, pair.document, pair.source, pair.domain, pair.parent, pair.hard_negatives]
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
+
+
+def _views(
+    pair: Pair,
+    reach: int,
+    keywords: KeywordQueries,
+    random: np.random.Generator,
+    keyword_views: int,
+    sentence_views: int,
+) -> Iterator[tuple[str, str, str]]:
+    """Kind, query and document of every way to show a pair."""
+    yield "own", pair.query, pair.document
+    nameless = without_parent(pair.query, pair.parent) if pair.parent else pair.query
+    if nameless != pair.query and nameless.strip():
+        yield "nameless", nameless, pair.document
+    for _ in range(keyword_views):
+        query = keywords.draw(pair.document[:reach], random)
+        if query is not None:
+            yield "keywords", query, pair.document
+    for _ in range(sentence_views):
+        split = sentence_and_rest(pair.document, random, reach=reach)
+        if split is not None and split[1].strip():
+            yield "sentence", *split
+
+
+def _codes(names: Sequence[tuple[str, ...]]) -> tuple[Int64[np.ndarray, " names"], list[tuple[str, ...]]]:
+    """Numbers for names, in their order."""
+    known = sorted(set(names))
+    codes = {name: code for code, name in enumerate(known)}
+    return _integers([codes[name] for name in names]), known
+
+
+def _integers(numbers: Sequence[object]) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)

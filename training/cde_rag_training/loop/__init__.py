@@ -1,0 +1,1 @@
+"""The training loop: gradients, optimiser, schedule, checkpoints, logs, and the model card."""

@@ -1,0 +1,65 @@
+"""First-stage vectors of all documents, for a first stage that is finished: computed once, kept on disk, looked up."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors.torch import save
+from torch import Tensor
+
+from cde_rag_training.data.array_folder import open_array, write_array
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.transformations import PLAIN, DocumentTokens
+from cde_rag_training.networks.stages import Stages
+from cde_rag_training.processes import first_one_first
+
+
+class FirstStageVectors:
+    """Looks a document's vector up by its text row. Only plain documents are kept, no transformed ones.
+
+    Args:
+        stages: Whose first stage made, or makes, the vectors: float32.
+        prepared: The data.
+        folder: The vectors lie in it, in a file that is named for weights and texts; made where it is missing.
+        mini_batch_size: Texts per forward pass.
+    """
+
+    def __init__(self, stages: Stages, prepared: Prepared, folder: Path, *, mini_batch_size: int) -> None:
+        self._device = stages.device
+        self._rows = np.unique(prepared.documents)
+        with first_one_first():
+            path = folder / f"first-stage-{_digest(stages, prepared, self._rows)}.npy"
+            if not path.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                documents = DocumentTokens(prepared)(self._rows, PLAIN)
+                ids = [stages.first_ids(each) for each in documents]
+                write_array(path, stages.read(ids, mini_batch_size=mini_batch_size).cpu().numpy())
+            self._vectors = open_array(path)
+
+    def __call__(self, rows: Sequence[int]) -> Float[Tensor, "rows dim"]:
+        """The vectors of some documents.
+
+        Raises:
+            KeyError: A text row that is no pair's document.
+        """
+        places = np.searchsorted(self._rows, rows)
+        if len(rows) and not np.array_equal(self._rows[np.minimum(places, len(self._rows) - 1)], rows):
+            raise KeyError("Expected text rows of pairs' documents, found others.")
+        return torch.from_numpy(self._vectors[places]).to(self._device)
+
+
+def _digest(stages: Stages, prepared: Prepared, rows: np.ndarray) -> str:
+    """Of all that determines the vectors: weights that the first stage reads with, and token ids of the documents."""
+    network = stages.network
+    read = {
+        name: value for name, value in network.state_dict().items() if name.startswith(("first_stage.", "embeddings."))
+    }
+    found = hashlib.sha256(save({name: value.contiguous() for name, value in read.items()}))
+    found.update(repr(network.config).encode())
+    found.update(rows.tobytes())
+    found.update(np.ascontiguousarray(prepared.texts.starts).tobytes())
+    found.update(np.ascontiguousarray(prepared.texts.ids).tobytes())
+    return found.hexdigest()[:16]

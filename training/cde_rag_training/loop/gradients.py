@@ -1,0 +1,140 @@
+"""One update's loss and gradients, and what the loss would be under another context."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cde_rag_training.corpora.batch import Batch
+from cde_rag_training.data.transformations import PLAIN
+from cde_rag_training.loop.first_vectors import FirstStageVectors
+from cde_rag_training.loop.gradcache import CachedStage, Loss, second_stage_step, two_stage_step
+from cde_rag_training.loop.mini_batches import Cutter, MiniBatches
+from cde_rag_training.losses.objective import BatchLoss, Objective
+from cde_rag_training.networks.stages import Stages
+from cde_rag_training.processes import count, rank
+
+
+class Figures(NamedTuple):
+    """What an update says of itself.
+
+    Attributes:
+        total: What was minimised, in nats.
+        contrastive: The loss of pairs.
+        distillation: KL to the teacher; NaN without one.
+        masked: Share of texts that are no negatives.
+        tokens: That the second stage read in this process.
+        siblings: Of all documents of this process.
+    """
+
+    total: float
+    contrastive: float
+    distillation: float
+    masked: float
+    tokens: int
+    siblings: int
+
+
+class Gradients:
+    """Adds an update's gradients to the parameters' own.
+
+    Args:
+        stages: The network.
+        cutter: Of batches.
+        objective: What is minimised.
+        vectors: Of a first stage that is finished; None where it is trained.
+        context_dropout: Probability that a context embedding is left out.
+        caching: Whether gradients are cached (memory of a mini-batch) or the whole batch's activations kept.
+        seed: Of every draw.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        cutter: Cutter,
+        objective: Objective,
+        *,
+        vectors: FirstStageVectors | None,
+        context_dropout: float,
+        caching: bool,
+        mini_batch_size: int,
+        seed: Sequence[int],
+    ) -> None:
+        self._stages, self._cutter, self._objective, self._vectors = stages, cutter, objective, vectors
+        self._dropout, self._caching, self._size, self._seed = context_dropout, caching, mini_batch_size, list(seed)
+        self._latest: tuple[Batch, MiniBatches, BatchLoss] | None = None
+
+    def add(self, batch: Batch, update: int) -> Figures:
+        """Add one update's gradients; of several processes, each those of its own queries' losses.
+
+        Everything random in it is a function of seed, update and process.
+        """
+        stages, (parts, loss) = self._stages, self._cut(batch)
+        drawn = np.random.default_rng([*self._seed, update])
+        dropped = (drawn.random(len(parts.context)) < self._dropout).tolist()
+        with torch.random.fork_rng(devices=[stages.device] if stages.device.type == "cuda" else []):
+            torch.manual_seed(int(drawn.integers(2**62)) + rank())
+            value = self._backward(batch, parts, dropped, lambda embeddings: loss(embeddings[parts.order]))
+        return Figures(
+            total=float(value.detach()),
+            contrastive=loss.contrastive,
+            distillation=loss.distillation,
+            masked=loss.masked,
+            tokens=parts.tokens,
+            siblings=parts.siblings,
+        )
+
+    def _cut(self, batch: Batch) -> tuple[MiniBatches, BatchLoss]:
+        """This process's share of a batch; that of the latest one is kept."""
+        if self._latest is None or self._latest[0] is not batch:
+            size, (process, processes) = len(batch.pairs), (rank(), count())
+            own = slice(process * size // processes, (process + 1) * size // processes)
+            self._latest = batch, self._cutter(batch, own), self._objective.of(batch, own)
+        return self._latest[1:]
+
+    def _backward(self, batch: Batch, parts: MiniBatches, dropped: Sequence[bool], loss: Loss) -> Float[Tensor, ""]:
+        stages = self._stages
+        first = CachedStage(stages.first, device=str(stages.device))
+        second = CachedStage(stages.second, device=str(stages.device))
+
+        def prepare(vectors: Float[Tensor, "vectors dim"]) -> list[Tensor]:
+            return stages.prepare(vectors, parts.context, dropped)
+
+        finished = self._vectors is not None or not parts.first
+        if self._caching and not finished:
+            return two_stage_step(first, prepare, second, parts.first_ids, parts.second, loss)
+        if finished:
+            vectors = self._read(parts.first, batch)
+        else:
+            vectors = torch.cat([stages.first(ids, ()) for ids in parts.first_ids])
+        given = prepare(vectors)
+        if self._caching:
+            return second_stage_step(second, given, parts.second, loss)
+        value = loss(torch.cat([stages.second(texts, given) for texts in parts.second]))
+        value.backward()
+        return value
+
+    def _read(self, rows: Sequence[int], batch: Batch) -> Float[Tensor, "rows dim"]:
+        """First-stage vectors of a batch's documents, without gradients."""
+        if not rows:
+            return torch.zeros(0, self._stages.dim, device=self._stages.device)
+        if self._vectors is not None and batch.transformation == PLAIN:
+            return self._vectors(rows)
+        return self._stages.read(self._cutter.first_ids(rows, batch), mini_batch_size=self._size)
+
+    @torch.no_grad()
+    def losses_under(self, batch: Batch, contexts: Sequence[Batch | None]) -> list[float]:
+        """The loss of a batch's pairs under other batches' contexts, or none (None); nothing is left out of them."""
+        parts, loss = self._cut(batch)
+        own = self._read(parts.first, batch)
+        losses: list[float] = []
+        for other in contexts:
+            rows = [] if other is None else other.context.tolist()
+            vectors = own if other is None else torch.cat([own, self._read(rows, other)])
+            given = self._stages.prepare(vectors, range(len(own), len(vectors)), [False] * len(rows))
+            loss(torch.cat([self._stages.second(texts, given) for texts in parts.second])[parts.order])
+            losses.append(loss.contrastive)
+        return losses

@@ -1,0 +1,97 @@
+"""A batch as the two stages read it: in mini-batches of texts of like length, longest first."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from cde_rag.model.batching import length_buckets
+from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag_training.corpora.batch import Batch
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.transformations import DocumentTokens
+from cde_rag_training.networks.stages import Stages, TextBatch
+
+
+class MiniBatches(NamedTuple):
+    """One process's share of a batch.
+
+    Attributes:
+        first: Text rows of documents that the first stage reads, each once, in the order of its mini-batches.
+        first_ids: Their token ids in mini-batches.
+        context: Which of them are the context.
+        second: Queries, documents and hard negatives.
+        order: `embeddings[order]` are the queries, the documents, and the hard negatives pair by pair, as in the batch.
+        tokens: That the second stage reads.
+        siblings: Of all documents together.
+    """
+
+    first: list[int]
+    first_ids: list[list[list[int]]]
+    context: list[int]
+    second: list[TextBatch]
+    order: Int[Tensor, " texts"]
+    tokens: int
+    siblings: int
+
+
+class Cutter:
+    """Cuts batches into mini-batches.
+
+    Args:
+        prepared: The data.
+        stages: Who reads it.
+        mini_batch_size: Texts per forward pass.
+    """
+
+    def __init__(self, prepared: Prepared, stages: Stages, *, mini_batch_size: int) -> None:
+        self._prepared, self._stages, self._size = prepared, stages, mini_batch_size
+        self._documents = DocumentTokens(prepared)
+
+    def first_ids(self, rows: Sequence[int], batch: Batch) -> list[list[int]]:
+        """Documents as the first stage reads them in a batch."""
+        return [self._stages.first_ids(ids) for ids in self._documents(rows, batch.transformation)]
+
+    def __call__(self, batch: Batch, own: slice) -> MiniBatches:
+        """Cut a batch.
+
+        Args:
+            batch: The whole of it.
+            own: This process's pairs.
+        """
+        siblings = batch.siblings[own] if self._stages.reads_siblings else [[] for _ in batch.siblings[own]]
+        rows = np.unique(np.concatenate([batch.context, *(np.array(group, dtype=np.int64) for group in siblings)]))
+        ids = self.first_ids(rows.tolist(), batch)
+        buckets = list(length_buckets([len(each) for each in ids], self._size))
+        first = [int(rows[place]) for bucket in buckets for place in bucket]
+        places = {row: place for place, row in enumerate(first)}
+        second, order = self._second(batch, own, [[places[row] for row in group] for group in siblings])
+        return MiniBatches(
+            first=first,
+            first_ids=[[ids[place] for place in bucket] for bucket in buckets],
+            context=[places[row] for row in batch.context.tolist()],
+            second=second,
+            order=order,
+            tokens=sum(len(each) for texts in second for each in texts.ids),
+            siblings=sum(map(len, siblings)),
+        )
+
+    def _second(
+        self, batch: Batch, own: slice, siblings: list[list[int]]
+    ) -> tuple[list[TextBatch], Int[Tensor, " texts"]]:
+        queries = [self._prepared.texts[row] for row in batch.queries[own].tolist()]
+        shown = [*batch.documents[own].tolist(), *batch.hard_negatives[own].ravel().tolist()]
+        documents = self._documents(shown, batch.transformation)
+        given = [*siblings, *([] for _ in shown[len(siblings) :])]
+        parts: list[TextBatch] = []
+        taken: list[int] = []
+        for role, texts, start in ((QUERY, queries, 0), (DOCUMENT, documents, len(queries))):
+            ids = [self._stages.second_ids(each, role) for each in texts]
+            of = given if role == DOCUMENT else [[] for _ in texts]
+            for bucket in length_buckets([len(each) for each in ids], self._size):
+                parts.append(TextBatch([ids[place] for place in bucket], role, [of[place] for place in bucket]))
+                taken += [start + place for place in bucket]
+        return parts, torch.tensor(taken).argsort()

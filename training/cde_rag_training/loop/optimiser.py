@@ -1,0 +1,159 @@
+"""Which parameter learns how fast: AdamW with a rate for each part of the model."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cde_rag_training.config import AdaptersConfig, RatesConfig
+
+ADAPTER = "lora_"  # in the names of peft's parameters
+
+
+class Place(NamedTuple):
+    """Where in a model a parameter is.
+
+    Attributes:
+        part: A rate's name: "encoder", "embeddings", "first_stage", "context" or "gates".
+        height: Layers of the second stage's encoder above it.
+    """
+
+    part: str
+    height: int = 0
+
+
+def place_of(name: str, layers: int) -> Place:
+    """Where a parameter is, by its name.
+
+    Args:
+        name: As in the network's state, of either kind of context attention.
+        layers: Of the second stage.
+    """
+    if name.startswith("first_stage."):
+        return Place("first_stage")
+    for prefix in ("second_stage.layers.", "second_stage.backbone.native.layers."):
+        if name.startswith(prefix):
+            return Place("encoder", layers - 1 - int(name.removeprefix(prefix).split(".")[0]))
+    if name.startswith(("embeddings.", "second_stage.backbone.native.embeddings.")):
+        return Place("embeddings")
+    if name.startswith("second_stage.backbone."):
+        return Place("encoder")
+    if name.startswith(("second_stage.gates", "output_map.")):
+        return Place("gates")
+    return Place("context")
+
+
+class ParameterGroup(NamedTuple):
+    """Parameters that share a learning rate and a weight decay.
+
+    Attributes:
+        part: What they are a part of.
+        rate: At its highest.
+        decay: Of the weights.
+        parameters: By name, in the network's order.
+    """
+
+    part: str
+    rate: float
+    decay: float
+    parameters: dict[str, nn.Parameter]
+
+
+def groups_of(network: nn.Module, layers: int, rates: RatesConfig, adapters: AdaptersConfig) -> list[ParameterGroup]:
+    """All that is trained; whatever has no rate is frozen here, and everything else is not.
+
+    Weights of linear layers and embedding tables decay; norms, biases, gates, roles and latents do not.
+
+    Args:
+        network: Of either kind.
+        layers: Of its second stage.
+        rates: Of its parts.
+        adapters: Where they have a rank, the encoder is frozen and they are trained in its place.
+    """
+    decaying = {
+        f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Embedding)
+    }
+    groups: dict[tuple[str, float, float], ParameterGroup] = {}
+    for name, parameter in network.named_parameters():
+        place = place_of(name, layers)
+        rate = _rate(name, place, rates, adapters)
+        parameter.requires_grad_(rate > 0)
+        if rate > 0:
+            decay = rates.weight_decay if name in decaying else 0.0
+            key = (place.part, rate, decay)
+            groups.setdefault(key, ParameterGroup(*key, {})).parameters[name] = parameter
+    return list(groups.values())
+
+
+def _rate(name: str, place: Place, rates: RatesConfig, adapters: AdaptersConfig) -> float:
+    if ADAPTER in name:
+        return adapters.rate
+    if place.part != "encoder":
+        return float(getattr(rates, place.part))
+    return 0.0 if adapters.rank else rates.encoder * rates.layer_decay**place.height
+
+
+class Optimiser:
+    """AdamW over groups, in float32.
+
+    Args:
+        groups: What is trained.
+        clip: Largest norm of all gradients together.
+    """
+
+    def __init__(self, groups: list[ParameterGroup], *, clip: float) -> None:
+        self.groups, self._clip = groups, clip
+        self.names = [name for group in groups for name in group.parameters]
+        self.parameters: list[Tensor] = [value for group in groups for value in group.parameters.values()]
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": list(group.parameters.values()), "lr": group.rate, "weight_decay": group.decay}
+                for group in groups
+            ],
+            fused=True,
+        )
+
+    def zero_grad(self) -> None:
+        """Set every gradient to zero; none is absent, so that an update is the same whoever computed what."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
+
+    def clip(self) -> float:
+        """Shorten all gradients together where they are too long; their norm before that."""
+        return float(nn.utils.clip_grad_norm_(self.parameters, self._clip))
+
+    def step(self, factor: float) -> None:
+        """One update.
+
+        Args:
+            factor: Of every learning rate.
+        """
+        for group, options in zip(self.groups, self._adamw.param_groups, strict=True):
+            options["lr"] = group.rate * factor
+        self._adamw.step()
+
+    def rates(self, factor: float) -> dict[str, float]:
+        """The highest learning rate of each part."""
+        highest: dict[str, float] = {}
+        for group in self.groups:
+            highest[group.part] = max(highest.get(group.part, 0.0), group.rate * factor)
+        return highest
+
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """All that it remembers, by parameter's name and kind."""
+        for number, values in self._adamw.state_dict()["state"].items():
+            for kind, value in values.items():
+                yield f"{self.names[number]}|{kind}", value
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Remember what `state` gave."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        values: dict[int, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            name, kind = key.split("|")
+            values.setdefault(numbers[name], {})[kind] = value.clone()
+        self._adamw.load_state_dict({"state": values, "param_groups": self._adamw.state_dict()["param_groups"]})

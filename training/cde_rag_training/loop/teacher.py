@@ -1,0 +1,63 @@
+"""The start model as a teacher, and as the one that knows what is to be learned."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag_training.config import PhaseConfig
+from cde_rag_training.corpora.batch import Batch, Batches
+from cde_rag_training.corpora.filtering import FilterConfig, StartBatch
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.transformations import DocumentTokens
+from cde_rag_training.losses.objective import Objective
+from cde_rag_training.networks.stages import Stages
+
+BATCHES, PAIRS = 10, 64  # that are looked at before a phase begins
+
+
+class StartModel:
+    """Embeds a batch's texts as training found the model, under the null context and without siblings.
+
+    Args:
+        stages: A copy of the network that training leaves alone.
+        prepared: The data.
+        mini_batch_size: Texts per forward pass.
+    """
+
+    def __init__(self, stages: Stages, prepared: Prepared, *, mini_batch_size: int) -> None:
+        self._stages, self._prepared, self._size = stages, prepared, mini_batch_size
+        self._documents = DocumentTokens(prepared)
+        with torch.no_grad():
+            self._given = stages.prepare(torch.zeros(0, stages.dim, device=stages.device), [], [])
+
+    def __call__(self, batch: Batch) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
+        """Queries and documents as the batch shows them, unit norm."""
+        queries = [self._prepared.texts[row] for row in batch.queries.tolist()]
+        documents = self._documents(batch.documents.tolist(), batch.transformation)
+        return self._embed(queries, QUERY), self._embed(documents, DOCUMENT)
+
+    def _embed(self, texts: list[list[int]], role: int) -> Float[Tensor, "texts dim"]:
+        ids = [self._stages.second_ids(each, role) for each in texts]
+        return self._stages.embed(ids, role, self._given, mini_batch_size=self._size)
+
+
+def start_batches(
+    start: StartModel, phase: PhaseConfig, batches: Batches, prepared: Prepared, *, device: torch.device
+) -> Iterator[StartBatch]:
+    """Parts of a phase's first batches, for `warn_of_start_model`."""
+    rule = Objective(phase.loss, phase.filter, prepared, device=device)
+    always = Objective(phase.loss, FilterConfig(rule="none"), prepared, device=device)
+    for update in range(BATCHES):
+        batch = batches.batch(update)
+        part = replace(
+            batch,
+            **{name: getattr(batch, name)[:PAIRS] for name in ("pairs", "queries", "documents", "siblings")},
+            hard_negatives=batch.hard_negatives[:PAIRS, :0],
+        )
+        queries, documents = start(part)
+        known = always.mask(part)
+        yield StartBatch(queries @ documents.T, rule.mask(part) & ~known, known)

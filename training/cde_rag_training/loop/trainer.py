@@ -1,0 +1,275 @@
+"""One phase of training: updates to its end, a row in the log for each, and now and then a checkpoint or evaluation."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from tqdm import tqdm
+
+from cde_rag.errors import CorpusError
+from cde_rag_training.config import PhaseConfig, TrainingConfig
+from cde_rag_training.corpora.batch import Batch, Batches
+from cde_rag_training.corpora.corpus_batches import Corpora
+from cde_rag_training.corpora.packed_batches import PackedBatches
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.loop.averaging import WeightAverage
+from cde_rag_training.loop.first_vectors import FirstStageVectors
+from cde_rag_training.loop.gradients import Figures, Gradients
+from cde_rag_training.loop.guard import ContextGuard, enough_memory, not_finite
+from cde_rag_training.loop.held_out import RetrievalRows, mean_of, retrieval
+from cde_rag_training.loop.logs import Board, Log
+from cde_rag_training.loop.mini_batches import Cutter
+from cde_rag_training.loop.optimiser import Optimiser, groups_of
+from cde_rag_training.loop.schedule import Schedule
+from cde_rag_training.loop.state import RunProgress, State, StateFile
+from cde_rag_training.losses.objective import Objective, Teacher
+from cde_rag_training.networks.stages import Stages
+from cde_rag_training.processes import average_gradients, averages, count, of_first, rank
+
+FOREIGN = 32  # batches that are looked through for a foreign context
+SAVE_AFTER = 120.0  # seconds without a checkpoint, where updates are slow
+WEIGHTS, AVERAGE, OPTIMISER = "weights:", "average:", "optimiser:"  # begin the names of a state's tensors
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all phases of a run share.
+
+    Attributes:
+        config: Of the run.
+        output: Its folder.
+        state_file: Where it stands.
+        log: Its figures; None in all processes but the first.
+        board: The same for TensorBoard, where asked.
+        held_out: Held-out pairs and the sets made of them, where there are any.
+        bar: Whether a progress bar is shown.
+    """
+
+    config: TrainingConfig
+    output: Path
+    state_file: StateFile
+    log: Log | None
+    board: Board | None
+    held_out: tuple[Prepared, list[RetrievalRows]] | None
+    bar: bool
+
+
+class Trainer:
+    """Trains one phase, from its beginning or from where a run stood.
+
+    Args:
+        run: What all phases share.
+        stages: The network, trained in place.
+        prepared: The phase's data.
+        state: Where the run stands; its weights are the network's already.
+        teacher: The start model, where it teaches.
+
+    Raises:
+        CorpusError: The data does not go with the config.
+    """
+
+    def __init__(self, run: Run, stages: Stages, prepared: Prepared, state: State, *, teacher: Teacher | None) -> None:
+        self._run, self._stages, self._prepared, self._progress = run, stages, prepared, state.progress
+        self._machine, self._evaluation = run.config.machine, run.config.evaluation
+        self.phase: PhaseConfig = run.config.phases[state.progress.phase]
+        self._batches = batches_of(prepared, self.phase, seed=run.config.seed + state.progress.phase)
+        _check_processes(self._batches)
+        self._schedule = Schedule(self.phase.schedule)
+        self._optimiser = Optimiser(
+            groups_of(stages.network, stages.layers, self.phase.rates, run.config.adapters), clip=self.phase.rates.clip
+        )
+        self._average = self._new_average()
+        self._guard = ContextGuard(run.config.guard, state.progress.gains)
+        self._gradients = self._new_gradients(teacher)
+        if state.progress.update:
+            self._optimiser.restore(part_of(state, OPTIMISER))
+            if self._average is not None:
+                self._average.restore(part_of(state, AVERAGE))
+
+    def _new_average(self) -> WeightAverage | None:
+        named = {name: value for group in self._optimiser.groups for name, value in group.parameters.items()}
+        return WeightAverage(named, decay=self.phase.average) if self.phase.average else None
+
+    def _new_gradients(self, teacher: Teacher | None) -> Gradients:
+        size, stages = self._machine.mini_batch_size, self._stages
+        finished = self.phase.rates.first_stage == 0
+        folder = self._run.output / "first-stage"
+        return Gradients(
+            stages,
+            Cutter(self._prepared, stages, mini_batch_size=size),
+            Objective(self.phase.loss, self.phase.filter, self._prepared, device=stages.device, start=teacher),
+            vectors=FirstStageVectors(stages, self._prepared, folder, mini_batch_size=size) if finished else None,
+            context_dropout=self.phase.context_dropout,
+            caching=self._machine.gradient_caching,
+            mini_batch_size=size,
+            seed=[self._run.config.seed, self._progress.phase],
+        )
+
+    def train(self) -> RunProgress:
+        """Train to the phase's end.
+
+        Returns:
+            What is done then: the next phase's beginning, which is on disk.
+
+        Raises:
+            TrainingError: A loss or gradient is no number, memory or disk ran out, or the context is being ignored and
+                the config says to stop then.
+        """
+        saved = time.monotonic()
+        started = saved - self._progress.seconds
+        if self._progress.update == 0:
+            self._report({"phase": self.phase.name, "update": 0})
+        with tqdm(
+            total=self.phase.schedule.updates or None,
+            initial=self._progress.update,
+            desc=self.phase.name,
+            unit="update",
+            disable=not self._run.bar or rank() > 0,
+        ) as bar:
+            while self._share() < 1:
+                self._update(started, bar)
+                if self._progress.update % self._machine.save_every == 0 or time.monotonic() - saved > SAVE_AFTER:
+                    self._save()
+                    saved = time.monotonic()
+        if self._average is not None:
+            self._average.apply()
+        done = self._progress
+        self._progress = RunProgress(
+            phase=done.phase + 1,
+            earlier_updates=done.earlier_updates + done.update,
+            earlier_seconds=done.earlier_seconds + done.seconds,
+        )
+        self._save(finished=True)
+        return self._progress
+
+    def _share(self) -> float:
+        return self._schedule.share(self._progress.update, seconds=self._progress.seconds)
+
+    def _update(self, started: float, bar: "tqdm[Any]") -> None:
+        """One update and all that comes with it."""
+        before, number, begun = self._progress, self._progress.update + 1, time.monotonic()
+        batch = self._batches.batch(before.update)
+        factor = self._schedule.factor(before.update, seconds=before.seconds)
+        self._stages.network.train()
+        with enough_memory(self._machine, number):
+            self._optimiser.zero_grad()
+            figures = self._gradients.add(batch, before.update)
+            average_gradients(self._optimiser.parameters)
+            norm = self._optimiser.clip()
+            self._check(batch, number, total=figures.total, norm=norm)
+            row = self._figures(batch, figures) | self._probe(batch, figures, number)
+            self._optimiser.step(factor)
+        if self._average is not None:
+            self._average.update(number)
+        now = of_first(time.monotonic() - started, device=self._stages.device)
+        self._progress = replace(before, update=number, seconds=now)
+        rates = {f"{part}_rate": rate for part, rate in self._optimiser.rates(factor).items()}
+        speed = float(row["tokens"]) / max(time.monotonic() - begun, 1e-9)
+        row |= {"phase": self.phase.name, "update": number, "norm": norm, "seconds": now, "tokens_per_second": speed}
+        self._report(row | rates | self._stages.figures())
+        if isinstance(gain := row.get("null_gain", row.get("foreign_gain")), float):
+            self._guard.look(gain, number)
+        self._show(bar, float(row["loss"]), speed)
+
+    def _check(self, batch: Batch, number: int, *, total: float, norm: float) -> None:
+        for name, value in (("loss", total), ("gradient norm", norm)):
+            if not math.isfinite(value):
+                raise not_finite(batch, self._prepared, self._run.output, number, found=f"a {name} of {value}")
+
+    def _figures(self, batch: Batch, figures: Figures) -> dict[str, float | int | str]:
+        names = ("loss", "distillation", "masked", "tokens", "siblings")
+        own = [figures.contrastive, figures.distillation, figures.masked]
+        own += [float(figures.tokens), float(figures.siblings)]
+        found = dict(zip(names, averages(own, device=self._stages.device), strict=True))
+        row = {name: value for name, value in found.items() if not math.isnan(value)}
+        tokens, siblings = (round(found[name] * count()) for name in ("tokens", "siblings"))
+        return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus}
+
+    def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
+        """The same batch under the null context and that of another batch, before the update."""
+        every = self._evaluation.probe_every
+        if every == 0 or number % every or len(batch.context) == 0:
+            return {}
+        contexts: dict[str, Batch | None] = {"null": None} if self._stages.knows_null else {}
+        if (foreign := self._foreign(batch)) is not None:
+            contexts["foreign"] = foreign
+        losses = self._gradients.losses_under(batch, list(contexts.values()))
+        own, *others = averages([figures.contrastive, *losses], device=self._stages.device)
+        return {f"{name}_loss": loss for name, loss in zip(contexts, others, strict=True)} | {
+            f"{name}_gain": loss - own for name, loss in zip(contexts, others, strict=True)
+        }
+
+    def _foreign(self, batch: Batch) -> Batch | None:
+        """A batch with a context of another source or, failing that, most documents apart from this one's."""
+        source, shared = self._prepared.sources[batch.pairs[0]], np.union1d(batch.context, batch.documents)
+        best: Batch | None = None
+        for step in range(1, FOREIGN + 1):
+            other = self._batches.batch(self._progress.update + step)
+            other = replace(other, context=np.setdiff1d(other.context, shared))
+            if len(other.context) and self._prepared.sources[other.pairs[0]] != source:
+                return other
+            if len(other.context) > (0 if best is None else len(best.context)):
+                best = other
+        return best
+
+    def _report(self, row: dict[str, float | int | str]) -> None:
+        """Add the held-out figures where they are due, and write the row."""
+        every, last = self._evaluation.every, self._share() >= 1
+        if self._run.held_out is not None and every and (last or self._progress.update % every == 0):
+            self._stages.network.eval()
+            if rank() == 0:
+                size = self._machine.mini_batch_size
+                figures = mean_of(retrieval(self._stages, *self._run.held_out, mini_batch_size=size))._asdict()
+                row |= {f"{name}_ndcg": value for name, value in figures.items() if not math.isnan(value)}
+        elif self._progress.update == 0:
+            return
+        if self._run.log is not None:
+            self._run.log.write(row)
+        if self._run.board is not None:
+            self._run.board.write(row, self._progress.earlier_updates + self._progress.update)
+
+    def _show(self, bar: "tqdm[Any]", loss: float, speed: float) -> None:
+        left = self._schedule.left(self._progress.update, seconds=self._progress.seconds)
+        bar.set_postfix_str(f"loss {loss:.3f}, {speed:.0f} tokens/s, {left / 60:.1f} min left", refresh=False)
+        bar.update()
+
+    def _save(self, *, finished: bool = False) -> None:
+        if self._run.log is None:
+            return
+        tensors: dict[str, Tensor] = {
+            f"{WEIGHTS}{name}": value for name, value in self._stages.network.state_dict().items()
+        }
+        if not finished:
+            tensors |= {f"{OPTIMISER}{name}": value for name, value in self._optimiser.state()}
+            if self._average is not None:
+                tensors |= {f"{AVERAGE}{name}": value for name, value in self._average.weights.items()}
+        gains = () if finished else self._guard.gains
+        self._progress = replace(self._progress, log_bytes=self._run.log.keep(), gains=gains)
+        self._run.state_file.write(State(self._progress, tensors))
+
+
+def part_of(state: State, kind: str) -> dict[str, Tensor]:
+    """The tensors of one kind, by their own names."""
+    return {name.removeprefix(kind): value for name, value in state.tensors.items() if name.startswith(kind)}
+
+
+def batches_of(prepared: Prepared, phase: PhaseConfig, *, seed: int) -> Batches:
+    """The configured batches."""
+    if phase.batches == "corpora":
+        return Corpora(prepared, phase.corpora, seed=seed)
+    context, negatives = phase.corpora.context, phase.corpora.hard_negatives
+    packing = replace(phase.packing, seed=phase.packing.seed + seed)
+    return PackedBatches(prepared, packing, context, hard_negatives=negatives)
+
+
+def _check_processes(batches: Batches) -> None:
+    size = len(batches.batch(0).pairs)
+    if size % count():
+        raise CorpusError(
+            f"Expected batches that {count()} processes can share, found {size} pairs. Choose a batch_size that is a "
+            "multiple of the number of processes."
+        )

@@ -1,0 +1,259 @@
+"""From prepared pairs to a finished model: `train`."""
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from torch import nn
+from tqdm import tqdm
+
+from cde_rag.context.file_format import write_durably
+from cde_rag.errors import CorpusError
+from cde_rag.model import checkpoints
+from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way import checkpoint
+from cde_rag.stores.files import locked
+from cde_rag_training.config import PhaseConfig, TrainingConfig
+from cde_rag_training.corpora.filtering import warn_of_start_model
+from cde_rag_training.data.array_folder import MANIFEST
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.loop.adapters import Adapters
+from cde_rag_training.loop.card import card
+from cde_rag_training.loop.distillation import distil_first_stage
+from cde_rag_training.loop.held_out import retrieval, retrieval_rows
+from cde_rag_training.loop.logs import Board, Log
+from cde_rag_training.loop.state import STATE, RunProgress, State, StateFile
+from cde_rag_training.loop.teacher import StartModel, start_batches
+from cde_rag_training.loop.trainer import WEIGHTS, Run, Trainer, batches_of, part_of
+from cde_rag_training.loop.training_data import Data, opened
+from cde_rag_training.networks.interpolation import interpolate
+from cde_rag_training.networks.stages import Stages, stages_of
+from cde_rag_training.networks.start import Start, load_start
+from cde_rag_training.processes import first_one_first, joined, rank
+from cde_rag_training.recipe import RecipeError
+
+MODEL, CARD, LOCK = "model", "README.md", "run.lock"
+NO_PART_OF_A_RUN = ("machine", "evaluation", "guard", "share", "prepare")  # settings; the data has a digest of its own
+
+
+def train(
+    data: Data,
+    config: TrainingConfig,
+    output: Path | str,
+    *,
+    held_out: Data | None = None,
+    progress: bool = False,
+) -> Path:
+    """Train a model, from the beginning or from where an earlier call with the same arguments was stopped.
+
+    The run's folder holds `log.csv` (a row for each update), `state.safetensors` (where it stands) and in the end
+    `model`, with a model card. A run that was killed and goes on ends with the very same weights, bit by bit, as one
+    that was not, on the same CPU with the same number of threads, unless its schedule follows a clock. Its config's
+    machine, evaluation, guard and share may be others than before; given another share, a finished run just writes its
+    model anew. Under `torchrun` the processes share each batch.
+
+    Args:
+        data: Prepared pairs, their folder or packed file; or pairs, or a file of them, which are prepared in `output`
+            first. Phases that name data of their own leave it aside.
+        config: How to train.
+        output: The run's folder; made where it is missing.
+        held_out: Likewise, for evaluation during training; nothing is learned from it.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The finished model's folder, for `CDEModel.from_pretrained`.
+
+    Raises:
+        CorpusError: The data does not go with the config or the start.
+        MissingExtraError: Pairs that are not prepared need the extra `train`, adapters `peft`.
+        ModelError: There is no such start.
+        PreparedError: The data is no prepared folder, or damaged.
+        RecipeError: Settings that the start cannot be trained with.
+        ResumeError: `output` holds a run with other settings, start or data.
+        StoreError: Another run trains in `output`.
+        TrainingError: Training had to stop; the message says why, and what to change.
+    """
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    with joined(config.machine.device) as device, _claimed(output):
+        start = load_start(config.start, seed=config.seed)
+        prepare = replace(config.prepare, lexical=config.prepare.lexical or any(map(_is_lexical, config.phases)))
+
+        def opened_as(data: Data, name: str) -> Prepared:
+            return opened(data, start.tokenizer, prepare, output / name)
+
+        sets = [
+            opened_as(phase.data, f"prepared-{number}") if phase.data else opened_as(data, "prepared")
+            for number, phase in enumerate(config.phases)
+        ]
+        held = None if held_out is None else opened_as(held_out, "held_out")
+        stages = _stages(start, device, config)
+        for phase, prepared in zip(config.phases, sets, strict=True):
+            _check(phase, stages, prepared)
+        file = StateFile(output / STATE, _identity(config, start.network, sets))
+        known = copy.deepcopy(start.network) if _needs_start(config) else None
+        teaching = None if known is None else _stages(start._replace(network=known), device, config)
+        state = file.read()
+        if state is None and start.new_first_stage:
+            _teach_first_stage(stages, sets[0], config, output, bar=progress)
+        adapters = _adapters(stages, config)
+        state = _resumed(start, state)
+        run = Run(
+            config=config,
+            output=output,
+            state_file=file,
+            log=Log(output, keep=state.progress.log_bytes) if rank() == 0 else None,
+            board=_board(config, output, state.progress),
+            held_out=None if held is None else (held, retrieval_rows(held, config.evaluation, seed=config.seed)),
+            bar=progress,
+        )
+        done = _phases(run, stages, teaching, sets, state)
+        if adapters is not None:
+            adapters.merge()
+        if known is not None and config.share < 1:
+            kept = interpolate(known.state_dict(), start.network.state_dict(), config.share)
+            start.network.load_state_dict(kept)
+        with first_one_first():
+            if rank() == 0:
+                _write(run, stages, start, sets, done)
+    return output / MODEL
+
+
+def _claimed(output: Path) -> AbstractContextManager[None]:
+    """Keeps other runs out of the folder; of several processes of one run, the first holds it."""
+    if rank() > 0:
+        return nullcontext()
+    return locked(
+        output / LOCK, f"{output}: another run trains in this folder. Wait for its end, or name another folder"
+    )
+
+
+def _stages(start: Start, device: str, config: TrainingConfig) -> Stages:
+    return stages_of(start.network, start.tokenizer, device=device, precision=config.machine.precision)
+
+
+def _adapters(stages: Stages, config: TrainingConfig) -> Adapters | None:
+    return Adapters(stages.network, stages.layers, config.adapters, seed=config.seed) if config.adapters.rank else None
+
+
+def _resumed(start: Start, state: State | None) -> State:
+    """Where the run stands, its weights in the network."""
+    if state is None:
+        return State(RunProgress(), {})
+    start.network.load_state_dict(part_of(state, WEIGHTS))
+    return state
+
+
+def _phases(run: Run, stages: Stages, teaching: Stages | None, sets: Sequence[Prepared], state: State) -> RunProgress:
+    """Go through the phases that are not finished."""
+    try:
+        while state.progress.phase < len(sets):
+            state = State(_phase(run, stages, teaching, sets[state.progress.phase], state), {})
+    finally:
+        for log in (run.log, run.board):
+            if log is not None:
+                log.close()
+    stages.network.eval().requires_grad_(requires_grad=False)
+    return state.progress
+
+
+def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
+    """Refuse a phase that cannot be trained, before the ones in front of it take their time."""
+    rates, null_share = phase.rates, phase.corpora.context.null_share
+    if isinstance(stages.network, TwoStage) and rates.embeddings > 0 and rates.first_stage == 0:
+        raise RecipeError(
+            f"Phase {phase.name!r}: expected a first stage that is trained where the embeddings are, since it reads "
+            "with them; found rates.first_stage 0. Give it a rate, or set rates.embeddings to 0."
+        )
+    if not stages.knows_null and (phase.context_dropout or null_share or phase.loss.teacher == "start"):
+        raise RecipeError(
+            f"Phase {phase.name!r}: {stages.network.config.name} has no null embedding. Set context_dropout and "
+            "corpora.context.null_share to 0, and choose another teacher than the start."
+        )
+    if phase.loss.dims and max(phase.loss.dims) > stages.dim:
+        raise RecipeError(
+            f"Phase {phase.name!r}: expected loss.dims of at most {stages.dim}, those of the embeddings, found "
+            f"{list(phase.loss.dims)}. Leave the larger ones out."
+        )
+    if _is_lexical(phase) and prepared.lexical is None:
+        raise CorpusError(
+            f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
+            "(lexical), or leave the rule 'agreement' and lexical_share out."
+        )
+    batches_of(prepared, phase, seed=0)  # says what its data lacks
+
+
+def _is_lexical(phase: PhaseConfig) -> bool:
+    """Whether BM25 scores are asked for."""
+    return phase.filter.rule == "agreement" or (phase.loss.teacher != "none" and phase.loss.lexical_share > 0)
+
+
+def _needs_start(config: TrainingConfig) -> bool:
+    return config.share < 1 or any(phase.loss.teacher == "start" or _masks_all(phase) for phase in config.phases)
+
+
+def _masks_all(phase: PhaseConfig) -> bool:
+    """Whether a filter's surrogate must not be the start model."""
+    return phase.filter.rule == "relative" and phase.filter.margin == 0
+
+
+def _identity(config: TrainingConfig, network: nn.Module, sets: Sequence[Prepared]) -> dict[str, Any]:
+    """What makes it this run and no other: all that the trained weights depend on."""
+    settings = {name: value for name, value in asdict(config).items() if name not in NO_PART_OF_A_RUN}
+    weights = save({name: value.contiguous() for name, value in network.state_dict().items()})
+    data = [hashlib.sha256((each.folder / MANIFEST).read_bytes()).hexdigest() for each in sets]
+    return {"config": settings, "start": hashlib.sha256(weights).hexdigest(), "data": data}
+
+
+def _board(config: TrainingConfig, output: Path, done: RunProgress) -> Board | None:
+    if not config.machine.tensorboard or rank() > 0:
+        return None
+    return Board(output, first=done.earlier_updates + done.update)
+
+
+def _teach_first_stage(stages: Stages, prepared: Prepared, config: TrainingConfig, output: Path, *, bar: bool) -> None:
+    if prepared.document_vectors.shape[1] != stages.dim:
+        raise CorpusError(
+            f"{prepared.folder}: expected surrogate embeddings of {stages.dim} dimensions, which the new first stage "
+            f"is taught, found {prepared.document_vectors.shape[1]}. Prepare the pairs with the start as surrogate."
+        )
+    rows = [stages.first_ids(prepared.texts[row]) for row in prepared.documents.tolist()]
+    targets = prepared.document_vectors[:].astype("float32")
+    chosen = config.start.distillation
+    with first_one_first(), tqdm(total=chosen.updates, desc="first stage", unit="update", disable=not bar) as shown:
+
+        def log(update: int, cosine: float) -> None:
+            shown.set_postfix_str(f"cosine {cosine:.3f}", refresh=False)
+            shown.update(update - shown.n)
+
+        distil_first_stage(stages, rows, targets, chosen, output, seed=config.seed, log=log)
+
+
+def _phase(run: Run, stages: Stages, teaching: Stages | None, prepared: Prepared, state: State) -> RunProgress:
+    config, size = run.config, run.config.machine.mini_batch_size
+    phase = config.phases[state.progress.phase]
+    teacher = None
+    if teaching is not None and teaching.knows_null:
+        teacher = StartModel(teaching, prepared, mini_batch_size=size)
+        if _masks_all(phase) and state.progress.update == 0 and rank() == 0:
+            batches = batches_of(prepared, phase, seed=config.seed + state.progress.phase)
+            warn_of_start_model(start_batches(teacher, phase, batches, prepared, device=stages.device))
+    return Trainer(run, stages, prepared, state, teacher=teacher).train()
+
+
+def _write(run: Run, stages: Stages, start: Start, sets: Sequence[Prepared], done: RunProgress) -> None:
+    folder, network = run.output / MODEL, stages.network
+    if isinstance(network, TwoStage):
+        checkpoints.write(folder, network, start.tokenizer.serialised)
+    else:
+        checkpoint.write(folder, network, start.tokenizer.serialised)
+    found = {}
+    if run.held_out is not None and run.config.evaluation.every:
+        found = retrieval(stages, *run.held_out, mini_batch_size=run.config.machine.mini_batch_size)
+    text = card(run.config, sets, run.output, seconds=done.earlier_seconds, found=found)
+    write_durably(folder / CARD, text.encode())

@@ -1,0 +1,60 @@
+"""What `train` takes as data: prepared pairs, or pairs that are prepared first."""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from cde_rag.errors import CorpusError
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag_training.clustering.surrogate import Surrogate, minilm
+from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.preparation import PrepareConfig, prepare
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.reading import PairReader
+from cde_rag_training.processes import first_one_first
+
+Data = Prepared | Path | str | Sequence[Pair]
+TABLES = (".jsonl", ".csv", ".tsv", ".parquet", ".gz")  # files of pairs end in; other files are packed folders
+
+
+def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: Path) -> Prepared:
+    """The data as training reads it.
+
+    Args:
+        data: Prepared pairs, their folder or packed file; or pairs, or a file of pairs, which are prepared in `folder`
+            with MiniLM as surrogate, once.
+        tokenizer: Of the model that training starts from.
+        config: How pairs are prepared.
+        folder: For pairs.
+
+    Raises:
+        CorpusError: Pairs that cannot be used, or data that was prepared with another tokenizer.
+        MissingExtraError: Pairs need the extra `train`.
+        PreparedError: No prepared folder, or a damaged one.
+    """
+    prepared = data if isinstance(data, Prepared) else _prepared(data, tokenizer, config, folder)
+    if prepared.tokenizer_sha256 != tokenizer.sha256:
+        raise CorpusError(
+            f"{prepared.folder}: expected token ids of the start's tokenizer {tokenizer.sha256[:16]}…, found those of "
+            f"{prepared.tokenizer_sha256[:16]}…. Prepare the pairs with the model that training starts from."
+        )
+    return prepared
+
+
+def _prepared(
+    data: Path | str | Sequence[Pair], tokenizer: TextTokenizer, config: PrepareConfig, folder: Path
+) -> Prepared:
+    if isinstance(data, Path | str):
+        path = Path(data)
+        if path.suffix not in TABLES:
+            return Prepared.load(path)
+        pairs = PairReader(path)
+    else:
+        pairs = data
+
+    @cache
+    def surrogate() -> Surrogate:  # not loaded where its vectors are kept already
+        return minilm(max_length=config.max_length)
+
+    with first_one_first():
+        return prepare(pairs, tokenizer, folder, config, surrogate=lambda texts: surrogate()(texts))

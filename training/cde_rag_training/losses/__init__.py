@@ -1,0 +1,1 @@
+"""Contrastive losses and the objective of an update."""

@@ -1,0 +1,166 @@
+"""What an update minimises: which texts are negatives of which, and the configured losses of their embeddings."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from cde_rag_training.config import LossConfig
+from cde_rag_training.corpora.batch import Batch
+from cde_rag_training.corpora.filtering import FilterConfig, by_rule, duplicates
+from cde_rag_training.data.prepared import Prepared
+from cde_rag_training.data.views import SameQueries
+from cde_rag_training.losses.loss import (
+    contrastive_loss,
+    distillation_loss,
+    improved_contrastive_loss,
+    matryoshka,
+    mixture,
+)
+from cde_rag_training.processes import own_first
+
+Teacher = Callable[[Batch], tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]]  # queries, documents
+
+
+class BatchLoss:
+    """The loss of one batch's embeddings: this process's queries among the documents of all processes.
+
+    Embeddings are those of the process's own queries, documents, and hard negatives pair by pair.
+
+    Args:
+        config: What is minimised.
+        order: All pairs, this process's own first.
+        own: Their number.
+        mask: True where a text is no negative: queries × (documents, hard negatives pair by pair), as in the batch.
+        teacher: Scores of all queries with all documents, as in the batch; None without distillation.
+    """
+
+    def __init__(
+        self,
+        config: LossConfig,
+        order: Int[Tensor, " batch"],
+        own: int,
+        mask: Bool[Tensor, "batch texts"],
+        teacher: Float[Tensor, "batch batch"] | None,
+    ) -> None:
+        self._config, self._own = config, own
+        negatives = mask.shape[1] // len(order) - 1
+        slots = torch.arange(negatives, device=mask.device)
+        columns = torch.cat([order, (len(order) + negatives * order[:, None] + slots).flatten()])
+        rows = order if config.kind == "improved" else order[:own]
+        self._mask = mask[rows][:, columns]
+        self._teacher = None if teacher is None else teacher[order[:own]][:, order]
+        self.contrastive = self.distillation = float("nan")
+
+    @property
+    def masked(self) -> float:
+        """Share of texts that are no negatives, the queries' own aside."""
+        return float(self._mask.sum()) / max(1, self._mask.numel() - len(self._mask))
+
+    def __call__(self, embeddings: Float[Tensor, "texts dim"]) -> Float[Tensor, ""]:
+        """The loss; its terms stay in `contrastive` and `distillation`."""
+        queries, documents = embeddings[: self._own], own_first(embeddings[self._own : 2 * self._own])
+        negatives = embeddings[2 * self._own :]
+        texts = torch.cat([documents, own_first(negatives)]) if len(negatives) else documents
+        asking = own_first(queries) if self._config.kind == "improved" else queries
+        loss = matryoshka(self._of_pairs, self._config.dims) if self._config.dims else self._of_pairs
+        value = loss(asking, texts)
+        self.contrastive = float(value.detach())
+        if self._teacher is None:
+            return value
+        distillation = distillation_loss(
+            queries,
+            documents,
+            self._teacher,
+            self._config.temperature,
+            teacher_temperature=self._config.teacher_temperature,
+        )
+        self.distillation = float(distillation.detach())
+        return torch.lerp(value, distillation, self._config.teacher_weight)
+
+    def _of_pairs(
+        self, queries: Float[Tensor, "queries dim"], documents: Float[Tensor, "documents dim"]
+    ) -> Float[Tensor, ""]:
+        loss = improved_contrastive_loss if self._config.kind == "improved" else contrastive_loss
+        return loss(queries, documents, self._mask, self._config.temperature)
+
+
+class Objective:
+    """Makes the loss of each batch.
+
+    Args:
+        config: What is minimised.
+        rule: What is masked beside duplicates, which always are.
+        prepared: The data, with surrogate embeddings.
+        device: Where the loss is computed.
+        start: The teacher of `teacher = "start"`: embeddings of a batch's queries and documents.
+    """
+
+    def __init__(
+        self,
+        config: LossConfig,
+        rule: FilterConfig,
+        prepared: Prepared,
+        *,
+        device: torch.device,
+        start: Teacher | None = None,
+    ) -> None:
+        self._config, self._rule, self._prepared, self._device, self._start = config, rule, prepared, device, start
+        self._same_queries = SameQueries(prepared)
+
+    def of(self, batch: Batch, own: slice) -> BatchLoss:
+        """The loss of a batch, for the process whose pairs are `own`."""
+        pairs = torch.arange(len(batch.pairs), device=self._device)
+        order = torch.cat([pairs[own], pairs[: own.start], pairs[own.stop :]])
+        return BatchLoss(self._config, order, own.stop - own.start, self.mask(batch), self._teacher(batch))
+
+    def mask(self, batch: Batch) -> Bool[Tensor, "batch texts"]:
+        """True where a text is no negative of a query: the documents, then all hard negatives pair by pair.
+
+        Documents: what the configured rule says of their surrogate embeddings, other answers to the same query, and the
+        same document again (also nearly, or shown otherwise). Hard negatives: such an answer, by its text.
+        """
+        queries, documents = (vectors.to(self._device) for vectors in self.surrogate(batch))
+        asked, answers = self._tensor(batch.queries), self._tensor(self._prepared.documents[batch.pairs])
+        lexical = self._lexical(batch) if self._rule.rule == "agreement" else None
+        right = torch.from_numpy(self._same_queries(batch.pairs, batch.queries)).to(self._device)  # j answers query i
+        mask = by_rule(self._rule, queries @ documents.T, lexical) | duplicates(asked, answers, documents)
+        mask |= right.clone().fill_diagonal_(0)
+        if batch.hard_negatives.shape[1] == 0:
+            return mask
+        same = (answers[:, None] == self._tensor(batch.hard_negatives.ravel())[None, :]).float()
+        return torch.cat([mask, right.float() @ same > 0], dim=1)
+
+    def surrogate(self, batch: Batch) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
+        """Surrogate embeddings of the pairs' own queries and whole documents."""
+        pairs = batch.pairs
+        return (
+            torch.from_numpy(self._prepared.query_vectors_of(pairs)),
+            torch.from_numpy(self._prepared.document_vectors_of(pairs)),
+        )
+
+    def _teacher(self, batch: Batch) -> Float[Tensor, "batch batch"] | None:
+        """The teacher's scores. BM25 knows pairs' own queries: it is mixed in where one is shown."""
+        if self._config.teacher == "none":
+            return None
+        teach = self._start if self._config.teacher == "start" else self.surrogate
+        if teach is None:
+            raise ValueError("Expected the start model, which is to be the teacher, found none. Give `start`.")
+        queries, documents = (vectors.to(self._device) for vectors in teach(batch))
+        scores = queries @ documents.T
+        if not self._config.lexical_share:
+            return scores
+        own = torch.from_numpy(batch.queries == self._prepared.queries[batch.pairs]).to(self._device)
+        return torch.where(own[:, None], mixture(scores, self._lexical(batch), self._config.lexical_share), scores)
+
+    def _lexical(self, batch: Batch) -> Float[Tensor, "batch batch"]:
+        if self._prepared.lexical is None:
+            raise ValueError(
+                f"Expected BM25 weights in {self._prepared.folder}, found none. Prepare the data with them, or leave "
+                "the rule 'agreement' and lexical_share out."
+            )
+        return torch.from_numpy(self._prepared.lexical.scores(batch.pairs)).to(self._device)
+
+    def _tensor(self, rows: object) -> Int[Tensor, " rows"]:
+        return torch.as_tensor(rows, device=self._device)

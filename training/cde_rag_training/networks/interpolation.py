@@ -1,0 +1,162 @@
+"""Between the start and what was trained: how much of a training is kept, or of the mean of several."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from cde_rag.errors import ModelError
+from cde_rag.model import checkpoints, loading
+from cde_rag.model.names import ModelName
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way import checkpoint
+from cde_rag.model.two_way.network import TwoWay
+from cde_rag_training.config import StartConfig
+from cde_rag_training.networks.start import load_start
+
+ENCODER = ("second_stage.layers.", "second_stage.backbone.native.")
+
+
+def interpolate(start: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
+    """The trained state, its second stage's encoder taken back towards the start.
+
+    In between lies what a short training adds without what it forgets. The path of the context, the gates and the first
+    stage stay as trained: where training starts they are new.
+
+    Args:
+        start: A network's state.
+        trained: The same network's, later.
+        share: Of the way from start (0) to trained (1).
+
+    Raises:
+        ValueError: A share outside 0 … 1, or states of different networks.
+
+    Source: Wortsman et al. 2022 (WiSE-FT).
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"Expected a share in 0 … 1, found {share}.")
+    if differing := sorted(start.keys() ^ trained.keys()):
+        raise ValueError(
+            f"Expected two states of one network, found tensors in only one of them: {', '.join(differing[:3])}. Give "
+            "the model that training started from."
+        )
+    return {
+        name: torch.lerp(start[name].float(), value.float(), share) if name.startswith(ENCODER) else value
+        for name, value in trained.items()
+    }
+
+
+def average(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of a network's states after several trainings from one start, which may err less than each of them.
+
+    Args:
+        states: At least one; all have the same tensors.
+
+    Raises:
+        ValueError: States of different networks.
+
+    Source: Wortsman et al. 2022 (a uniform model soup).
+    """
+    first, *others = states
+    for other in others:
+        if {name: value.shape for name, value in first.items()} != {name: value.shape for name, value in other.items()}:
+            raise ValueError("Expected states of one network, found tensors of other names or shapes.")
+    return {
+        name: torch.stack([state[name].float() for state in states]).mean(0).to(value.dtype)
+        for name, value in first.items()
+    }
+
+
+def interpolate_models(
+    start: str,
+    trained: Path,
+    folder: Path,
+    *,
+    share: float,
+    others: Sequence[Path] = (),
+    siblings: float = 1.0,
+    exponent: float | None = None,
+) -> Path:
+    """Write the model that lies between two, or between a start and the mean of several trainings.
+
+    Args:
+        start: What training started from, as in `StartConfig.model`.
+        trained: Folder of the trained model.
+        folder: Of the new one, which has its name; must not exist.
+        others: Folders of other models that were trained from the same start; the mean of all is taken. First stage
+            and context path, too, should have begun alike: what starts at random differs between seeds.
+        share: Of the way from start (0) to trained (1), encoder only.
+        siblings: Factor of the siblings' trained weight in the output, 0 to 10; one-way models only.
+        exponent: Of the output map, 0 to 1, in place of the trained one; one-way models only.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ModelError: No such models, some of different kinds, sizes or tokenizers, a folder that exists, or a two-way
+            model, which has neither siblings nor an output map.
+        ValueError: A factor or exponent beyond its range.
+    """
+    if folder.exists():
+        raise ModelError(f"{folder}: expected a name for a new folder, found one that exists. Choose another.")
+    if not (0 <= siblings <= 10 and 0 <= (exponent or 0.0) <= 1):
+        raise ValueError(f"Expected siblings of 0 to 10 and an exponent of 0 to 1, found {siblings} and {exponent}.")
+    network, tokenizer = _trained(trained)
+    if not isinstance(network, TwoStage) and (siblings, exponent) != (1.0, None):
+        raise ModelError(
+            f"{trained}: expected a one-way model, which has siblings and an output map, found a two-way one."
+        )
+    begun = StartConfig(model=start, name=network.config.name)
+    if isinstance(network, TwoStage):
+        sizes = network.config
+        begun = replace(
+            begun,
+            max_length=sizes.max_length,
+            context_layers=sizes.context_layers,
+            first_stage_layers=sizes.first_stage_layers,
+        )
+    states: list[Mapping[str, Tensor]] = [network.state_dict()]
+    for other in others:
+        another, read_by = _trained(other)
+        if differing := _differing(network, another) or ("" if read_by.sha256 == tokenizer.sha256 else "tokenizer"):
+            raise ModelError(
+                f"{other}: expected a model like {trained}, found another {differing}. Average models that were "
+                f"trained from {start} by one recipe with other seeds, before they are rotated."
+            )
+        states.append(another.state_dict())
+    before = load_start(begun, seed=0).network
+    try:
+        network.load_state_dict(interpolate(before.state_dict(), average(states), share))
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"{trained} was not trained from {start}: {error}") from error
+    if isinstance(network, TwoStage):
+        network.second_stage.sibling_output.weight.mul_(siblings)
+        if exponent is not None:
+            network.output_map.exponent.fill_(exponent)
+        network.config = replace(network.config, name=folder.name)
+        checkpoints.write(folder, network, tokenizer.serialised)
+    else:
+        checkpoint.write(folder, network, tokenizer.serialised)
+    return folder
+
+
+def _trained(folder: Path) -> tuple[TwoStage | TwoWay, TextTokenizer]:
+    if not (folder / checkpoints.CONFIG).is_file():
+        raise ModelError(f"{folder}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
+    network, tokenizer, *_ = loading.load(ModelName(base=str(folder)), token=None)
+    return network, tokenizer
+
+
+def _differing(network: TwoStage | TwoWay, other: TwoStage | TwoWay) -> str:
+    """Why two networks cannot be averaged, such as "max_length"; empty where they can."""
+    if isinstance(network, TwoStage) != isinstance(other, TwoStage):
+        return "kind of attention"
+    ours, theirs = ({**asdict(one.config), "name": ""} for one in (network, other))
+    for name, value in ours.items():
+        if value != theirs[name]:
+            return name
+    turned = [one.rotation for one in (network, other) if isinstance(one, TwoStage) and one.rotation is not None]
+    return "rotation" if turned and not torch.equal(turned[0], turned[-1]) else ""

@@ -1,0 +1,250 @@
+"""Both stages of a network as functions of mini-batches of token ids, for either kind of context attention."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from cde_rag.errors import ModelError
+from cde_rag.model.batching import length_buckets, pad
+from cde_rag.model.cde_model import native_dtype
+from cde_rag.model.context_path import PreparedContext
+from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.model.two_stage import TwoStage
+from cde_rag.model.two_way.network import PreparedTokens, TwoWay
+
+
+class TextBatch(NamedTuple):
+    """A mini-batch of the second stage.
+
+    Attributes:
+        ids: Token ids of each text.
+        role: `QUERY` or `DOCUMENT`, of all of them.
+        siblings: Of each text, as rows of the first stage's vectors.
+    """
+
+    ids: list[list[int]]
+    role: int
+    siblings: list[list[int]]
+
+
+class Stages(ABC):
+    """A network in training.
+
+    What the second stage is given is a list of tensors, so that gradients can be cached between the stages.
+
+    Args:
+        network: Both stages, float32.
+        device: Where it computes.
+        precision: "float32", "bfloat16" or "auto": bfloat16 where the device computes in it natively. Of matrix
+            products; the weights stay float32.
+    """
+
+    network: TwoStage | TwoWay
+    layers: int  # of the second stage
+    reads_siblings: bool
+    knows_null: bool  # whether there is a null context
+
+    def __init__(self, network: TwoStage | TwoWay, *, device: str, precision: str) -> None:
+        self.network = network.to(device)
+        self.device = torch.device(device)
+        self.bf16 = (native_dtype(device) if precision == "auto" else precision) == "bfloat16"
+
+    @property
+    def dim(self) -> int:
+        """Of the embeddings."""
+        return self.network.config.dim
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+
+    def _padded(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        tokens, mask = pad(ids)
+        return tokens.to(self.device), mask.to(self.device)
+
+    def first_ids(self, ids: list[int]) -> list[int]:
+        """A document as the first stage reads it."""
+        return _cut(self._prefixed(ids, DOCUMENT), self.network.config.first_stage_max_length)
+
+    def second_ids(self, ids: list[int], role: int) -> list[int]:
+        """A text as the second stage reads it."""
+        return _cut(self._prefixed(ids, role), self.network.config.max_length)
+
+    def _prefixed(self, ids: list[int], role: int) -> list[int]:
+        del role
+        return ids
+
+    def first(self, ids: Sequence[Sequence[int]], given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
+        """The first stage while it is trained."""
+        del given
+        with self._autocast():
+            return self.network.read(*self._padded(ids)).float()
+
+    @torch.no_grad()
+    def read(self, ids: Sequence[list[int]], *, mini_batch_size: int) -> Float[Tensor, "texts dim"]:
+        """The first stage when it is finished: float32, as it makes contexts; texts in any order and number."""
+        vectors = torch.zeros(len(ids), self.dim, device=self.device)
+        for bucket in length_buckets([len(row) for row in ids], mini_batch_size):
+            vectors[bucket] = self.network.read(*self._padded([ids[place] for place in bucket]))
+        return vectors
+
+    @abstractmethod
+    def prepare(
+        self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
+    ) -> list[Tensor]:
+        """What the second stage is given.
+
+        Args:
+            vectors: Of the first stage, for context and siblings.
+            context: Which of them are the context; none for the null context.
+            dropped: Which of these are left out.
+        """
+
+    @abstractmethod
+    def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
+        """The second stage: float32, unit norm."""
+
+    @torch.no_grad()
+    def embed(
+        self, ids: Sequence[list[int]], role: int, given: Sequence[Tensor], *, mini_batch_size: int
+    ) -> Float[Tensor, "texts dim"]:
+        """Texts without siblings in any order and number, without gradients."""
+        vectors = torch.zeros(len(ids), self.dim, device=self.device)
+        for bucket in length_buckets([len(row) for row in ids], mini_batch_size):
+            vectors[bucket] = self.second(
+                TextBatch([ids[place] for place in bucket], role, [[] for _ in bucket]), given
+            )
+        return vectors
+
+    @abstractmethod
+    def figures(self) -> dict[str, float]:
+        """What the log says of the weights."""
+
+
+class OneWayStages(Stages):
+    """A network with one-way context attention."""
+
+    reads_siblings = knows_null = True
+
+    def __init__(self, network: TwoStage, *, device: str, precision: str) -> None:
+        super().__init__(network, device=device, precision=precision)
+        self._one_way = network
+        self.layers = network.config.layers
+
+    def prepare(
+        self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
+    ) -> list[Tensor]:
+        """As in the class above: what is prepared, and all vectors, among which siblings are found."""
+        kept = [row for row, out in zip(context, dropped, strict=True) if not out]
+        chosen = vectors[torch.tensor(kept, dtype=torch.long, device=self.device)]
+        counts = torch.ones(len(kept), dtype=torch.long, device=self.device)
+        prepared = self._one_way.prepare(chosen, counts)
+        return [prepared.keys, prepared.values, prepared.output_map, prepared.siblings, vectors]
+
+    def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
+        """As in the class above."""
+        *prepared, vectors = given
+        siblings, there = self._siblings(texts.siblings, vectors)
+        with self._autocast():
+            return self._one_way.second_stage(
+                self._one_way.embeddings,
+                *self._padded(texts.ids),
+                texts.role,
+                PreparedContext(*prepared),
+                siblings,
+                there,
+            )
+
+    def _siblings(
+        self, groups: list[list[int]], vectors: Float[Tensor, "vectors dim"]
+    ) -> tuple[Float[Tensor, "texts siblings dim"] | None, Bool[Tensor, "texts siblings"] | None]:
+        if not any(groups):
+            return None, None
+        rows, there = self._padded(groups)
+        return vectors[rows] * there[:, :, None], there
+
+    def figures(self) -> dict[str, float]:
+        """As in the class above."""
+        gates, exponent = self._one_way.second_stage.gates, self._one_way.output_map.exponent
+        return {"gate": float(gates.detach().tanh().abs().mean()), "exponent": float(exponent.detach())}
+
+
+class TwoWayStages(Stages):
+    """A network with two-way context attention. It reads no siblings, and its texts carry their prefixes.
+
+    Args:
+        network: Both stages, float32.
+        tokenizer: Of the prefixes.
+        device: As in the class above.
+        precision: As in the class above.
+    """
+
+    reads_siblings = False
+
+    def __init__(self, network: TwoWay, tokenizer: TextTokenizer, *, device: str, precision: str) -> None:
+        super().__init__(network, device=device, precision=precision)
+        self._two_way = network
+        config = network.config
+        self.layers, self.knows_null = config.layers, config.null_embedding
+        self._prefixes = {
+            role: tokenizer([prefix.rstrip()], config.max_length)[0].ids[1:-1] if prefix.strip() else []
+            for role, prefix in ((QUERY, config.query_prefix), (DOCUMENT, config.document_prefix))
+        }
+
+    def _prefixed(self, ids: list[int], role: int) -> list[int]:
+        return [ids[0], *self._prefixes[role], *ids[1:]]
+
+    def prepare(
+        self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
+    ) -> list[Tensor]:
+        """As in the class above: the tokens before every text. What is left out is replaced by the null embedding.
+
+        A context larger than the model's is cut, documents of a smaller one are repeated in turn.
+
+        Raises:
+            ModelError: Something is left out, or all of it, and the model has no null embedding.
+        """
+        size, null = self._two_way.config.context_size, self._two_way.second_stage.null_embedding
+        if null is None and (not context or any(dropped)):
+            raise ModelError(
+                f"{self._two_way.config.name} has no null embedding, so that it is always given a context. Set "
+                "context_dropout and corpora.context.null_share to 0."
+            )
+        rows = torch.tensor(context[:size], dtype=torch.long, device=self.device)
+        chosen = vectors[rows]
+        if null is not None:
+            out = torch.tensor(dropped[:size], dtype=torch.bool, device=self.device)
+            chosen = torch.where(out[:, None], null, chosen)
+        places = torch.arange(len(rows), device=self.device)
+        counts = (size - 1 - places).div(max(1, len(rows)), rounding_mode="floor") + 1
+        prepared = self._two_way.prepare(chosen, counts)
+        if not isinstance(prepared, PreparedTokens):
+            raise ModelError(f"{self._two_way.config.name} is a cached approximation; train the exact model.")
+        return [prepared.tokens]
+
+    def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
+        """As in the class above."""
+        with self._autocast():
+            vectors = self._two_way.second_stage(*self._padded(texts.ids), PreparedTokens(given[0]))
+        return F.normalize(vectors.float(), dim=-1)
+
+    def figures(self) -> dict[str, float]:
+        """As in the class above: there are no gates."""
+        return {}
+
+
+def stages_of(network: TwoStage | TwoWay, tokenizer: TextTokenizer, *, device: str, precision: str) -> Stages:
+    """The network's stages, whatever its kind."""
+    if isinstance(network, TwoStage):
+        return OneWayStages(network, device=device, precision=precision)
+    return TwoWayStages(network, tokenizer, device=device, precision=precision)
+
+
+def _cut(ids: list[int], length: int) -> list[int]:
+    return [*ids[: length - 1], ids[-1]] if len(ids) > length else ids
