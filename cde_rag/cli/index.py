@@ -42,6 +42,9 @@ def index(
     sync: Annotated[
         bool, typer.Option("--sync", help="Afterwards delete what is in the collection and not in the sources.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be added, embedded and deleted; write nothing.")
+    ] = False,
     id_field: Annotated[
         str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of text and parent]")
     ] = None,
@@ -89,6 +92,7 @@ def index(
       cde-rag index papers.jsonl papers.qdrant                # kept by Qdrant Edge
       cde-rag index docs/ docs.faiss                          # folder of text and Markdown, cut into passages
       cde-rag index docs/ docs.faiss --sync                   # the folder changed: delete what left it
+      cde-rag index docs/ docs.faiss --sync --dry-run         # see first what that would change
       cde-rag index chunks.parquet books.faiss --parent-key book
       cde-rag index acme.jsonl customers.faiss --tenant acme
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
@@ -107,6 +111,10 @@ def index(
     try:
         if next(iter(reader), None) is None and not reader.skipped:
             raise CorpusError(f"{', '.join(sources)}: expected documents, found none. Is it the right file or folder?")
+        if dry_run:
+            counts = _plan(collection, reader, tenant, parent_key=parent_key, alone=alone, model=model, sync=sync)
+            _print_plan(collection, counts, as_json=as_json)
+            return
         made = None if tenant is None else _tenant(collection, reader, tenant, parent_key=parent_key, model=model)
         store = store_at(collection) if made is None else made
         if store.exists():
@@ -133,6 +141,48 @@ def index(
     else:
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
         typer.echo(f"{collection}: {documents:,} documents ({found})")
+
+
+def _plan(
+    path: Path,
+    reader: "RecordReader",
+    tenant: str | None,
+    *,
+    parent_key: str | None,
+    alone: bool,
+    model: str | None,
+    sync: bool,
+) -> dict[str, int]:
+    """Count what a run would write; neither a collection nor a tenant is made for it."""
+    store = store_at(path) if tenant is None else _tenant_store(path, tenant, model)
+    if store is None or not store.exists():
+        new = len({record.id for record in reader})
+        return {"documents": 0, "added": new, "embedded": new, "skipped": reader.skipped}
+    opened, _ = _open(store, path, reader, parent_key=parent_key, alone=alone, model=model)
+    with opened:
+        deleted = len(_others(opened, reader)) if sync and not reader.skipped else 0
+        counts = asdict(opened.plan(reader))
+        return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
+
+
+def _print_plan(path: Path, counts: dict[str, int], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, **counts})
+        return
+    planned = {name: count for name, count in counts.items() if count and name not in ("documents", "unchanged")}
+    found = ", ".join(f"{count:,} {name}" for name, count in planned.items()) or "nothing to do"
+    typer.echo(f"{path}: {counts['documents']:,} documents. Nothing was written; a run would do: {found}.")
+
+
+def _tenant_store(path: Path, name: str, model: str | None) -> "Store | None":
+    """The store of a tenant; None where there is none yet."""
+    from cde_rag import Tenants
+
+    stores = tenant_stores(path)
+    if not stores.common().exists():
+        return None
+    with Tenants.open(stores, model=model) as tenants:
+        return tenants.tenant(name).store if name in tenants.names() else None
 
 
 def _open(
@@ -231,8 +281,13 @@ def _delete_others(collection: "Collection", reader: "RecordReader") -> int:
             f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
             "and run the same command again."
         )
+    return collection.delete(_others(collection, reader))
+
+
+def _others(collection: "Collection", reader: "RecordReader") -> list[str]:
+    """Ids in the collection that the sources do not have."""
     kept = {record.id for record in reader}
-    return collection.delete([record.id for record in collection.scroll() if record.id not in kept])
+    return [record.id for record in collection.scroll() if record.id not in kept]
 
 
 def _add(

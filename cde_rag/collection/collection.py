@@ -19,7 +19,7 @@ from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
-from cde_rag.indexing.upsert import AddReport, Progress, Upserter
+from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.records import from_columns
 from cde_rag.search.searchable import Searchable
@@ -153,6 +153,14 @@ class Collection(Searchable):
         """Add records, or replace those of the same id; streams, raises and warns like `add`."""
         total = len(records) if isinstance(records, Sized) else None
         return self._writer.add(stamped(records, self._settings), total, on_progress)
+
+    def plan(self, records: Iterable[Record]) -> AddPlan:
+        """Count what `add_records` would write and embed; nothing is embedded or written.
+
+        Raises:
+            CorpusError: As `add_records`.
+        """
+        return self._writer.plan(stamped(records, self._settings))
 
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
         """The vectors of the given ids, unit norm.

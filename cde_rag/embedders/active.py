@@ -1,6 +1,7 @@
 """Following a store to another context while it is in use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -68,13 +69,25 @@ class ActiveEmbedder:
         """
         for _ in range(SWITCHES):
             embedder = self._embedder
-            try:
+            with self.following(embedder):
                 return work(embedder)
-            except ContextMismatchError as error:
-                if error.found != embedder.fingerprint:
-                    raise  # it is something else that does not match
-                self._embedder = self.embedder
         raise switched_all_the_time()
+
+    @contextmanager
+    def following(self, embedder: Embedder) -> Generator[None, None, None]:
+        """Catch the mismatch of a call in an embedder's space where another generation was activated since.
+
+        The call is to be repeated with the embedder that is then `last`.
+
+        Raises:
+            ContextMismatchError: The active Context was made by a model that is not here under its name.
+        """
+        try:
+            yield
+        except ContextMismatchError as error:
+            if error.found != embedder.fingerprint:
+                raise  # it is something else that does not match
+            self._embedder = self.embedder
 
 
 def switched_all_the_time() -> StoreError:

@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
-from cde_rag.context.file_format import canonical_json
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import CDEWarning, CorpusError, StoreError, TruncationWarning
-from cde_rag.indexing.sibling_passages import passages, stored_groups
-from cde_rag.records import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text, parent_of
+from cde_rag.errors import CDEWarning, StoreError, TruncationWarning
+from cde_rag.indexing.sibling_passages import stored_groups
+from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
+from cde_rag.records import LONGEST_CHUNK, Positions, chunks, embedded_text
 from cde_rag.stores.base import Record, Row, Store
 
 TRIES = 8  # to write what was embedded while other calls change the same parents; after as many they wait
@@ -74,12 +75,35 @@ class AddReport:
     truncated: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AddPlan:
+    """What `add` would write, by the number of records.
+
+    Attributes:
+        added: New ids.
+        replaced: Another title or text than before.
+        updated: Other metadata only.
+        unchanged: Nothing to do.
+        embedded: Vectors that would be made: of new and replaced texts, and of passages whose siblings change. Equal
+            texts with equal siblings share one.
+    """
+
+    added: int = 0
+    replaced: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    embedded: int = 0
+
+
 class Upserter:
     """Upserts and deletes that keep every vector in a store equal to its record's text and siblings. Thread-safe.
 
-    Texts are embedded outside the lock, so that calls embed side by side and a delete does not wait for an upsert. A
-    call is a step that reads the store and writes if it has all vectors; those that it lacks are embedded, and the step
-    is taken again. Vectors are kept by their digest, which is over text and siblings: what another call changed
+    An upsert compares a chunk of records with the stored ones (`difference`), plans its writes (`plan_upsert`), finds
+    the passages whose vectors are stale (`stale_passages`), embeds these, and writes.
+
+    Texts are embedded outside the lock, so that calls embed side by side and a delete does not wait for an upsert:
+    a step reads the store and writes if it has all vectors; those that it lacks are embedded, and the step is repeated.
+    Vectors are kept by their digest, which is over text and siblings: what another call changed
     meanwhile has another digest and is embedded again, the rest is not.
 
     Killed between two writes it leaves rows whose digest is not that of their siblings; the same call made again finds
@@ -106,7 +130,11 @@ class Upserter:
             with operation("cde_rag.add", {"fingerprint": short(self._active.last.fingerprint)}) as note:
                 for chunk in chunks(records, self._parent_key):
                     positions.extend(record.id for record in chunk)
-                    changes += self._upsert(chunk, done, positions)
+                    stored = self._store.get(list({record.id for record in chunk}))
+                    known = {row.record.id: row.record for row in stored}
+                    wanted, changed = difference(known, chunk, done, positions)
+                    truncated = self._settle(partial(self._put, wanted))
+                    changes += changed + Counter(truncated=len(truncated & wanted.keys()))
                     done += len(chunk)
                     note({"documents": done, **changes})
                     if on_progress is not None:
@@ -125,72 +153,68 @@ class Upserter:
             if ids is None:
                 ids = [row.record.id for row in self._store.scroll(where=where)]
             leaving = list(dict.fromkeys(ids))
-            gone, remaining, removed = set(leaving), iter(leaving), 0
+            gone, remaining, removed = set(leaving), iter(leaving), Counter[str]()
             while part := list(islice(remaining, LONGEST_CHUNK)):
-                removed += self._delete(part, gone)
-                note({"documents": removed})
-            return removed
+                self._settle(partial(self._drop, part, gone, removed))
+                note({"documents": removed.total()})
+            return removed.total()
 
-    def _upsert(self, chunk: Sequence[Record], start: int, positions: Positions) -> Counter[str]:
-        """Upsert one chunk of a call; returns what became of its records, as in `AddReport`.
+    def plan(self, records: Iterable[Record]) -> AddPlan:
+        """Count what `add` would write; nothing is embedded or written.
 
-        Args:
-            chunk: Checked records.
-            start: Position in the call of the first.
-            positions: Of all ids of the call so far, this chunk included.
-
-        Raises:
-            CorpusError: An id stands in the call with two different texts; nothing of the chunk is written.
+        An id that comes in two chunks of the call counts twice, and passages that move to another parent count as its
+        last ones, in the order of the call.
         """
-        stored = self._store.get(list({record.id for record in chunk}))
-        records, changes = _difference({row.record.id: row.record for row in stored}, chunk, start, positions)
+        done, changes, positions = 0, Counter[str](), Positions()
+        for chunk in chunks(records, self._parent_key):
+            positions.extend(record.id for record in chunk)
+            stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
+            known = {row_id: row.record for row_id, row in stored.items()}
+            wanted, changed = difference(known, chunk, done, positions)
+            plan = plan_upsert(stored, wanted, self._parent_key)
+            groups = stored_groups(self._store, plan.left | plan.joined, self._parent_key)
+            stale = stale_passages(
+                groups, self._active.last, self._parent_key, arriving=plan.arriving, leaving=plan.moved
+            )
+            changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
+            done += len(chunk)
+        del changes["repeated"]
+        return AddPlan(**changes)
 
-        def step(made: "_Vectors") -> "list[Stale]":
-            rows = {row.record.id: row for row in self._store.get(list(records))}
-            moved = {
-                row_id for row_id, row in rows.items() if self._parent(row.record) != self._parent(records[row_id])
-            }
-            if moved:  # their siblings of before come first: once a row is moved, nothing says that it was one of them
-                missing = self._write(made, self._parents(rows[row_id].record for row_id in moved), leaving=moved)
-                if missing:
-                    return missing
-            metadata = {
-                row_id: records[row_id].metadata
-                for row_id, row in rows.items()
-                if row_id in moved or _change(row.record, records[row_id]) == "updated"
-            }
-            if metadata:  # before they are embedded, so that the store knows the place of each among its siblings
-                self._store.update_metadata(metadata)
-            arriving = {
-                row_id: Row(record, rows[row_id].digest if row_id in rows else "") for row_id, record in records.items()
-            }
-            return self._write(made, self._parents(records.values()), arriving=arriving)
+    def _put(self, records: Mapping[str, Record], made: "_Vectors") -> list[Stale]:
+        """Upsert records, one for each id; a `Step`."""
+        stored = {row.record.id: row for row in self._store.get(list(records))}
+        plan = plan_upsert(stored, records, self._parent_key)
+        if plan.moved:  # the siblings that they leave come first: after the move nothing names them
+            left = stored_groups(self._store, plan.left, self._parent_key)
+            if missing := self._write(stale_passages(left, made.embedder, self._parent_key, leaving=plan.moved), made):
+                return missing
+        if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
+            self._store.update_metadata(plan.metadata)
+        joined = stored_groups(self._store, plan.joined, self._parent_key)
+        return self._write(stale_passages(joined, made.embedder, self._parent_key, arriving=plan.arriving), made)
 
-        truncated = self._take(step)
-        changes["truncated"] = len(truncated & records.keys())
-        return changes
-
-    def _delete(self, ids: Sequence[str], leaving: AbstractSet[str]) -> int:
-        """Delete some rows; `leaving` are all that this call is going to delete, which are nobody's siblings more."""
-        removed = 0
-
-        def step(made: "_Vectors") -> "list[Stale]":
-            nonlocal removed
-            if self._parent_key is not None:
-                parents = self._parents(row.record for row in self._store.get(ids))
-                if missing := self._write(made, parents, leaving=leaving):
-                    return missing
-            removed = self._store.delete(ids)
-            return []
-
-        self._take(step)
-        return removed
-
-    def _take(self, step: "Callable[[_Vectors], list[Stale]]") -> set[str]:
-        """Take a step under the lock until it lacks no vector; what it lacks is embedded outside the lock.
+    def _drop(
+        self, ids: Sequence[str], leaving: AbstractSet[str], removed: Counter[str], made: "_Vectors"
+    ) -> list[Stale]:
+        """Delete the rows of one chunk of a call, after their siblings are embedded without them; a `Step`.
 
         Args:
-            step: Reads the store, writes what it has the vectors of, and returns what it lacks.
+            ids: Ids of the chunk.
+            leaving: All ids that the call deletes, which are nobody's siblings any more.
+            removed: Gets the number of rows that were deleted.
+            made: Vectors of the call.
+        """
+        if self._parent_key is not None:
+            parents = parents_of((row.record for row in self._store.get(ids)), self._parent_key)
+            left = stored_groups(self._store, parents, self._parent_key)
+            if missing := self._write(stale_passages(left, made.embedder, self._parent_key, leaving=leaving), made):
+                return missing
+        removed["deleted"] += self._store.delete(ids)
+        return []
+
+    def _settle(self, step: "Step") -> set[str]:
+        """Repeat a step under the lock until it lacks no vector; what it lacks is embedded outside the lock.
 
         Returns:
             Ids of the rows that were truncated.
@@ -216,66 +240,14 @@ class Upserter:
             "again, or change a parent from one process."
         )
 
-    def _write(
-        self,
-        made: "_Vectors",
-        parents: AbstractSet[Parent],
-        *,
-        arriving: Mapping[str, Row] | None = None,
-        leaving: AbstractSet[str] = frozenset(),
-    ) -> "list[Stale]":
-        """Write what arrives, and all passages of `parents` that have other siblings than their vectors say.
-
-        Args:
-            made: Vectors that were made for this call.
-            parents: Whose passages may have changed.
-            arriving: Records as they shall be, with the digest of the vector that they have, or "".
-            leaving: Ids that are to count as gone.
-
-        Returns:
-            Those that have no vector in `made`; nothing is written then.
-        """
-        stale = [
-            Stale(Row(row.record, passage.digest), passage.siblings)
-            for group in self._groups(parents, arriving or {}, leaving)
-            for row, passage in zip(group, passages(group, made.embedder), strict=True)
-            if passage.digest != row.digest
-        ]
-        order = {row_id: place for place, row_id in enumerate(arriving or {})}
-        stale.sort(key=lambda change: order.get(change.row.record.id, -1))  # new rows are stored as they arrived
+    def _write(self, stale: Sequence[Stale], made: "_Vectors") -> list[Stale]:
+        """Write stale rows with their new vectors, or return those that have none in `made` and write nothing."""
         if missing := [change for change in stale if change.row.digest not in made]:
             return missing
         for start in range(0, len(stale), LONGEST_CHUNK):
             rows = [change.row for change in stale[start : start + LONGEST_CHUNK]]
             self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
         return []
-
-    def _groups(
-        self, parents: AbstractSet[Parent], arriving: Mapping[str, Row], leaving: AbstractSet[str]
-    ) -> Iterable[list[Row]]:
-        """The passages of each parent in order of insertion, as they shall be; a record without a parent is alone."""
-        behind = dict(arriving)  # what is not yet in the store under its parent
-        groups = stored_groups(self._store, parents, self._parent_key)
-        for group in groups.values():
-            for row_id in group.keys() & leaving:
-                del group[row_id]
-            for row_id in group.keys() & arriving.keys():
-                group[row_id] = arriving[row_id]
-                behind.pop(row_id, None)
-        for row in behind.values():
-            parent = self._parent(row.record)
-            if parent is None:
-                yield [row]
-            else:
-                groups[parent][row.record.id] = row
-        yield from (list(group.values()) for group in groups.values())
-
-    def _parent(self, record: Record) -> Parent | None:
-        return parent_of(record, self._parent_key)
-
-    def _parents(self, records: Iterable[Record]) -> set[Parent]:
-        parents = {self._parent(record) for record in records}
-        return {parent for parent in parents if parent is not None}
 
     def _warn(self, changes: Counter[str]) -> None:
         if changes["truncated"]:
@@ -294,18 +266,6 @@ class Upserter:
                 CDEWarning,
                 stacklevel=4,
             )
-
-
-class Stale(NamedTuple):
-    """A row whose vector is not that of its text and siblings.
-
-    Attributes:
-        row: With the digest that it shall have.
-        siblings: Texts.
-    """
-
-    row: Row
-    siblings: list[str]
 
 
 class _Vectors:
@@ -341,53 +301,14 @@ class _Vectors:
         return np.stack([self._made[row.digest] for row in rows])
 
     def embed(self, stale: Sequence[Stale]) -> None:
-        """Make the vectors of some rows."""
-        texts, siblings = [embedded_text(each.row.record) for each in stale], [each.siblings for each in stale]
+        """Embed rows; those of one digest have one vector."""
+        once = list({each.row.digest: each for each in stale}.values())
+        texts, siblings = [embedded_text(each.row.record) for each in once], [each.siblings for each in once]
         embedded = self.embedder.embed_passages(texts, siblings)
-        for each, vector, cut in zip(stale, embedded.vectors, embedded.truncated, strict=True):
-            self._made[each.row.digest] = vector
-            if cut:
-                self.truncated.add(each.row.record.id)
+        self._made.update(zip((each.row.digest for each in once), embedded.vectors, strict=True))
+        cut = {each.row.digest for each, truncated in zip(once, embedded.truncated, strict=True) if truncated}
+        self.truncated.update(each.row.record.id for each in stale if each.row.digest in cut)
 
 
-def _difference(
-    stored: Mapping[str, Record], chunk: Sequence[Record], start: int, positions: Positions
-) -> tuple[dict[str, Record], Counter[str]]:
-    """What a chunk of a call changes: each id's record as it shall be, and how many were added, replaced and so on.
-
-    Args:
-        stored: The records that are in the store under ids of the chunk.
-        chunk: Checked records.
-        start: Position in the call of the first.
-        positions: Of all ids of the call so far, this chunk included.
-
-    Raises:
-        CorpusError: An id stands in the call with two different texts.
-    """
-    known, changes = dict(stored), Counter[str](repeated=0)
-    again: dict[tuple[str, str], int] = {}  # position in the call of each id that was replaced, or updated
-    for position, record in enumerate(chunk, start):
-        change = _change(known.get(record.id), record)
-        changes[change] += 1
-        if change in ("replaced", "updated"):
-            again[change, record.id] = position
-        known[record.id] = record
-    firsts = positions.first([record_id for _, record_id in again])
-    for ((change, record_id), position), first in zip(again.items(), firsts, strict=True):
-        if change == "replaced" and first < position:
-            raise CorpusError(
-                f"The id {record_id!r} stands at position {first} and, with another text, at {position}. "
-                "Give them two ids, or leave one out."
-            )
-        changes["repeated"] += first < position
-    return known, changes
-
-
-def _change(before: Record | None, record: Record) -> str:
-    """What a record is to the one that had its id before."""
-    if before is None:
-        return "added"
-    if (before.title, before.text) != (record.title, record.text):
-        return "replaced"
-    same = canonical_json(before.metadata) == canonical_json(record.metadata)  # unlike ==, tells True from 1
-    return "unchanged" if same else "updated"
+Step: TypeAlias = Callable[[_Vectors], list[Stale]]
+"""Reads the store, writes the rows whose vectors it has, and returns those that it lacks."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
-from cde_rag.embedders.active import ActiveEmbedder
+from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, switched_all_the_time
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import reciprocal_ranks
 from cde_rag.stores.base import Hit, Record, Store
@@ -39,11 +39,12 @@ class DenseRetriever:
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
         """See `Ranker.best`."""
-        return self.active.use(
-            lambda embedder: self.store.search(
-                embedder.embed_queries(queries), limit, fingerprint=embedder.fingerprint, where=where
-            )
-        )
+        for _ in range(SWITCHES):
+            embedder = self.active.last
+            vectors = embedder.embed_queries(queries)
+            with self.active.following(embedder):
+                return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
+        raise switched_all_the_time()
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,15 @@ class Searcher:
         score_threshold: float | None = None,
         offset: int = 0,
     ) -> list[Hit]:
-        """The `k` best hits for one query; see `search_batch`."""
+        """Search for one query; see `search_batch` for arguments and errors."""
         if not isinstance(cast(object, query), str):
             raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-        return self.search_batch([query], k, where=where, score_threshold=score_threshold, offset=offset)[0]
+        _check(k, score_threshold, offset)
+        check_texts([query])
+        with self._told(1, k, where) as note:
+            hits = _page(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
+            note({"hits": len(hits)})
+            return hits
 
     def search_batch(
         self,
@@ -88,10 +93,9 @@ class Searcher:
         check_texts(queries)
         if not queries:
             return []
-        least = -math.inf if score_threshold is None else score_threshold
         with self._told(len(queries), k, where) as note:
             ranked = self._ranker.best(queries, offset + k, where)
-            found = [[hit for hit in hits[offset:] if hit.score >= least] for hits in ranked]
+            found = [_page(hits, offset, score_threshold) for hits in ranked]
             note({"hits": sum(map(len, found))})
             return found
 
@@ -195,3 +199,8 @@ def _check(k: int, score_threshold: float | None, offset: int) -> None:
         raise ValueError(f"offset must be at least 0, not {offset}")
     if score_threshold is not None and math.isnan(score_threshold):
         raise ValueError("score_threshold has to be a number, found NaN")
+
+
+def _page(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:
+    least = -math.inf if score_threshold is None else score_threshold
+    return [hit for hit in hits[offset:] if hit.score >= least]

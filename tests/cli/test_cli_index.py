@@ -195,11 +195,20 @@ def test_sync_deletes_what_left_the_sources(run, tmp_path: Path):
     (folder / "long.txt").write_text("risk of credit\n\n" * 30)
     collection = tmp_path / "notes.faiss"
     index = ("index", folder, collection, "--max-characters", 100, "--json")
+    new = json.loads(run(*index, "--dry-run").stdout)
+    assert not collection.exists()
     before = json.loads(run(*index).stdout)
+    assert new["added"] == before["added"]
     (folder / "flood.md").unlink()
     (folder / "long.txt").write_text("risk of credit")
     assert json.loads(run(*index).stdout)["documents"] == before["documents"]  # nothing is deleted unasked
+    planned = json.loads(run(*index, "--sync", "--dry-run").stdout)
+    assert json.loads(run("inspect", collection, "--json").stdout)["documents"] == before["documents"]
+    assert "Nothing was written" in run(*index[:3], "--sync", "--dry-run").stdout
     after = json.loads(run(*index, "--sync").stdout)
+    assert {name: planned[name] for name in ("added", "replaced", "updated", "unchanged", "deleted")} == {
+        name: after[name] for name in ("added", "replaced", "updated", "unchanged", "deleted")
+    }
     assert after["documents"] == 3
     assert after["deleted"] == before["documents"] - 3
     assert json.loads(run(*index, "--sync").stdout)["deleted"] == 0
