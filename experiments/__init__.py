@@ -1,4 +1,4 @@
-"""Experiments by name: what is measured on prepared pairs or on retrieval sets, as a table (CSV) and a figure (SVG)."""
+"""Registry of experiments on prepared pairs, models, recipes and retrieval sets; each writes a CSV and an SVG."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ from experiments.laboratory import Laboratory
 
 
 class PairsExperiment(NamedTuple):
-    """Something that can be asked of prepared pairs.
+    """Experiment on prepared pairs.
 
     Attributes:
         question: In one sentence.
@@ -39,7 +39,7 @@ class PairsExperiment(NamedTuple):
 
 
 class SetsExperiment(NamedTuple):
-    """Something that can be asked of a model, on retrieval sets.
+    """Experiment on one model and some retrieval sets.
 
     Attributes:
         question: In one sentence.
@@ -53,7 +53,7 @@ class SetsExperiment(NamedTuple):
 
 
 class ModelsExperiment(NamedTuple):
-    """Something that can be asked of several models at once, on retrieval sets.
+    """Experiment that compares several models on the same retrieval sets.
 
     Attributes:
         question: In one sentence.
@@ -67,13 +67,13 @@ class ModelsExperiment(NamedTuple):
 
 
 class RecipesExperiment(NamedTuple):
-    """Something that can be asked of recipes, whose models are trained and then looked at on retrieval sets.
+    """Experiment that trains one model per recipe and evaluates them on retrieval sets.
 
     Attributes:
         question: In one sentence.
         source: In the paper.
         run: Given cells, pairs, sets, a folder that keeps runs, the path of table and figure without their suffixes and
-            a seed, writes these and returns them.
+            a seed, writes the table and the figure and returns their paths.
     """
 
     question: str

@@ -1,6 +1,6 @@
-"""The pairs that the bundled model is trained on: which sources, how many of each, what is left out and why.
+"""Training pairs of the bundled model: sources, number of pairs per source, exclusions and their reasons.
 
-Left out: ansible and git of `docs` are GPL, math_stacks is GFDL, subjqa is for research only and MiniLM finds the right
+Excluded: ansible and git of `docs` are GPL, math_stacks is GFDL, subjqa is for research only and MiniLM finds the right
 document of its cluster for 5 % of its queries; humaneval is an evaluation set. Held out as development sets: misc,
 manpages, pystdlib, two domains of lfrqa, ten sections of debian, four sites of docs.
 """
@@ -18,7 +18,7 @@ from cde_rag_training.data.pairs import Pair, per_source
 from cde_rag_training.data.reading import read_sources
 
 FUNCTIONS: Final = "functions"
-SOURCES: Final[Mapping[str, int]] = {  # about so many pairs of each, parents kept whole
+SOURCES: Final[Mapping[str, int]] = {  # approximate number of pairs per source; parents are not split
     "docs": 14_000,
     "medquad": 6_000,
     "factbook": 3_000,
@@ -43,7 +43,9 @@ SUMMARY: Final = 4  # words of a docstring's first line, at least
 
 
 def bundled_pairs(data: Path) -> list[Pair]:
-    """All pairs, near-duplicates still among them; with the same versions of `PACKAGES` the same ones each time.
+    """Return all training pairs, near-duplicates included.
+
+    Deterministic for fixed versions of `PACKAGES`.
 
     Args:
         data: Folder with `train/SOURCE/pairs.jsonl.gz`.
@@ -52,7 +54,7 @@ def bundled_pairs(data: Path) -> list[Pair]:
 
 
 def found_pairs(data: Path) -> Iterator[Pair]:
-    """All pairs of the sources as they stand there, without what is held out or copyleft."""
+    """Yield all pairs of the sources in file order, without held-out and copyleft domains."""
     left_out = HELD_OUT_DOMAINS | COPYLEFT_DOMAINS
     for pairs in read_sources(data / "train", FILES, without_domains=left_out).values():
         yield from pairs
@@ -60,15 +62,15 @@ def found_pairs(data: Path) -> Iterator[Pair]:
 
 
 def held_out_pairs(data: Path) -> Iterator[Pair]:
-    """Those of the held-out sources and domains, for `cde-rag-train prepare --against`."""
+    """Yield the pairs of the held-out sources and domains, for `cde-rag-train prepare --against`."""
     for source, pairs in read_sources(data / "train", (*HELD_OUT_SOURCES, *FILES)).items():
         yield from (pair for pair in pairs if source in HELD_OUT_SOURCES or pair.domain in HELD_OUT_DOMAINS)
 
 
 def function_pairs() -> Iterator[Pair]:
-    """First line of a docstring → the function without it, from Python packages that are installed here.
+    """Yield pairs of a docstring's first line and its function without docstring, from installed Python packages.
 
-    A package is a domain, a module a parent.
+    The package is the domain, the module the parent.
     """
     for package in PACKAGES:
         files = importlib.metadata.files(package) or []
@@ -106,7 +108,7 @@ def main() -> None:
 
 
 def write_pairs(pairs: Iterable[Pair], path: Path) -> None:
-    """As rows of JSONL."""
+    """Write pairs as JSON Lines."""
     with path.open("w", encoding="utf-8") as file:
         for pair in pairs:
             row = {"query": pair.query, "document": pair.document, "source": pair.source, "domain": pair.domain}

@@ -1,4 +1,4 @@
-"""Recipes beside each other: what differs between them is what is measured (tables and figures of the paper, §5)."""
+"""Ablations: models trained from recipes that differ in one part (tables and figures of the paper, §5)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,13 +36,13 @@ class Cell(NamedTuple):
 
     @property
     def given(self) -> str:
-        """What its models are for: "context", or "null" where no phase ever shows one."""
+        """Context given at evaluation: "context", or "null" if no training phase shows one."""
         shown = [phase.corpora.context.null_share < 1 for phase in self.recipes[0].phases]
         return "context" if any(shown) else "null"
 
 
 class CellRow(NamedTuple):
-    """One set, or the mean of all, and one cell.
+    """Result of one cell on one set, or on the mean of all sets.
 
     Attributes:
         corpus: The set, or "mean".
@@ -50,7 +50,7 @@ class CellRow(NamedTuple):
         given: As in `ModelRow`.
         ndcg: NDCG@10, mean over queries and seeds; of all sets their mean.
         spread: Standard deviation over seeds (ddof 0).
-        gain: Less that of the first cell, given what that one is for.
+        gain: NDCG@10 minus that of the first cell under its own `given`.
         low: Lower end of the gain's 95 % interval (queries drawn again, seeds averaged).
         high: Upper end.
         difficulty: Mean surrogate cosine of a query with the other documents of its batch, masked ones too.
@@ -96,7 +96,7 @@ def _cell(path: Path, seeds: Sequence[object], base: Mapping[str, object], table
 
 
 def batch_difficulty(prepared: Prepared, cell: Cell) -> float:
-    """How hard the batches of a cell's first phase are: the mean of `LOOKED_AT` of each seed.
+    """Return the mean difficulty of the first `LOOKED_AT` batches of a cell's first phase, over all seeds.
 
     Raises:
         CorpusError: A source has too few pairs for them.
@@ -116,14 +116,14 @@ def batch_difficulty(prepared: Prepared, cell: Cell) -> float:
 def cell_rows(
     cells: Sequence[Cell], prepared: Prepared, sets: Sequence[RetrievalSet], folder: Path, *, seed: int
 ) -> list[CellRow]:
-    """Train what is not trained yet, and look at it on the sets.
+    """Train the models that are missing in the folder, and evaluate all of them on the sets.
 
     Args:
-        cells: The first one is what the others are compared with.
-        prepared: What all are trained on.
-        sets: What all are looked at on; nothing of them may be in `prepared`.
-        folder: Keeps runs and vectors; a stopped experiment goes on from there.
-        seed: Of the contexts that are searched with.
+        cells: The first one is the reference of the others.
+        prepared: Training data of all cells.
+        sets: Evaluation sets of all cells; none of their texts may be in `prepared`.
+        folder: Stores runs and vectors; a stopped experiment resumes from there.
+        seed: Random seed of the contexts used in evaluation.
     """
     found: dict[tuple[str, str], list[Figures]] = {}
     runs = [(cell, recipe) for cell in cells for recipe in cell.recipes]

@@ -1,4 +1,4 @@
-"""Does it matter which documents a context is made of? Seeds, strategies, few exemplars, means of the whole corpus."""
+"""Effect of the choice of context documents: seeds, sampling strategies, few exemplars, means of the corpus."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ class ChoiceRow(NamedTuple):
 
 
 def context_choice(lab: Laboratory) -> list[ChoiceRow]:
-    """All sets under all choices."""
+    """Evaluate every choice of context on every set."""
     null = lab.null()
     found: dict[str, list[list[Float64[np.ndarray, " queries"]]]] = {}  # set by set, of each context
     without: list[Float64[np.ndarray, " queries"]] = []
@@ -68,7 +68,7 @@ def _spaces(lab: Laboratory, data: RetrievalSet) -> Iterator[tuple[str, list[Spa
 
 
 def _means(vectors: Float32[np.ndarray, "documents dim"], count: int, seed: int) -> Float32[np.ndarray, "means dim"]:
-    """Unit means of k-means' clusters over the whole corpus; the vectors themselves where there are no more."""
+    """Return unit k-means centroids of the corpus, or the vectors themselves if there are at most `count`."""
     if len(vectors) <= count:
         return vectors
     cluster: Any = require("sklearn.cluster", "train")

@@ -1,4 +1,4 @@
-"""How many documents a context needs, how much of each, and what it costs (paper figures 16 and 18)."""
+"""Effect and cost of the context's number of documents and of their length (paper figures 16 and 18)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class SizeRow(NamedTuple):
 
 
 def context_size(lab: Laboratory) -> list[SizeRow]:
-    """For each set contexts of 0 (none) to 2 048 documents."""
+    """Evaluate contexts of 0 (none) to 2 048 documents on every set."""
     full = lab.model.config.first_stage_max_length
     return [
         _row(data, full, partial(lab.space, data.corpus.texts, size=size) if size else lab.null)
@@ -54,7 +54,7 @@ def context_size(lab: Laboratory) -> list[SizeRow]:
 
 
 def context_tokens(lab: Laboratory) -> list[SizeRow]:
-    """For each set contexts of 512 documents that are read to 8 … 128 tokens."""
+    """Evaluate contexts of 512 documents, truncated to 8 … 128 tokens, on every set."""
     return [
         _row(data, tokens, partial(_space_of_tokens, lab, data, tokens))
         for data in tqdm(lab.sets, desc="context-tokens", unit="set")

@@ -1,4 +1,4 @@
-"""How hard batches become as clusters shrink (paper figure 6)."""
+"""Difficulty of batches as clusters shrink (paper figure 6)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,13 +33,13 @@ class DifficultyRow(NamedTuple):
 def batch_difficulty(
     prepared: Prepared, *, cluster_sizes: Sequence[int], batch_sizes: Sequence[int], seed: int
 ) -> list[DifficultyRow]:
-    """How hard one epoch's batches are, for each size of clusters and of batches.
+    """Measure the difficulty of one epoch's batches for each cluster size and batch size.
 
     Args:
         prepared: The data; sources with fewer pairs than the largest batch are left out.
-        cluster_sizes: Pairs aimed at; 0 for pairs at random.
-        batch_sizes: Pairs.
-        seed: Of clusters and packing.
+        cluster_sizes: Target size in pairs; 0 for random batches.
+        batch_sizes: Sizes in pairs.
+        seed: Random seed of clustering and packing.
 
     Raises:
         MissingExtraError: faiss is not installed.
@@ -64,7 +64,10 @@ def batch_difficulty(
 
 
 def run(prepared: Prepared, output: Path, seed: int) -> list[Path]:
-    """Sizes from 32 pairs up, four times as many each, as far as the largest source goes."""
+    """Write difficulty.csv and difficulty.svg.
+
+    Cluster sizes start at 32 pairs and grow by a factor of 4, up to half of the largest source.
+    """
     largest = int(np.bincount(prepared.sources).max())
     sizes = [size for step in range(7) if (size := SMALLEST * 4**step) <= max(largest // 2, SMALLEST)]
     batch_sizes = [size for size in sizes if size <= LARGEST_BATCH]

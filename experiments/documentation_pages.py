@@ -31,7 +31,10 @@ CODE: Final = frozenset("code tt kbd var".split())
 
 @dataclass(slots=True)
 class PageSection:
-    """A heading, empty for what stands before the first; the text under it; whether the heading is code only."""
+    """Section of a page.
+
+    Its heading (empty for text before the first heading), its text, and a flag for headings that are code only.
+    """
 
     heading: str
     text: str
@@ -118,7 +121,7 @@ def _skipped_box(tag: str, attributes: Iterable[tuple[str, str | None]]) -> bool
 
 
 def page_of(path: str, html: str) -> Page | None:
-    """A page of a file; None where it has no heading or is not English, a manual page, or made by javadoc.
+    """Parse an HTML file into a page; None if it has no heading, is not English, a manual page, or made by javadoc.
 
     The title is what the file's own title begins with. Where no heading repeats it and the page has but one heading of
     the highest level, it is that one.

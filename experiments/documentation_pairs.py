@@ -93,7 +93,7 @@ SENTENCE_END: Final = re.compile(r"[.!?:]['\")]?(\s|$)")
 
 
 def documentation_pairs(folder: Path) -> Iterator[Pair]:
-    """The pairs of all packages that `PACKAGES` names, by name; of equal queries or documents the first.
+    """Yield the pairs of all packages in `PACKAGES`, by name; of equal queries or documents the first only.
 
     Args:
         folder: Holds each unpacked package in a folder of its name. Other folders in it are passed over.
@@ -116,7 +116,7 @@ def documentation_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def pages_of(package: Path) -> Iterator[Page]:
-    """All English pages of a package for readers, by path, with every section that they have.
+    """Yield all English pages of a package, by path, with all their sections; file names in `NAMES` are skipped.
 
     Raises:
         CorpusError: A file that cannot be read as a page.
@@ -133,7 +133,7 @@ def pages_of(package: Path) -> Iterator[Page]:
 
 
 def without_repeated(pages: Iterable[Page]) -> list[Page]:
-    """The pages whose title no other one has, without the sections whose heading more than `MOST_PAGES` have."""
+    """Return the pages with unique titles, without sections whose heading occurs on more than `MOST_PAGES` pages."""
     pages = list(pages)
     titles = Counter(page.title.casefold() for page in pages)
     headings = Counter(name for page in pages for name in {section.heading.casefold() for section in page.sections})
@@ -152,7 +152,7 @@ def without_repeated(pages: Iterable[Page]) -> list[Page]:
 
 
 def unambiguous(pages: Iterable[Page], seen: set[str]) -> Iterator[Page]:
-    """The pages with their readable sections whose query and document are new, if that leaves a page enough of them.
+    """Yield pages with their readable sections whose query and document are new, if enough sections remain.
 
     Args:
         pages: Of one package.
@@ -172,7 +172,7 @@ def unambiguous(pages: Iterable[Page], seen: set[str]) -> Iterator[Page]:
 
 
 def some_pages(package: str, pages: Iterable[Page]) -> list[Page]:
-    """Whole pages with `MOST_SECTIONS` sections at most, in the order given; which, only a hash of their paths says."""
+    """Return complete pages with at most `MOST_SECTIONS` sections in total, in order, chosen by a hash of paths."""
     pages = list(pages)
     kept, count = set[str](), 0
     for page in sorted(pages, key=lambda page: hashlib.sha256(f"{package} {page.path}".encode()).digest()):
@@ -183,7 +183,7 @@ def some_pages(package: str, pages: Iterable[Page]) -> list[Page]:
 
 
 def readable(text: str) -> bool:
-    """Whether a text is prose of a usual length, by its letters, sentences and common words."""
+    """Return True if a text is prose of usual length, judged by its letters, sentences and common words."""
     words = text.split()
     if len(words) not in WORDS or len(SENTENCE_END.findall(text)) < SENTENCES:
         return False
@@ -193,14 +193,14 @@ def readable(text: str) -> bool:
 
 
 def names_something(heading: str) -> bool:
-    """Whether a heading has a plain word and is neither a signature nor a path nor an option."""
+    """Return True if a heading has a plain word and is no signature, path, option or release."""
     words = heading.split()
     plain = any(PLAIN_WORD.fullmatch(piece) for word in words for piece in re.split(r"[-,:?!'’/\"]", word))
     return len(words) in HEADING_WORDS and plain and not CALL.search(heading) and not RELEASES.search(heading)
 
 
 def cut(text: str) -> str:
-    """The text's first `CHARACTERS` characters, to the end of a word."""
+    """Truncate a text to its first `CHARACTERS` characters, at the end of a word."""
     return text if len(text) <= CHARACTERS else text[: CHARACTERS + 1].rpartition(" ")[0]
 
 

@@ -31,7 +31,7 @@ class HeatmapRow(NamedTuple):
 
 
 def heatmap(lab: Laboratory) -> list[HeatmapRow]:
-    """All cells, and the null context's, corpus by corpus."""
+    """Evaluate every corpus under every corpus's context and under the null context."""
     null = lab.null()
     spaces = {data.corpus.name: lab.space(data.corpus.texts) for data in lab.sets}
     rows: list[HeatmapRow] = []

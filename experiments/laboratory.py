@@ -1,4 +1,4 @@
-"""What experiments on retrieval sets share: contexts, their spaces, and figures of each query."""
+"""Common parts of experiments on retrieval sets: contexts, their vector spaces, and per-query scores."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ CONTEXT_SIZE = 512  # documents, where the experiment is about something else
 
 
 class Space:
-    """The vectors of one Context. What was embedded once is found again in a file.
+    """Vector space of one Context; embeddings are cached in a file.
 
     Args:
         model: A one-way model.
@@ -46,19 +46,19 @@ class Space:
         return self.embedder.embed_passages(texts, None).vectors
 
     def score(self, data: RetrievalSet) -> Float64[np.ndarray, " queries"]:
-        """NDCG@10 of each query of a set, its documents alone."""
+        """Return NDCG@10 of each query of a set, with its documents embedded without siblings."""
         return score(data, self.queries(data.queries), self.documents(data.corpus.texts))
 
 
 @dataclass(frozen=True)
 class Laboratory:
-    """A model and the sets it is looked at on.
+    """A model and the retrieval sets that it is evaluated on.
 
     Attributes:
         model: One-way.
-        sets: Cut to what there is time for.
+        sets: Subsampled retrieval sets.
         cache: Folder for vectors; may be deleted.
-        seed: Of every draw.
+        seed: Random seed of every draw.
     """
 
     model: CDEModel
@@ -73,7 +73,7 @@ class Laboratory:
         return cached(lambda texts: self.model.first_stage(texts), f"{weights}-first", self.cache)
 
     def null(self) -> Space:
-        """Without a corpus."""
+        """Return the vector space without a context."""
         return Space(self.model, Context.null(self.model), self.cache)
 
     def space(
@@ -84,7 +84,7 @@ class Laboratory:
         seed: int | None = None,
         strategy: Literal["random", "clusters"] = "random",
     ) -> Space:
-        """Of a sample of texts."""
+        """Return the vector space of a context sampled from texts."""
         drawn = self.seed if seed is None else seed
         if strategy == "random":
             sample = sample_random(texts, size, seed=drawn)
@@ -93,7 +93,7 @@ class Laboratory:
         return Space(self.model, fit(self.model, sample, strategy=strategy, seed=drawn), self.cache)
 
     def space_of(self, rows: Float32[np.ndarray, "rows dim"], *, name: str) -> Space:
-        """Of context embeddings that stand for no documents."""
+        """Return the vector space of given context embeddings that belong to no documents."""
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         names = [f"{name} {hashlib.sha256(row.tobytes()).hexdigest()}" for row in rows]
         context = Context.create(
@@ -103,7 +103,7 @@ class Laboratory:
 
 
 def following(sets: Sequence[RetrievalSet]) -> list[RetrievalSet]:
-    """For each set another, whose corpus lends it a foreign context: the next one, and for the last the first.
+    """Pair each set with another, whose corpus serves as a foreign context: the next, and for the last the first.
 
     Raises:
         CorpusError: There is one set only.
@@ -116,7 +116,7 @@ def following(sets: Sequence[RetrievalSet]) -> list[RetrievalSet]:
 def score(
     data: RetrievalSet, queries: Float32[np.ndarray, "queries dim"], documents: Float32[np.ndarray, "documents dim"]
 ) -> Float64[np.ndarray, " queries"]:
-    """NDCG@10 of each query."""
+    """Return NDCG@10 of each query."""
     rankings = rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
     return np.array([ndcg(one, judged, DEPTH) for one, judged in zip(rankings, data.judgments, strict=True)])
 
@@ -126,14 +126,14 @@ def compared(
     ours: Sequence[Float64[np.ndarray, " _"]],
     theirs: Sequence[Float64[np.ndarray, " _"]],
 ) -> Iterator[tuple[str, float, Difference]]:
-    """For each set, and then for `MEAN` of them: its name, the mean of ours, and its difference to theirs."""
+    """Yield name, mean of ours and difference to theirs for each set, then for the mean over sets (`MEAN`)."""
     for data, one, other in zip(sets, ours, theirs, strict=True):
         yield data.corpus.name, float(one.mean()), difference([data], [one], [other])
     yield MEAN, float(np.mean([one.mean() for one in ours])), difference(sets, ours, theirs)
 
 
 def average(runs: Sequence[Sequence[Float64[np.ndarray, " _"]]]) -> list[Float64[np.ndarray, " _"]]:
-    """Figures of each query of each set, over runs."""
+    """Average the scores of each query of each set over runs."""
     return [np.mean(each, axis=0) for each in zip(*runs, strict=True)]
 
 
@@ -142,7 +142,7 @@ def compared_runs(
     runs: Sequence[Sequence[Float64[np.ndarray, " _"]]],
     theirs: Sequence[Float64[np.ndarray, " _"]],
 ) -> Iterator[tuple[str, float, float, Difference]]:
-    """As `compared`, of the average of some runs, with their standard deviation (ddof 0) behind the mean."""
+    """Yield rows like `compared` for the average of some runs, with the standard deviation (ddof 0) over runs."""
     means = np.array([[each.mean() for each in figures] for figures in runs])  # runs × sets
     spreads = [*means.std(axis=0), means.mean(axis=1).std()]  # of each set, and of their mean
     for spread, (corpus, mean, gain) in zip(spreads, compared(sets, average(runs), theirs), strict=True):
@@ -154,6 +154,6 @@ def difference(
     ours: Sequence[Float64[np.ndarray, " _"]],
     theirs: Sequence[Float64[np.ndarray, " _"]],
 ) -> Difference:
-    """The mean of ours − theirs with both intervals of design §10; figures of each query, set by set."""
+    """Compare per-query scores of two systems, set by set: mean of ours − theirs with both intervals of design §10."""
     pairs = zip(sets, ours, theirs, strict=True)
     return compare([PairedQueries(one - other, data.blocks) for data, one, other in pairs])

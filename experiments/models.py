@@ -1,4 +1,4 @@
-"""Models beside plain MiniLM and the first of them: what decides which is kept, and what its context is worth."""
+"""Comparison of models with plain MiniLM and with the first of them, with and without context and siblings."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ Figures = list[Float64[np.ndarray, " queries"]]  # set by set
 
 
 class ModelRow(NamedTuple):
-    """One set, or the mean of all, one model, what it is given, and what it is compared to.
+    """Result of one model under one input on one set, or on the mean of all sets, against a reference.
 
     Attributes:
         corpus: The set, or "mean".
@@ -28,8 +28,8 @@ class ModelRow(NamedTuple):
         given: "context" (its corpus's, and siblings where documents have parents), "no siblings" (of these the context
             alone; sets without parents count as they are), "null", or "" of a plain embedder.
         ndcg: NDCG@10, mean over queries; of all sets their mean.
-        against: "minilm", or the first model, given its context.
-        gain: Less the NDCG@10 of what it is compared to.
+        against: Reference: "minilm", or the first model under its context.
+        gain: NDCG@10 minus that of the reference.
         low: Lower end of the gain's 95 % interval (queries drawn again).
         high: Upper end.
         sets_low: Lower end where sets are drawn again too; of the mean only.
@@ -49,7 +49,7 @@ class ModelRow(NamedTuple):
 
 
 def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
-    """All sets, all models; each laboratory has another model and the same sets."""
+    """Evaluate all models on all sets; each laboratory has another model and the same sets."""
     first = labs[0]
     plain = cached(minilm(max_length=256), "minilm-256", first.cache)
     reference = [score(data, plain(data.queries), plain(data.corpus.texts)) for data in first.sets]
@@ -67,7 +67,7 @@ def models(labs: Sequence[Laboratory]) -> list[ModelRow]:
 
 
 def readings(lab: Laboratory) -> dict[str, Figures]:
-    """Figures of each query by what the model is given, as in `ModelRow.given`."""
+    """Return per-query scores by the model's input, named as in `ModelRow.given`."""
     found: dict[str, Figures] = {"context": [], "no siblings": [], "null": []}
     null = lab.null()
     for data in tqdm(lab.sets, desc=lab.model.config.name, unit="set"):

@@ -1,4 +1,4 @@
-"""How far vectors move from one context to another, as numbers (paper figure 15 shows it for one text)."""
+"""Movement of vectors from one context to another, as numbers (paper figure 15 shows it for one text)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ class MovementRow(NamedTuple):
 
 
 def movement(lab: Laboratory) -> list[MovementRow]:
-    """All sets: the three moves."""
+    """Measure the three moves on every set."""
     rows: list[MovementRow] = []
     for data, other in tqdm(list(zip(lab.sets, following(lab.sets), strict=True)), desc="movement", unit="set"):
         own = lab.space(data.corpus.texts)

@@ -1,4 +1,4 @@
-"""The output map: how strongly directions that a corpus's documents share are shortened, against what is found."""
+"""Retrieval quality by the output map's exponent, which shortens directions that a corpus's documents share."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ EXPONENTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 
 
 class OutputMapRow(NamedTuple):
-    """One set, or the mean of all, and exponent.
+    """Result of one exponent on one set, or on the mean of all sets.
 
     Attributes:
         corpus: The set, or "mean".
-        map: Whose second moments: "own", or "foreign" (of the next set's context; what attention is given stays).
+        map: Source of the second moments: "own", or "foreign" (the next set's context; attention keeps its own).
         exponent: Of the map, in place of the model's; 0 is no map.
         ndcg: NDCG@10, mean over queries, without siblings; of all sets their mean.
         gain: Less that of exponent 0.
@@ -43,7 +43,7 @@ class OutputMapRow(NamedTuple):
 def remapped(
     vectors: Float32[np.ndarray, "texts dim"], space: Space, network: TwoStage, exponent: float, *, of: Space
 ) -> Float32[np.ndarray, "texts dim"]:
-    """What the vectors of a space would be with another exponent, or with the output map of another space's context."""
+    """Return a space's vectors under another exponent, or under the output map of another space's context."""
     own, other = network.output_map, OutputMap()
     other.load_state_dict(own.state_dict() | {"exponent": torch.tensor(exponent)})
     with torch.no_grad():
@@ -56,7 +56,7 @@ def _rows_of(space: Space) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def output_map(lab: Laboratory) -> list[OutputMapRow]:
-    """All sets, all exponents."""
+    """Evaluate all exponents on all sets."""
     network = lab.model.network
     if not isinstance(network, TwoStage):
         raise TypeError(f"Expected a one-way model, found {lab.model.config.name}.")

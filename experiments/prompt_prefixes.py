@@ -1,4 +1,4 @@
-"""Embeddings cut to their first dimensions: what is still found, beside plain MiniLM cut the same way."""
+"""Retrieval quality of embeddings truncated to their first dimensions, compared with plain MiniLM truncated alike."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +42,7 @@ class PrefixRow(NamedTuple):
 
 
 def prefixes(lab: Laboratory) -> list[PrefixRow]:
-    """All sets, from all dimensions to a twelfth of them."""
+    """Evaluate all sets, from all dimensions down to a twelfth of them."""
     plain = cached(minilm(max_length=256), "minilm-256", lab.cache)
     found: dict[tuple[str, int], list[Float64[np.ndarray, " queries"]]] = {}
     for data in tqdm(lab.sets, desc="prefixes", unit="set"):

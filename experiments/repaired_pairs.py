@@ -1,9 +1,9 @@
-"""The bundled model's pairs with what a reading of them found mended (docs/experiments/training-data.md says what).
+"""The bundled model's pairs with the defects of a manual review repaired (docs/experiments/training-data.md).
 
-Rust's RFCs have the title "Summary" where their own is missing: each becomes a parent of its own, told by where the
-headings begin again, and of its queries the headings stay that no other RFC has. Pairs that answer nothing are left
-out: prefaces of a database and lists of links in place of an answer, docstrings of an argument, entries that point to
-another. Of pairs of one query the first stays.
+Rust's RFCs have the title "Summary" where their own is missing: each such RFC becomes a parent of its own, separated at
+the heading that starts an RFC, and only those of its queries stay whose heading no other RFC has. Pairs that answer
+nothing are dropped: prefaces of a database and lists of links in place of an answer, docstrings of an argument, entries
+that only point to another. Of several pairs with one query the first stays.
 """
 
 import argparse
@@ -28,7 +28,7 @@ POINTER: Final = re.compile(r"This command (is an alias|has been)")
 
 
 def repaired_pairs(data: Path) -> list[Pair]:
-    """All pairs, near-duplicates still among them; the same ones each time.
+    """Return all repaired pairs, near-duplicates included; deterministic.
 
     Args:
         data: Folder with `train/SOURCE/pairs.jsonl.gz`.
@@ -37,7 +37,10 @@ def repaired_pairs(data: Path) -> list[Pair]:
 
 
 def answers(pair: Pair) -> bool:
-    """Whether the document says what the query asks for, by the patterns that a reading of a hundred of each found."""
+    """Return True if no pattern of a bad answer matches.
+
+    The patterns come from reading a hundred pairs of each source.
+    """
     if pair.source == "medquad":
         return PREFACE not in pair.document[:START] and not pair.document.startswith(LINKS)
     if pair.source == FUNCTIONS:
@@ -46,7 +49,7 @@ def answers(pair: Pair) -> bool:
 
 
 def with_rfcs_apart(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """The pairs in their order; of RFCs without a title only those whose heading is one RFC's alone.
+    """Yield the pairs in order; of RFCs without a title only those whose heading occurs in one RFC alone.
 
     Args:
         pairs: Those of an RFC in the order of its headings.
@@ -69,7 +72,7 @@ def with_rfcs_apart(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 
 def one_per_query(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """The first pair of each query of a source."""
+    """Yield the first pair of each query of a source."""
     seen = set[tuple[str, str]]()
     for pair in pairs:
         key = (pair.source, pair.query.casefold())

@@ -1,4 +1,4 @@
-"""What experiments write: rows as CSV, and an empty figure to draw them in."""
+"""Output of experiments: rows as CSV, and an empty figure."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ def _rounded(value: object) -> object:
 
 
 def new_figure(*, width: float = 6, height: float = 3.6) -> tuple[Any, Any]:
-    """A figure and its axes, in inches.
+    """Return a figure and its axes; sizes in inches.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

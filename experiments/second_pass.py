@@ -17,14 +17,14 @@ QUERIES = 25  # of a set: each costs as much as a hundred documents
 
 
 class PassRow(NamedTuple):
-    """One set, or the mean of all.
+    """Result on one set, or on the mean of all sets.
 
     Attributes:
         corpus: The set, or "mean".
-        queries: How many of it were asked; of all sets their sum.
+        queries: Number of queries evaluated; for all sets their sum.
         first: NDCG@10 of the hundred best under the corpus's context, mean over queries; of all sets their mean.
-        second: Of the same documents, under the context that they are themselves.
-        gain: Of the second over the first.
+        second: NDCG@10 of the same documents, under the context that they form themselves.
+        gain: `second` minus `first`.
         low: Lower end of the gain's 95 % interval (queries drawn again).
         high: Upper end.
         sets_low: Lower end where sets are drawn again too; of the mean only.
@@ -43,7 +43,7 @@ class PassRow(NamedTuple):
 
 
 def second_pass(lab: Laboratory) -> list[PassRow]:
-    """The first 25 queries of every set."""
+    """Evaluate the first 25 queries of every set."""
     asked: list[RetrievalSet] = []
     passes: list[Float64[np.ndarray, "2 queries"]] = []
     for data in tqdm(lab.sets, desc="second-pass", unit="set"):

@@ -1,4 +1,4 @@
-"""Which retrieval sets an experiment looks at, named in a TOML file."""
+"""Retrieval sets of an experiment, named in a TOML file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,11 +38,11 @@ class SetConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SetsConfig:
-    """The sets, and how much of each is looked at.
+    """Configuration of the sets, with limits on documents and queries.
 
     Attributes:
-        documents: Of a set, at most about so many; parents are kept whole, judged documents stay.
-        queries: Of a set, at most.
+        documents: Approximate maximum per set; parents are not split, judged documents stay.
+        queries: Maximum per set.
         sets: At least one.
     """
 
@@ -86,7 +86,7 @@ def _read(config: SetConfig, data: Path) -> RetrievalSet:
 
 
 def with_parents(sets: Sequence[RetrievalSet]) -> list[RetrievalSet]:
-    """Those whose documents have parents.
+    """Return the sets whose documents have parents.
 
     Raises:
         CorpusError: There is none.

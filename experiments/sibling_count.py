@@ -1,4 +1,4 @@
-"""Parent context: how many siblings, wrong ones, and what a user would try first."""
+"""Effect of parent context: number of siblings, wrong siblings, and simple alternatives."""
 
 import time
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ class SiblingRow(NamedTuple):
 
 
 def sibling_count(lab: Laboratory) -> list[SiblingRow]:
-    """All sets with parents.
+    """Evaluate all sets with parents.
 
     Raises:
         CorpusError: No set has parents.
-        MissingExtraError: What the baselines need is not installed.
+        MissingExtraError: A dependency of the baselines is not installed.
     """
     embed = MiniLM(lab.model.device)
     counts = [count for count in COUNTS if count <= lab.model.config.max_siblings]
@@ -71,7 +71,7 @@ def sibling_count(lab: Laboratory) -> list[SiblingRow]:
 def _given(
     space: Space, data: RetrievalSet, parents: Sequence[str | None], count: int
 ) -> tuple[Float64[np.ndarray, " queries"], float]:
-    """Figures of each query, and seconds."""
+    """Return per-query scores with `count` siblings, and seconds to embed all documents."""
     texts = data.corpus.texts
     positions = sibling_positions(parents, texts, count, rule=1) if count else [[] for _ in texts]
     start = time.perf_counter()

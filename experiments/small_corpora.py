@@ -1,4 +1,4 @@
-"""A corpus that is smaller than a context: how little is enough, and does it help to have seen the answers?"""
+"""Context from corpora smaller than a context, with and without the relevant documents in it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +18,15 @@ QUERIES = 40  # of a corpus, at most; a fifth of its documents
 
 
 class SmallRow(NamedTuple):
-    """One cut of a set.
+    """Result on one subset of a set.
 
     Attributes:
         corpus: The set.
-        size: Documents aimed at.
-        documents: Of the cut; more where parents are kept whole.
+        size: Target number of documents.
+        documents: Actual number of documents; larger if parents would be split.
         own: NDCG@10, mean over queries, under the context of all its documents.
-        without_relevant: Under the context of those that no asked query is about.
-        null: Without a context.
+        without_relevant: NDCG@10 under a context without documents relevant to the evaluated queries.
+        null: NDCG@10 without a context.
     """
 
     corpus: str
@@ -38,7 +38,7 @@ class SmallRow(NamedTuple):
 
 
 def small_corpora(lab: Laboratory) -> list[SmallRow]:
-    """Cuts of every set, as many as it has documents for."""
+    """Evaluate subsets of every set, at each size that it has documents for."""
     rows: list[SmallRow] = []
     null = lab.null()
     for data in tqdm(lab.sets, desc="small-corpora", unit="set"):

@@ -1,4 +1,4 @@
-"""What a corpus gives a plain embedder without training: centring, whitening, and word pieces weighted by rarity."""
+"""Corpus statistics for a plain embedder without training: centring, whitening, tokens weighted by rarity."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ RARITY = 0.5  # exponent of a word piece's inverse document frequency
 
 
 class TrainingFreeRow(NamedTuple):
-    """One set and way.
+    """Result of one method on one set.
 
     Attributes:
         corpus: The set.
@@ -55,13 +55,13 @@ class PooledMiniLM:
         self._model: Any = transformers.SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of word pieces, special ones included."""
+        """Tokenize texts into word-piece ids, special tokens included."""
         return self._model.tokenizer(list(texts), truncation=True, max_length=LENGTH)["input_ids"]
 
     def __call__(
         self, rows: Sequence[Sequence[int]], weigh: Sequence[Callable[[Sequence[int]], Float64[np.ndarray, " tokens"]]]
     ) -> list[Float32[np.ndarray, "texts dim"]]:
-        """Unit vectors of texts, for each way to weigh their tokens."""
+        """Embed tokenized texts into unit vectors, once per token weighting."""
         found = [np.zeros((len(rows), self._model.get_embedding_dimension()), np.float32) for _ in weigh]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         for start in range(0, len(rows), AT_ONCE):
@@ -76,7 +76,7 @@ class PooledMiniLM:
 
 
 def rarity(documents: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Float64[np.ndarray, " tokens"]]:
-    """Weights of tokens by a corpus: the square root of ln((N + 1) / (n + ½)).
+    """Return a function that weighs tokens by their rarity in a corpus: the square root of ln((N + 1) / (n + ½)).
 
     Source: Arora, Liang & Ma 2017 weigh words alike (SIF), by their frequency in general text.
     """
@@ -89,7 +89,10 @@ def _weight(frequency: Mapping[int, int], token: int, documents: int) -> float:
 
 
 def training_free(lab: Laboratory) -> list[TrainingFreeRow]:
-    """All sets, all ways. Rarity is counted over as many documents as a context has."""
+    """Evaluate all methods on all sets.
+
+    Rarity is counted over as many documents as a context has.
+    """
     if len(lab.sets) < 2:
         raise CorpusError("Expected two sets or more, since others say what is rare elsewhere, found one. Add a set.")
     model = PooledMiniLM()
