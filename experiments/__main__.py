@@ -38,26 +38,28 @@ def list_experiments(as_json: JsonOption = False) -> None:
 def run(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of `list`.")],
     prepared: Annotated[
-        Path | None, typer.Argument(metavar="[PREPARED]", help="What prepare made, for experiments on pairs.")
+        Path | None, typer.Argument(metavar="[PREPARED]", help="Prepared pairs, for experiments on pairs.")
     ] = None,
     sets: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML that names retrieval sets, for experiments on sets.")
+        Path | None, typer.Option(metavar="FILE", help="TOML with retrieval sets, for experiments on sets.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where these sets lie. [default: beside the file]")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the sets. [default: the file's folder]")
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="A one-way model; more of them for models. [default: cde-mini]"),
+        typer.Option(metavar="MODEL", help="A one-way model; repeatable for `models`. [default: cde-mini]"),
     ] = None,
     recipes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML of recipes side by side, for cells.")
+        Path | None, typer.Option(metavar="FILE", help="TOML with the recipes to compare, for cells.")
     ] = None,
-    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keeps vectors. [default: OUTPUT/cache]")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Cache of vectors. [default: OUTPUT/cache]")
+    ] = None,
     output: Annotated[
-        Path, typer.Option("--output", metavar="FOLDER", file_okay=False, help="For table and figure.")
+        Path, typer.Option("--output", metavar="FOLDER", file_okay=False, help="Folder for table and figure.")
     ] = Path(),
-    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Run one experiment and write its table (CSV) and figure (SVG).
@@ -93,7 +95,7 @@ def _on_pairs(name: str, prepared: Path | None, output: Path, seed: int) -> list
     from experiments import ON_PAIRS
 
     if prepared is None:
-        raise typer.BadParameter("which pairs? Name what prepare made", param_hint="PREPARED")
+        raise typer.BadParameter("give prepared pairs (see cde-rag-train prepare)", param_hint="PREPARED")
     found = Prepared.load(prepared)
     output.mkdir(parents=True, exist_ok=True)
     return [str(path) for path in ON_PAIRS[name].run(found, output, seed)]
@@ -127,7 +129,7 @@ def _read_sets(sets: Path | None, data: Path | None) -> "list[RetrievalSet]":
     from experiments.sets import SetsConfig, read_sets
 
     if sets is None:
-        raise typer.BadParameter("which sets? Name a TOML file with [[sets]]", param_hint="--sets")
+        raise typer.BadParameter("give a TOML file with [[sets]]", param_hint="--sets")
     return read_sets(read_recipe(sets, SetsConfig), data or sets.parent)
 
 

@@ -28,7 +28,7 @@ class SizeRow(NamedTuple):
 
     Attributes:
         corpus: The set.
-        documents: Of the context; fewer where the corpus has fewer.
+        documents: Documents of the context; fewer where the corpus has fewer.
         tokens: That are read of each, at most.
         ndcg: NDCG@10, mean over queries.
         fit_ms: Milliseconds to read and prepare the context, once.

@@ -155,8 +155,8 @@ def unambiguous(pages: Iterable[Page], seen: set[str]) -> Iterator[Page]:
     """Yield pages with their readable sections whose query and document are new, if enough sections remain.
 
     Args:
-        pages: Of one package.
-        seen: Queries and documents of earlier ones, casefolded; gains those of these.
+        pages: Pages of one package.
+        seen: Casefolded queries and documents of earlier packages; those of this package are added.
     """
     for page in pages:
         kept = list[PageSection]()

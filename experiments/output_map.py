@@ -24,7 +24,7 @@ class OutputMapRow(NamedTuple):
     Attributes:
         corpus: The set, or "mean".
         map: Source of the second moments: "own", or "foreign" (the next set's context; attention keeps its own).
-        exponent: Of the map, in place of the model's; 0 is no map.
+        exponent: Exponent of the map, in place of the model's; 0 is no map.
         ndcg: NDCG@10, mean over queries, without siblings; of all sets their mean.
         gain: Less that of exponent 0.
         low: Lower end of the gain's 95 % interval (queries drawn again).

@@ -23,9 +23,9 @@ class PrefixRow(NamedTuple):
     Attributes:
         corpus: The set, or "mean".
         model: As it is named in its folder, given its corpus's context without siblings, or "minilm".
-        dims: Of the embeddings, the first ones; rows are brought to unit norm again.
+        dims: Dimensions of the embeddings, the first ones; rows are brought to unit norm again.
         ndcg: NDCG@10, mean over queries; of all sets their mean.
-        kept: Of the NDCG@10 with all dimensions, a share; 0 where that is 0.
+        kept: Share of the NDCG@10 with all dimensions; 0 if that is 0.
         gain: Less the NDCG@10 with all dimensions.
         low: Lower end of the gain's 95 % interval (queries drawn again).
         high: Upper end.

@@ -18,9 +18,9 @@ class SetConfig:
         path: Below the data's folder: a folder in BEIR's layout, or a file of pairs, each of whose queries has to find
             its own document.
         name: By default the folder's name.
-        split: Of the judgments.
+        split: Split of the judgments.
         parent_key: Field that names a document's parent; see `read_beir`.
-        domains: Of pairs: those that are kept; all by default.
+        domains: Domains of the pairs to keep; all by default.
         max_characters: Longer documents are split; see `read_beir`.
     """
 

@@ -1,4 +1,4 @@
-"""How a model is trained: all settings of a run. A field is ours where it names no source.
+"""Training configuration: all settings of a run. A field without a source is ours.
 
 A run goes through one or more phases (such as many weak pairs first, then fewer with hard negatives); what the paper
 calls stages of training is called phases here, since the model has stages.
@@ -18,7 +18,7 @@ from cde_rag_training.recipe import read_recipe
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How long, and how learning rates move: up over the warm-up, then linearly to zero at the end.
+    """Duration of a phase and its learning-rate schedule: linear warm-up, then linear decay to zero.
 
     Where both a number of updates and a time are given, what ends first ends the phase. A schedule with a time depends
     on the clock, so that only one without can be repeated bit by bit.
@@ -62,7 +62,7 @@ class RatesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """What is minimised."""
+    """Configuration of the training loss."""
 
     kind: Literal["contrastive", "improved"] = "contrastive"  # paper eq. 4, or GTE eq. 5–6
     temperature: float = 0.02  # τ, divides scores; paper §5
@@ -111,7 +111,7 @@ class PhaseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """How the new first stage of a model made from a plain embedder is taught that embedder's vectors."""
+    """Distillation of a plain embedder's vectors into the new first stage of a model made from it."""
 
     updates: int = 2000
     batch_size: int = 64  # texts of like length
@@ -128,7 +128,7 @@ class DistillationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StartConfig:
-    """What training starts from."""
+    """Start model of a run."""
 
     model: str = "minilm"  # a bundled model, a model's folder, "minilm", or a folder of a BERT, NomicBERT or ModernBERT
     name: str = "trained"  # of the model that is made
@@ -172,7 +172,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """What happens when the context is being ignored: the loss under it is not clearly below that without it."""
+    """Reaction to an ignored context: the loss under it is not clearly below that without it."""
 
     action: Literal["none", "warn", "stop"] = "warn"
     after: int = 200  # updates of a phase before the first look
@@ -186,7 +186,7 @@ class GuardConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConfig:
-    """How the work is done, not what is learned."""
+    """Hardware settings, which do not change the training objective."""
 
     device: str = "cpu"  # or "cuda"
     precision: Literal["auto", "float32", "bfloat16"] = (
@@ -204,7 +204,7 @@ class MachineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """A run: what it starts from, its phases, and what is kept of them."""
+    """Configuration of a run: start model, phases, and the parts that are kept."""
 
     seed: int = 0  # of every draw
     start: StartConfig = field(default_factory=StartConfig)
@@ -227,9 +227,9 @@ class TrainingConfig:
 
     @classmethod
     def from_toml(cls, path: Path) -> "TrainingConfig":
-        """Read a recipe; what it does not name keeps its default.
+        """Read a recipe from TOML; missing keys keep their defaults.
 
         Raises:
-            RecipeError: A file that cannot be read, an unknown key, or a value that cannot be.
+            RecipeError: Unreadable file, unknown key, or invalid value.
         """
         return read_recipe(path, cls)

@@ -1,4 +1,4 @@
-"""Training in several processes: all documents are negatives, with the gradients that one process would have.
+"""Data-parallel training: all processes' documents are negatives, with the gradients of a single process.
 
 A process computes the loss of its own queries. `average_gradients` then makes the gradients those of the mean of all
 processes' losses, which is the loss of the whole batch, since all have equally many queries.
@@ -19,7 +19,7 @@ PATIENCE = timedelta(hours=6)  # that processes wait for the first one, which pr
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes, in order of rank. A row's gradient is the sum of what all processes' losses ask of it."""
+    """All-gather of rows, in order of rank. A row's gradient is the sum of its gradients from all processes' losses."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, rows: Tensor) -> Tensor:  # noqa: ARG004
@@ -39,9 +39,9 @@ def _gathered(rows: Tensor) -> Tensor:
 
 
 def own_first(rows: Float[Tensor, "own dim"]) -> Float[Tensor, "all dim"]:
-    """The rows of all processes: this process's first, then the others' in order of rank. Differentiable.
+    """Gather the rows of all processes: this process's first, then the others' in order of rank. Differentiable.
 
-    Without a process group it is the rows themselves.
+    Without a process group, return the rows unchanged.
 
     Args:
         rows: Equally many in every process.
@@ -83,17 +83,17 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def count() -> int:
-    """Number of processes; 1 without a process group."""
+    """Return the number of processes; 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's number; 0 without a process group."""
+    """Return this process's number; 0 without a process group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def averages(values: Sequence[float], *, device: torch.device) -> list[float]:
-    """Each figure's mean over all processes."""
+    """Average each figure over all processes."""
     if not dist.is_initialized():
         return list(values)
     figures = torch.tensor(values, dtype=torch.float64, device=device)
@@ -102,7 +102,7 @@ def averages(values: Sequence[float], *, device: torch.device) -> list[float]:
 
 
 def of_first(value: float, *, device: torch.device) -> float:
-    """The first process's figure, such as its clock's."""
+    """Return the first process's figure, such as its clock's."""
     if not dist.is_initialized():
         return value
     figure = torch.tensor(value, dtype=torch.float64, device=device)
@@ -112,7 +112,7 @@ def of_first(value: float, *, device: torch.device) -> float:
 
 @contextmanager
 def first_one_first() -> Iterator[None]:
-    """The first process does what follows, then the others: what it left on disk is there for them."""
+    """Run the block in the first process, then in the others, which can use the files it wrote."""
     if rank() > 0:
         dist.barrier()
     yield
@@ -122,7 +122,7 @@ def first_one_first() -> Iterator[None]:
 
 @contextmanager
 def joined(device: str) -> Iterator[str]:
-    """Joins the process group that torchrun has laid out, if it has and nobody did, and leaves it at the end.
+    """Join the process group set up by torchrun, if any and if not joined yet, and leave it at the end.
 
     Args:
         device: "cpu" or "cuda".

@@ -24,10 +24,10 @@ class RecipeError(CDEError, ValueError):
 
 
 def read_recipe(path: Path, kind: type[Config]) -> Config:
-    """Read a TOML file; what it does not name keeps its default.
+    """Read a TOML file into a dataclass; missing keys keep their defaults.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         kind: A dataclass whose fields are numbers, texts, choices, tuples, or such dataclasses.
 
     Raises:
@@ -38,7 +38,7 @@ def read_recipe(path: Path, kind: type[Config]) -> Config:
 
 
 def read_tables(path: Path) -> dict[str, object]:
-    """What a TOML file holds.
+    """Parse a TOML file.
 
     Raises:
         RecipeError: The file is missing or no TOML.
@@ -51,27 +51,27 @@ def read_tables(path: Path) -> dict[str, object]:
 
 
 def recipe_of(values: Mapping[str, object], kind: type[Config], *, file: str) -> Config:
-    """What `read_recipe` makes of a file's tables.
+    """Convert the tables of a TOML file to a dataclass.
 
     Args:
         values: The tables.
-        kind: As there.
-        file: That errors name.
+        kind: As for `read_recipe`.
+        file: Name of the file in error messages.
 
     Raises:
-        RecipeError: As there.
+        RecipeError: As for `read_recipe`, except errors of the file itself.
     """
     return cast(Config, _dataclass(kind, values, file, ""))
 
 
 def changed(values: Mapping[str, object], change: Mapping[str, object]) -> dict[str, object]:
-    """Tables with others laid over them.
+    """Merge changes into tables, and return the result.
 
     A table is changed key by key, a list of tables entry by entry; anything else is replaced.
 
     Args:
-        values: Are left as they are.
-        change: Of the same form, and only what differs.
+        values: The tables; not modified.
+        change: Tables of the same form, with the differences only.
 
     Example:
         >>> changed({"seed": 0, "phases": [{"name": "a", "average": 0.9}]}, {"phases": [{"average": 0.0}]})

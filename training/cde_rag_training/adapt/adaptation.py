@@ -58,7 +58,7 @@ def _silent(_: str) -> None: ...
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationConfig:
-    """How a model is adapted. All ours."""
+    """Configuration of an adaptation. All defaults ours."""
 
     model: str = "cde-mini"  # a bundled model, a model's folder, or "minilm"
     minutes: float = 10.0  # of wall clock for all of it, comparison included
@@ -75,13 +75,13 @@ class AdaptationConfig:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What came of it.
+    """Result of an adaptation.
 
     Attributes:
-        model: Folder of the adapted model: the output itself where it is better, else `not-better` inside of it.
-        comparison: With doing nothing.
-        minutes: Of training, out of all the time.
-        updates: Made in them.
+        model: Folder of the adapted model: the output folder if it is better, else `not-better` inside of it.
+        comparison: Comparison with the start model and BM25.
+        minutes: Training time.
+        updates: Training updates in that time.
     """
 
     model: Path
@@ -90,7 +90,7 @@ class Adaptation:
     updates: int
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return the result as a JSON object."""
         training = {"training_minutes": self.minutes, "updates": self.updates}
         return {"model": str(self.model.resolve())} | training | self.comparison.to_json()
 
@@ -109,13 +109,13 @@ def adapt(
     progress: bool = False,
     say: Callable[[str], None] = _silent,
 ) -> Adaptation:
-    """Train on a corpus's own pairs, and measure on parents that were kept apart whether it helped.
+    """Train on pairs made from a corpus, and measure on held-out parents if the adapted model is better.
 
-    Development queries choose how much of the training is kept, test queries are asked once. An interrupted call is
-    continued by the same one.
+    Development queries choose the share of the training to keep; test queries are used once. An interrupted adaptation
+    resumes when called again with the same arguments.
 
     Args:
-        material: Of the corpus.
+        material: Material of the corpus.
         config: How to adapt.
         output: Made where it is missing. Holds the model, where it is better; `report.json`; and in `work` what was
             needed to make it, which may be deleted.
@@ -165,13 +165,13 @@ def adapt(
 def recipe_of(
     config: AdaptationConfig, material: Material, *, minutes: float, name: str, null: bool = True
 ) -> TrainingConfig:
-    """The recipe of an adaptation: small batches, small rates, against the clock.
+    """Return the training recipe of an adaptation: small batches, low learning rates, a time limit.
 
     Args:
         config: How to adapt.
-        material: Of the corpus.
-        minutes: Of training.
-        name: Of the model.
+        material: Material of the corpus.
+        minutes: Minutes of training.
+        name: Name of the model.
         null: Whether it knows a null context.
     """
     third = len(material.parts.training) // 3
@@ -202,7 +202,7 @@ def recipe_of(
 
 
 def _claimed(output: Path, material: Material, config: AdaptationConfig) -> Path:
-    """The folder of the work, in an output that belongs to this corpus and config."""
+    """Return the working folder, in an output folder that belongs to this corpus and config."""
     asked = [[one.query, one.shown] for one in (*material.parts.training, *material.parts.test)]
     settings = {name: value for name, value in asdict(config).items() if name != "minutes"}
     plan = {"config": settings, "corpus": digest(canonical_json({"asked": asked})).hex()}
@@ -224,7 +224,7 @@ def _claimed(output: Path, material: Material, config: AdaptationConfig) -> Path
 
 
 def _scores_before(config: AdaptationConfig, material: Material) -> tuple[dict[str, Scores], float]:
-    """What there is without training, and the seconds that one model's comparison takes."""
+    """Return the test scores of the start model and of BM25, and the seconds to evaluate the start model."""
     began = time.monotonic()
     if config.model == MINILM:
         start = minilm_scores(material.test)
@@ -241,7 +241,7 @@ def _prepared(config: AdaptationConfig, material: Material, tokenizer: TextToken
 
 
 def _minutes(config: AdaptationConfig, material: Material, work: Path, *, spent: float, once: float) -> float:
-    """Minutes of training: what the clock leaves, when this is first asked for."""
+    """Return the minutes of training that remain, computed on the first call and read from disk afterwards."""
     path = work / "minutes.json"
     if path.exists():
         return float(json.loads(path.read_text(encoding="utf-8")))
@@ -251,7 +251,7 @@ def _minutes(config: AdaptationConfig, material: Material, work: Path, *, spent:
 
 
 def _minutes_left(config: AdaptationConfig, material: Material, *, spent: float, once: float) -> float:
-    """Minutes between what is over and the comparison at the end, in seconds both."""
+    """Return the minutes between the time spent and the final comparison; `spent` and `once` are in seconds."""
     share_of_test = len(material.development.corpus.ids) / len(material.test.corpus.ids)
     comparison = once + len(config.shares) * (once * share_of_test + SECONDS_A_SHARE)
     new_first_stage = DISTILLATION_SHARE if config.model == MINILM else 0.0
@@ -268,7 +268,7 @@ def _minutes_left(config: AdaptationConfig, material: Material, *, spent: float,
 
 
 def _finished(prepared: Prepared, recipe: TrainingConfig, work: Path, share: float) -> Path:
-    """The model with a share of the training."""
+    """Write the model with a given share of the training, and return its folder."""
     folder = work / f"share-{share:g}"
     shutil.copytree(train(prepared, replace(recipe, share=share), work / "run"), folder, dirs_exist_ok=True)
     return folder

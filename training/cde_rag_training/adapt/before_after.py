@@ -22,7 +22,7 @@ Scores = Float64[np.ndarray, " queries"]
 
 
 def model_scores(model: CDEModel, data: RetrievalSet) -> Scores:
-    """NDCG@10 of each query, in the corpus's own context, documents given their siblings where they have parents.
+    """Return NDCG@10 of each query under the corpus's own context, with siblings if documents have parents.
 
     Args:
         model: Bound to a context of the corpus, seed 0.
@@ -40,7 +40,7 @@ def model_scores(model: CDEModel, data: RetrievalSet) -> Scores:
 
 
 def bm25_scores(data: RetrievalSet) -> Scores:
-    """NDCG@10 of each query by BM25.
+    """Return NDCG@10 of each query for BM25.
 
     Raises:
         MissingExtraError: bm25s or PyStemmer is not installed.
@@ -50,7 +50,7 @@ def bm25_scores(data: RetrievalSet) -> Scores:
 
 
 def minilm_scores(data: RetrievalSet) -> Scores:
-    """NDCG@10 of each query by all-MiniLM-L6-v2.
+    """Return NDCG@10 of each query for all-MiniLM-L6-v2.
 
     Raises:
         MissingExtraError: sentence-transformers is not installed.
@@ -61,11 +61,11 @@ def minilm_scores(data: RetrievalSet) -> Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class BeforeAfter:
-    """What was found on the test part. NDCG@10 as fractions.
+    """Comparison of the start model, the adapted model and BM25 on the test part; NDCG@10 as fractions.
 
     Attributes:
-        start: Name of the model that was there.
-        documents: In the corpus.
+        start: Name of the start model.
+        documents: Number of documents in the corpus.
         queries: Test queries of each kind.
         ndcg: `start`, `adapted` and `bm25`.
         by_kind: The same for the queries of each kind.
@@ -85,7 +85,7 @@ class BeforeAfter:
 
     @property
     def better(self) -> bool:
-        """Whether the whole interval lies above zero."""
+        """True if the lower end of the difference's interval is above zero."""
         return self.difference.queries[0] > 0
 
     @property
@@ -99,7 +99,7 @@ class BeforeAfter:
         return f"Keep your model ({self.start}): {reason} ({found})."
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return the comparison as a JSON object."""
         shares = {f"{share:g}": found for share, found in self.shares.items()}
         return asdict(self) | {"shares": shares, "better": self.better, "verdict": self.verdict}
 
@@ -127,13 +127,13 @@ def compared(
     shares: Mapping[float, float],
     share: float,
 ) -> BeforeAfter:
-    """What the test queries say.
+    """Compare the systems' scores on the test queries, overall and by kind of query.
 
     Args:
         data: The test part.
-        kinds: Of each query.
-        scores: Of `start`, `adapted` and `bm25`.
-        start: Name of the model that was there.
+        kinds: Kind of each query.
+        scores: Scores of `start`, `adapted` and `bm25`.
+        start: Name of the start model.
         shares: Share of the training → NDCG@10 on the development part.
         share: The one chosen.
     """

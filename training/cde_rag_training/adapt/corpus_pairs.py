@@ -1,4 +1,4 @@
-"""Pairs from an unlabelled corpus: what stands over a text, or a part of it, asks for the rest."""
+"""Training pairs from an unlabelled corpus: a title, heading, sentence or keywords as query, the text as document."""
 
 import re
 from collections import Counter
@@ -28,14 +28,14 @@ _FIRST_SENTENCE = re.compile(r"(.+?[.!?])\s+(.+)", flags=re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A section and a query for it.
+    """Section of a document with a query made for it.
 
     Attributes:
-        section: What is asked for.
-        kind: Of `KINDS`.
-        query: What asks.
-        text: The section's text without what the query was made of, and without its title.
-        shown: That text as a collection embeds it: under its title, unless that is the query.
+        section: The relevant section.
+        kind: Kind of query, one of `KINDS`.
+        query: The query.
+        text: The section's text without the part that became the query, and without its title.
+        shown: That text as a collection embeds it: with its title, unless the title is the query.
     """
 
     section: Section
@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class PairReport:
-    """What was made of a corpus.
+    """Statistics of the pairs made from a corpus.
 
     Attributes:
         made: Pairs of each kind.
@@ -61,7 +61,7 @@ class PairReport:
 
 
 def without_repeated(found: Iterable[Section]) -> tuple[list[Section], int]:
-    """The first section of each text, and how many others there were; case and white space make no difference."""
+    """Return the first section of each text and the number of repeats; case and white space are ignored."""
     kept: dict[str, Section] = {}
     count = 0
     for section in found:
@@ -71,14 +71,14 @@ def without_repeated(found: Iterable[Section]) -> tuple[list[Section], int]:
 
 
 def ask(sections: Sequence[Section], *, seed: int) -> list[Asked | None]:
-    """A query for each section, of the first kind that it gives ground for; None where it gives none.
+    """Make a query for each section, of the first kind that applies; None if none does.
 
-    Titles and headings that stand over several sections name none of them, so that these are asked for by their first
-    sentence or by keywords, in turn.
+    Titles and headings shared by several sections identify none of them; for these sections the query is the first
+    sentence or keywords, alternately.
 
     Args:
-        sections: Of one corpus.
-        seed: Of the keywords.
+        sections: Sections of one corpus.
+        seed: Random seed of the keywords.
     """
     keywords = KeywordQueries([section.text for section in sections])
     named = [_named(section) for section in sections]
@@ -96,14 +96,14 @@ def ask(sections: Sequence[Section], *, seed: int) -> list[Asked | None]:
 
 
 def usable(asked: Asked) -> bool:
-    """Whether the query has words, not too many, and the text enough."""
+    """Return True if the query has letters or digits and at most `LONGEST_QUERY` words, and the text enough words."""
     words = asked.query.split()
     has_letters = any(character.isalnum() for character in asked.query)
     return has_letters and len(words) <= LONGEST_QUERY and len(asked.text.split()) >= FEWEST_WORDS
 
 
 def report(asked: Sequence[Asked], dropped: Mapping[str, int]) -> PairReport:
-    """What was made, with examples at equal distances."""
+    """Summarise the pairs, with examples at equal distances."""
     made = Counter(one.kind for one in asked)
     places = np.linspace(0, len(asked) - 1, min(EXAMPLES, len(asked))).astype(np.int64).tolist()
     return PairReport(
@@ -114,7 +114,7 @@ def report(asked: Sequence[Asked], dropped: Mapping[str, int]) -> PairReport:
 
 
 def to_pairs(asked: Sequence[Asked]) -> list[Pair]:
-    """Pairs of one source and domain; sections of one parent name it, by its title where it has one."""
+    """Convert to pairs of one source and domain; pairs of one parent share its name (its title if it has one)."""
     sizes = Counter(one.section.parent for one in asked)
     return [
         Pair(
@@ -129,7 +129,7 @@ def to_pairs(asked: Sequence[Asked]) -> list[Pair]:
 
 
 def _named(section: Section) -> tuple[str, str]:
-    """Kind and query by what stands over a section; an empty query where nothing does."""
+    """Return kind and query by a section's heading or title; the query is empty if it has neither."""
     if section.heading and section.heading.lower() != section.title.lower():
         return "heading", f"{section.title}: {section.heading}" if section.title else section.heading
     return "title", section.title or section.heading

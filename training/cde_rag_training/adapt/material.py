@@ -1,4 +1,4 @@
-"""What an unlabelled corpus gives: pairs to learn from, and queries over its documents to choose by and to report."""
+"""Training pairs, development queries and test queries made from an unlabelled corpus."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from cde_rag_training.data.cuts import part
 
 @dataclass(frozen=True, kw_only=True)
 class MaterialConfig:
-    """How much of a corpus is looked at. All ours."""
+    """Limits on the amount of the corpus that is used. All ours."""
 
     records: int = 8_000  # at most; parents whole
     documents: int = 1_000  # that the test queries are asked over, at most
@@ -26,15 +26,15 @@ class MaterialConfig:
 
 @dataclass(frozen=True)
 class Material:
-    """What a corpus gives.
+    """Data for an adaptation, made from a corpus.
 
     Attributes:
-        parts: Queries to learn from, to choose by and to report.
-        pairs: What was made and what was dropped.
-        development: Queries to choose by, over some of the corpus.
-        test: Queries to report, over some of the corpus.
-        kinds: Of the test queries.
-        titled: Whether documents that share a parent are embedded under its title.
+        parts: Training, development and test queries.
+        pairs: Statistics of pairs made and sections dropped.
+        development: Retrieval set of the development queries, over part of the corpus.
+        test: Retrieval set of the test queries, over part of the corpus.
+        kinds: Kind of each test query.
+        titled: True if documents that share a parent are embedded with its title.
     """
 
     parts: Parts
@@ -48,14 +48,14 @@ class Material:
 def material(
     records: Iterable[Record], config: MaterialConfig, *, parent_key: str | None, queries: Path | None, name: str
 ) -> Material:
-    """Pairs of an unlabelled corpus, and what is kept apart.
+    """Make training pairs from an unlabelled corpus, and hold out development and test queries.
 
     Args:
         records: Read twice or more.
         config: Sizes and seed.
         parent_key: Metadata key of the parent.
-        queries: The user's own queries, as `read_supplied` takes them; where there are some, only these are kept apart.
-        name: Of the corpus.
+        queries: File of the user's own queries for `read_supplied`; if given, only these are held out.
+        name: Name of the corpus.
 
     Raises:
         CorpusError: Too few documents, no query that can be used, or a bad line.
@@ -93,6 +93,6 @@ def material(
 
 
 def _shown(found: Iterable[Section], asked: Iterable[Asked]) -> list[tuple[str, str, str]]:
-    """Every section as a document of the comparison: without what its query is made of."""
+    """Return every section as a document of the comparison, without the part that became its query."""
     texts = {one.section.id: one.shown for one in asked}
     return [(section.id, texts.get(section.id, section.whole), section.parent) for section in found]

@@ -1,4 +1,4 @@
-"""What is kept apart to tell whether training helped: whole parents, some to choose by and some to report."""
+"""Split of a corpus's queries into training, development and test parts, by parents."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ FEWEST = {"training": 64, "development": 16, "test": 32}
 
 @dataclass(frozen=True)
 class Parts:
-    """Queries in three parts; no parent and no query stands in two.
+    """Queries in three parts; no parent and no query occurs in two.
 
     Attributes:
-        training: What is learned from.
-        development: What the share of the training is chosen by.
-        test: What is reported.
+        training: Training queries.
+        development: Queries that choose the share of the training to keep.
+        test: Queries of the reported results.
     """
 
     training: list[Asked]
@@ -30,12 +30,12 @@ class Parts:
 
 
 def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> Parts:
-    """Keep whole parents apart, in an order that depends on their names and the seed alone.
+    """Split queries by parent, in an order that depends only on the parents' names and the seed.
 
     Args:
         asked: Queries for the sections of a corpus.
-        only: Kind of the queries that are kept apart; others of the same parents are in no part. None: all kinds.
-        seed: Of the choice.
+        only: Kind of the held-out queries; others of the same parents are in no part. None: all kinds.
+        seed: Random seed of the choice.
 
     Raises:
         CorpusError: Too few queries, or too few parents, for three parts.
@@ -72,13 +72,13 @@ def hold_out(asked: Sequence[Asked], *, only: str | None = None, seed: int) -> P
 def retrieval_set(
     name: str, asked: Sequence[Asked], answers: Sequence[Asked], shown: Sequence[tuple[str, str, str]]
 ) -> RetrievalSet:
-    """Queries over a corpus; right for one is every document that it asks for anywhere.
+    """Build a retrieval set; every document that a query was made for is relevant to it.
 
     Args:
-        name: Of the corpus.
-        asked: The queries.
-        answers: All queries of the corpus.
-        shown: Id, text and parent of each document, those asked for among them.
+        name: Name of the corpus.
+        asked: The evaluated queries.
+        answers: All queries of the corpus; a query made for several sections has several relevant documents.
+        shown: Id, text and parent of each document, relevant ones included.
     """
     relevant: dict[str, dict[str, int]] = {one.query: {} for one in asked}
     for one in answers:

@@ -1,4 +1,4 @@
-"""What an unlabelled corpus is made of for training: records, cut at their Markdown headings."""
+"""Sections of a corpus's records, cut at Markdown headings."""
 
 import hashlib
 import re
@@ -14,12 +14,12 @@ _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What stands under one heading of a record, or a whole record.
+    """Text under one heading of a record, or a complete record.
 
     Attributes:
         id: The record's id, with the section's place where a record has several.
         record: The record's id.
-        title: Of the record, empty where it has none.
+        title: Title of the record, empty where it has none.
         heading: That stood over the text, empty where none did.
         text: Without title and heading.
         parent: What it was cut from: the record's parent, else its title, else its id. Sections of one parent never
@@ -43,7 +43,7 @@ def sections(records: Iterable[Record], *, parent_key: str | None) -> Iterator[S
     """Cut records at their Markdown headings; a record without headings is one section.
 
     Args:
-        records: Of a corpus.
+        records: Records of a corpus.
         parent_key: Metadata key of the parent.
     """
     for record in records:
@@ -60,10 +60,10 @@ def sections(records: Iterable[Record], *, parent_key: str | None) -> Iterator[S
 
 
 def whole_records(records: Iterable[Record], *, parent_key: str | None) -> Iterator[Section]:
-    """Each record as one section whose text is what a collection embeds: title and text.
+    """Yield each record as one section, with the text that a collection embeds: title and text.
 
     Args:
-        records: Of a corpus.
+        records: Records of a corpus.
         parent_key: Metadata key of the parent.
     """
     for record in records:
@@ -71,13 +71,13 @@ def whole_records(records: Iterable[Record], *, parent_key: str | None) -> Itera
 
 
 def sampled(records: Iterable[Record], *, parent_key: str | None, limit: int, seed: int) -> Iterator[Record]:
-    """About `limit` records in their order, parents whole, whatever order they come in.
+    """Yield about `limit` records in order, without splitting parents; independent of the records' order.
 
     Args:
         records: Read twice.
         parent_key: Metadata key of the parent.
         limit: Records that are wanted; fewer are passed as they are.
-        seed: Of the choice.
+        seed: Random seed of the choice.
     """
     count = sum(1 for _ in records)
     for record in records:
@@ -86,7 +86,7 @@ def sampled(records: Iterable[Record], *, parent_key: str | None, limit: int, se
 
 
 def place_of(parent: str, seed: int) -> float:
-    """A number in [0, 1) that depends on the parent's name and the seed alone."""
+    """Hash a parent's name and the seed to a number in [0, 1)."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{parent}".encode()).digest()[:8], "big") / 2**64
 
 
@@ -96,7 +96,7 @@ def _parent(record: Record, parent_key: str | None) -> str:
 
 
 def _parts(markdown: str) -> Iterator[tuple[str, str]]:
-    """Heading and text of each section that has a text; headings in code blocks are none."""
+    """Yield heading and text of each section that has a text; headings in code blocks are ignored."""
     heading, lines, in_code = "", list[str](), False
     for line in markdown.splitlines():
         in_code ^= _FENCE.match(line) is not None

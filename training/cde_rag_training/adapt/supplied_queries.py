@@ -17,15 +17,15 @@ UNUSABLE = "a supplied query without words, or for a text of too few"
 
 
 def read_supplied(path: Path, records: Sequence[Section]) -> tuple[list[Asked], Counter[str]]:
-    """Read queries.
+    """Read the user's queries from JSON Lines, and match them to the corpus's documents.
 
     Args:
         path: JSON lines, also as `.gz`: `query`, and either `id` or `document`, which is compared without regard to
             case and white space, with the title or without.
-        records: Of the corpus, whole.
+        records: The corpus's records, one section each.
 
     Returns:
-        The queries that name a document of the corpus, and why how many others were dropped.
+        The queries that name a document of the corpus, and the number of dropped queries by reason.
 
     Raises:
         CorpusError: No such file, or a line is not such an object; the message names file, line and reason.
@@ -54,7 +54,7 @@ def read_supplied(path: Path, records: Sequence[Section]) -> tuple[list[Asked], 
 def _found(
     row: Mapping[str, Any], by_id: Mapping[str, Section], by_text: Mapping[str, Section]
 ) -> tuple[str, Section | None, str]:
-    """A query, its document, and the reason where there is none."""
+    """Return a query, its document, and the reason if there is none."""
     query, given = row.get("query"), row.get("id", row.get("_id"))
     if not isinstance(query, str):
         raise UnusableError(f"expected a string in 'query', found {kind(query)}")

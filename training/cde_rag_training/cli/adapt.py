@@ -22,36 +22,36 @@ def adapt(
     sources: Annotated[
         list[str], typer.Argument(metavar="SOURCE", help="Files or folders of documents, as for cde-rag index.")
     ],
-    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Becomes the model's folder.")],
+    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder for the adapted model.")],
     queries: Annotated[
         Path | None,
         typer.Option(metavar="JSONL", help="Your own queries: lines with query, and the document's id or its text."),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.1, help="For all of it, comparison included.")] = 10.0,
-    model: Annotated[str, typer.Option(help="Where to start: a bundled name, a folder, or minilm.")] = "cde-mini",
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time limit, comparison included.")] = 10.0,
+    model: Annotated[str, typer.Option(help="Start model: a bundled name, a folder, or minilm.")] = "cde-mini",
     parent_key: Annotated[
         str | None,
         typer.Option(metavar="FIELD", help="Field that names the longer document. [default: for text files the file]"),
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over records that cannot be used.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unusable records.")] = False,
     id_field: Annotated[str | None, typer.Option(metavar="FIELD", help="[default: id, else _id]")] = None,
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
-    max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 600,
-    max_records: Annotated[int, typer.Option(min=1, help="Of more, a sample.")] = 8000,
-    seed: Annotated[int, typer.Option(min=0, help="Of every draw.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what pairs would be made, and stop.")] = False,
+    max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of a passage of text files.")] = 600,
+    max_records: Annotated[int, typer.Option(min=1, help="Sample larger corpora down to this size.")] = 8000,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the training pairs and stop.")] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Adapt a model to your own documents, and measure whether that was worth it.
+    """Adapt a model to your own documents, and measure whether it retrieves better.
 
-    Queries are made of the documents: titles and headings ask for what stands under them, first sentences for the rest,
-    rarer words for the text. Some documents, whole parents, are kept apart: with their queries the adapted model is
-    compared to the one that was there and to BM25. Your own queries say more: then only these are compared by.
+    Training queries are generated from the documents: titles, headings, first sentences and keywords. Some parents are
+    held out, and the adapted model is compared with the start model and BM25 on their queries. Real queries are a
+    better test: with --queries, only these are used for the comparison.
 
-    Exit code 0: better, and FOLDER is the model. 3: no better, keep the model you had; the other one is in
-    FOLDER/not-better. An interrupted command is continued by running it again.
+    Exit code 0: better, and FOLDER is the model. 3: not better, keep the start model; the adapted one is in
+    FOLDER/not-better. To resume an interrupted command, run it again.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def adapt(
 
 
 def _tell_pairs(pairs: "PairReport") -> None:
-    """What was made of the corpus, on stderr."""
+    """Print statistics and examples of the pairs to stderr."""
     made = ", ".join(f"{count:,} by {kind}" for kind, count in pairs.made.items())
     typer.echo(f"Pairs: {made}", err=True)
     for reason, count in pairs.dropped.items():

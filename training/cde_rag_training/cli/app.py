@@ -12,18 +12,18 @@ def main() -> None:
 
     \b
     Your documents, and nothing else:
-      cde-rag-train adapt docs/ --output my-model          # ten minutes; says whether it was worth it
+      cde-rag-train adapt docs/ --output my-model          # ten minutes; reports if it is better
       cde-rag index docs/ docs.faiss --model my-model
 
     \b
     Pairs of queries and documents:
       cde-rag-train prepare pairs.jsonl --output prepared  # once: tokens, vectors, clusters
-      cde-rag-train inspect prepared                       # what a batch is made of
-      cde-rag-train train prepared --output runs/first     # goes on by itself after a stop
+      cde-rag-train inspect prepared                       # contents of a batch
+      cde-rag-train train prepared --output runs/first     # run again to resume after a stop
       cde-rag evaluate scifact/ --model runs/first/model
 
-    Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 done, 1 an error that one
-    sentence explains, 2 wrong usage, 3 adapted, and no better than before.
+    Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 success, 1 error, 2 wrong usage,
+    3 adapted, but not better than the start model.
     """
 
 

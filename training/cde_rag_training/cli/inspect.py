@@ -16,14 +16,14 @@ WIDTH = 110  # characters of a line of text
 
 def inspect(
     prepared: PreparedArgument,
-    update: Annotated[int, typer.Option(min=0, help="Number of the batch.")] = 0,
+    update: Annotated[int, typer.Option(min=0, help="Number of the update, from 0.")] = 0,
     config: ConfigOption = None,
     preset: PresetOption = None,
-    phase: Annotated[int, typer.Option(min=0, help="Of the recipe, from 0.")] = 0,
+    phase: Annotated[int, typer.Option(min=0, help="Phase of the recipe, from 0.")] = 0,
     examples: Annotated[int, typer.Option(min=0, help="Pairs and context documents to show, the hardest first.")] = 5,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what one update sees: queries and documents, how hard they are, what was filtered and why, the context.
+    """Show one training batch: queries and documents, their difficulty, filtered negatives by rule, the context.
 
     Similarities are cosines of the surrogate. The difficulty of a batch is the mean over its queries and other
     documents; a batch of one cluster is harder than one of random pairs.

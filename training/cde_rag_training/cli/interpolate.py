@@ -9,29 +9,31 @@ from cde_rag.cli.output import JsonOption, print_json
 
 
 def interpolate(
-    start: Annotated[str, typer.Argument(metavar="START", help="What TRAINED started from: a bundled name or folder.")],
+    start: Annotated[str, typer.Argument(metavar="START", help="Start model of TRAINED: a bundled name or a folder.")],
     trained: Annotated[Path, typer.Argument(metavar="TRAINED", help="Folder of the trained model.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made; must not exist.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder; must not exist.")],
     others: Annotated[
         list[Path] | None,
-        typer.Option("--with", metavar="FOLDER", help="Of another model trained from START; the mean of all is taken."),
+        typer.Option("--with", metavar="FOLDER", help="Another model trained from START, to average; repeatable."),
     ] = None,
-    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the way from START (0) to TRAINED (1).")] = 0.5,
+    share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Interpolation weight: START (0) to TRAINED (1).")
+    ] = 0.5,
     siblings: Annotated[
         float, typer.Option(min=0.0, max=10.0, help="Factor of the siblings' trained weight in the output.")
     ] = 1.0,
     exponent: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, help="Of the output map. [default: as trained]", show_default=False),
+        typer.Option(min=0.0, max=1.0, help="Exponent of the output map. [default: as trained]", show_default=False),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the model that lies between a start and what was trained from it.
+    """Interpolate between a start model and a model trained from it.
 
-    A short training adds and forgets; in between there is often more of the one than of the other. The encoder's
-    weights are mixed; context path, gates and first stage stay as trained, but for the siblings' weight and the output
-    map, which can be set. Trainings of other seeds that begin alike (with the same first stage and context path) may be
-    averaged: each --with adds one. Choose all of these on development sets.
+    A short training learns and forgets; an interpolated model often keeps more of both. The encoder's weights are
+    interpolated; context path, gates and first stage stay as trained, except the siblings' weight and the output map,
+    which can be set. Models trained with other seeds from the same first stage and context path can be averaged: each
+    --with adds one. Choose all of these on development sets.
 
     \b
     Examples:

@@ -24,36 +24,42 @@ WIDTH = 60  # characters of an example's text
 
 def prepare(
     files: Annotated[list[Path], typer.Argument(metavar="PAIRS", help="JSONL, CSV, TSV (also .gz) or Parquet.")],
-    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Of the prepared pairs.")],
+    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder for the prepared pairs.")],
     start: Annotated[
-        str, typer.Option(metavar="MODEL", help="Whose tokenizer: the start.model of the recipe to be.")
+        str, typer.Option(metavar="MODEL", help="Model whose tokenizer is used: start.model of the recipe.")
     ] = ("cde-mini"),
-    max_length: Annotated[int, typer.Option(min=8, help="Tokens of a text.")] = 256,
-    surrogate: Annotated[str, typer.Option(help="minilm, or tfidf: quick, of the data alone.")] = "minilm",
+    max_length: Annotated[int, typer.Option(min=8, help="Maximum tokens of a text.")] = 256,
+    surrogate: Annotated[str, typer.Option(help="minilm, or tfidf: fast, needs no model.")] = "minilm",
     surrogate_length: Annotated[
-        int | None, typer.Option(min=8, help="Tokens of a text that minilm reads. [default: --max-length]")
+        int | None, typer.Option(min=8, help="Maximum tokens for minilm. [default: --max-length]")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where rows do not say it. [default: the file's name]")
+        str | None, typer.Option(metavar="NAME", help="Source of rows without one. [default: the file's name]")
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="Evaluation set in BEIR's layout, or pairs: their texts go; repeatable."),
+        typer.Option(metavar="PATH", help="Remove texts of this evaluation set (BEIR layout, or pairs); repeatable."),
     ] = None,
-    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Look for none among the pairs.")] = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over rows that cannot be used.")] = False,
-    lexical: Annotated[bool, typer.Option("--lexical", help='Words too, for the filter rule "agreement".')] = False,
+    keep_duplicates: Annotated[
+        bool, typer.Option("--keep-duplicates", help="Keep near-duplicates among the pairs.")
+    ] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unusable rows.")] = False,
+    lexical: Annotated[
+        bool, typer.Option("--lexical", help='BM25 weights too, for the filter rule "agreement".')
+    ] = False,
     paper: Annotated[bool, typer.Option("--paper", help="Cluster as the paper: 100 steps, best of 3.")] = False,
-    pack: Annotated[Path | None, typer.Option(metavar="FILE", help="One compressed file too, such as p.zip.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of clusters and views.")] = 0,
+    pack: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write one compressed file, such as p.zip.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of clusters and views.")] = 0,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make of pairs what training looks at: tokens, vectors, clusters. Once; training then needs no faiss.
+    """Prepare pairs for training: tokens, vectors, clusters. Once; training then needs no faiss.
 
     A row has query and document, and may have source, domain, title or parent (the longer document that the document
-    was cut from) and hard_negatives. Near-duplicates are taken out and counted. An interrupted command is continued by
-    running it again; what has not changed is not made again.
+    was cut from) and hard_negatives. Near-duplicates are removed and counted. To resume an interrupted command, run it
+    again; finished steps are skipped.
 
     \b
     Examples:
@@ -111,7 +117,7 @@ def _read(reader: "PairReader") -> "list[Pair]":
 
 
 def _surrogate(kind: str, pairs: "list[Pair]", max_length: int) -> "tuple[str, Surrogate]":
-    """The surrogate, and a name that says all that determines its vectors."""
+    """Return the surrogate, and a name that identifies everything its vectors depend on."""
     from cde_rag_training.clustering.surrogate import minilm, tfidf_svd
     from cde_rag_training.data.text_rows import pairs_digest
 
@@ -134,7 +140,7 @@ def _without_duplicates(pairs: "list[Pair]", against: list[Path], embed: "Surrog
 
 
 def _tell(report: "SetReport") -> None:
-    """What one source lost because of another set, on stderr."""
+    """Print the pairs that one source lost to near-duplicates in another set to stderr."""
     counts = ", ".join(f"{count:,} by {side} ({rule})" for (side, rule), count in report.by_rule.items())
     typer.echo(printable(f"  {report.source}: taken out because of {report.where}: {counts}"), err=True)
     for removal in report.examples:

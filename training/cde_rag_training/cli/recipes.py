@@ -1,4 +1,4 @@
-"""What commands share: how they take a recipe, and how they tell what was passed over."""
+"""Shared options of the commands: recipes and prepared pairs; warnings of skipped rows."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from cde_rag_training.config import TrainingConfig
 
 NAMES = ("paper-small", "cde-mini", "laptop")
-PreparedArgument = Annotated[Path, typer.Argument(metavar="PREPARED", help="What prepare made: a folder, or one file.")]
+PreparedArgument = Annotated[Path, typer.Argument(metavar="PREPARED", help="Prepared pairs: a folder, or one file.")]
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="TOML", help="A recipe; what it leaves out keeps its default.")
+    Path | None, typer.Option("--config", metavar="TOML", help="A recipe; missing keys keep their defaults.")
 ]
 PresetOption = Annotated[
-    str | None, typer.Option("--preset", metavar="NAME", help=f"A recipe of the package: {', '.join(NAMES)}.")
+    str | None, typer.Option("--preset", metavar="NAME", help=f"A bundled recipe: {', '.join(NAMES)}.")
 ]
 
 
 def chosen_recipe(config: Path | None, preset: str | None) -> "TrainingConfig":
-    """The recipe that was asked for, or the defaults."""
+    """Return the recipe of --config or --preset, or the default recipe."""
     from cde_rag_training import presets
     from cde_rag_training.config import TrainingConfig
 
@@ -36,7 +36,7 @@ def chosen_recipe(config: Path | None, preset: str | None) -> "TrainingConfig":
 
 
 def checked(preset: str) -> str:
-    """A preset's name that exists."""
+    """Return a preset's name, or raise a usage error if there is no such preset."""
     if preset not in NAMES:
         raise typer.BadParameter(f"{preset}; there are {', '.join(NAMES)}", param_hint="NAME")
     return preset
@@ -44,7 +44,7 @@ def checked(preset: str) -> str:
 
 @contextmanager
 def settings_told() -> Generator[None, None, None]:
-    """Settings that do not go together, or not with the data, are a ValueError of the library: one sentence here."""
+    """Convert a ValueError about invalid settings to a CDEError, which the command reports in one sentence."""
     try:
         yield
     except ValueError as error:
@@ -52,7 +52,7 @@ def settings_told() -> Generator[None, None, None]:
 
 
 def tell_skipped(count: int, reports: Sequence[str]) -> None:
-    """Say on stderr how many rows or records were passed over, and the first of them."""
+    """Report the number of skipped rows or records on stderr, with the first of them."""
     if count:
         typer.echo(f"Skipped {count} bad ones:", err=True)
         for line in reports:

@@ -12,16 +12,16 @@ from cde_rag_training.cli.recipes import PreparedArgument
 def rotate(
     trained: Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a finished model.")],
     prepared: PreparedArgument,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Is made; must not exist.")],
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs that are embedded, at most.")] = 8192,
-    seed: Annotated[int, typer.Option(min=0, help="Of their draw.")] = 0,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder; must not exist.")],
+    pairs: Annotated[int, typer.Option(min=1, help="Maximum number of pairs to embed.")] = 8192,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of their sample.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn a model's embeddings so that their first dimensions tell most.
+    """Rotate a model's embeddings so that their first dimensions hold most of the similarity.
 
-    Embeddings that are cut to 256 or 128 dimensions then keep most of what they find, without a loss that teaches them
-    to; uncut they find what they found before. The axes are those in which the prepared pairs' queries and documents
-    agree most.
+    Embeddings truncated to 256 or 128 dimensions then keep most of their retrieval quality, without Matryoshka
+    training; full embeddings give the same results as before. The axes are those in which the prepared pairs' queries
+    and documents agree most.
 
     \b
     Example:

@@ -22,11 +22,13 @@ from cde_rag_training.cli.recipes import (
 
 def train(
     prepared: PreparedArgument,
-    output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Of the run; the model is in its model/.")],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", help="Folder of the run; the model is written to its model/.")
+    ],
     config: ConfigOption = None,
     preset: PresetOption = None,
     held_out: Annotated[
-        Path | None, typer.Option(metavar="PREPARED", help="Prepared pairs to measure on while training.")
+        Path | None, typer.Option(metavar="PREPARED", help="Prepared pairs for evaluation during training.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Such as cpu or cuda. [default: the recipe's]")] = None,
     progress: ProgressOption = None,
@@ -34,8 +36,8 @@ def train(
 ) -> None:
     """Train a model from prepared pairs.
 
-    A recipe says all that is learned and how; presets prints those of the package, to begin with. A run that was
-    stopped, by Ctrl-C or otherwise, goes on from its last checkpoint when the same command is given again.
+    A recipe holds all settings; the presets command prints the bundled ones as a starting point. A run that was
+    stopped, by Ctrl-C or otherwise, resumes from its last checkpoint when the same command is run again.
 
     \b
     Examples:
@@ -70,7 +72,7 @@ def train(
 
 
 def presets(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The one to print; all are listed without.")] = (
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Preset to print; without it, list all.")] = (
         None
     ),
     as_json: JsonOption = False,
@@ -97,6 +99,6 @@ def presets(
 
 
 def _summary(text: str) -> str:
-    """The first sentence of a preset's comment, up to its colon or full stop."""
+    """Return the first sentence of a preset's comment, up to its colon or full stop."""
     comment = " ".join(line.removeprefix("#").strip() for line in text.split("\n\n")[0].splitlines())
     return comment.split(": ")[0].split(". ")[0].rstrip(".") + "."

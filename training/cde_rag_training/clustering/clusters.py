@@ -14,7 +14,7 @@ ALL_POINTS = 2**30  # per centroid: faiss would train on a sample of 256
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """How pairs are clustered. The presets are `PAPER` and `LAPTOP`."""
+    """Configuration of the clustering. The presets are `PAPER` and `LAPTOP`."""
 
     size: int = 512  # pairs per cluster aimed at                          paper table 1
     steps: int = 100  # of k-means                                         paper §5.1
@@ -36,15 +36,17 @@ def paired_kmeans(
     attempts: int,
     seed: int,
 ) -> Int64[np.ndarray, " pairs"]:
-    """Asymmetric spherical k-means over pairs: a pair is near to another whose document or query is near to its query.
+    """Cluster pairs by asymmetric spherical k-means.
+
+    A pair is near to another whose document or query is near to its query.
 
     Args:
         queries: Surrogate embeddings, unit norm.
         documents: Surrogate embeddings, unit norm; row i belongs to query i.
-        count: Of centroids, at most the number of pairs. Both orders share them, so fewer clusters may come out.
-        steps: Of k-means.
-        attempts: From different first centroids; the best is kept.
-        seed: Of the first centroids.
+        count: Number of centroids, at most the number of pairs. Both orders share them, so fewer clusters may come out.
+        steps: Number of steps of k-means.
+        attempts: Number of runs from different first centroids; the best is kept.
+        seed: Random seed of the first centroids.
 
     Returns:
         The cluster of each pair, from 0 and without gaps.
@@ -72,10 +74,10 @@ def paired_kmeans(
 def clusters_of_source(
     queries: Float32[np.ndarray, "pairs dim"], documents: Float32[np.ndarray, "pairs dim"], config: ClusterConfig
 ) -> Int64[np.ndarray, " pairs"]:
-    """Clusters of the pairs of one source, none of more than twice the size aimed at.
+    """Cluster the pairs of one source, so that no cluster exceeds twice the target size.
 
-    k-means gives clusters of very different sizes; one that is too large is clustered again by itself, and cut in its
-    order where that does not divide it (equal pairs).
+    k-means gives clusters of very different sizes; one that is too large is clustered again by itself, and cut in
+    order if that does not divide it (equal pairs).
 
     Args:
         queries: Surrogate embeddings, unit norm.
@@ -119,7 +121,7 @@ def cluster_pairs(
     sources: Sequence[str],
     config: ClusterConfig,
 ) -> Int64[np.ndarray, " pairs"]:
-    """Clusters of pairs, each inside one source.
+    """Cluster pairs within each source.
 
     Args:
         queries: Surrogate embeddings, unit norm.
@@ -145,7 +147,9 @@ def cluster_pairs(
 def reduced(
     queries: Float32[np.ndarray, "pairs dim"], documents: Float32[np.ndarray, "pairs dim"], dims: int
 ) -> tuple[Float32[np.ndarray, "pairs less"], Float32[np.ndarray, "pairs less"]]:
-    """Both sides in the `dims` directions of most of their second moment, unit norm; as they are where they have fewer.
+    """Project both sides onto the `dims` main directions of their second moment, unit norm.
+
+    Vectors that have no more dimensions are returned unchanged.
 
     Source: the paper's code (truncated SVD to 128 dims), here exact and over both sides.
     """
@@ -157,6 +161,6 @@ def reduced(
 
 
 def unit(vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
-    """Rows of norm 1; a row of zeros stays."""
+    """Normalise rows to norm 1; rows of zeros stay."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms > 0, norms, np.float32(1))

@@ -18,7 +18,7 @@ BLOCK = 4096  # texts that are compared with all others at a time
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicateConfig:
-    """When two texts are near-duplicates."""
+    """Thresholds of near-duplicates."""
 
     words: int = 5  # of an n-gram                                        Lee et al. 2022
     jaccard: float = 0.5  # of the sets of n-grams, from 0.5 to 1         ours; Lee et al. 2022 have 0.8
@@ -43,16 +43,16 @@ class Matches(NamedTuple):
 
 
 class UniqueTexts:
-    """Texts that differ in more than case and white space, in the order of their first appearance.
+    """Distinct texts, ignoring case and white space, in the order of their first appearance.
 
     Args:
-        texts: Any of them as often as it appears.
-        surrogate: Asked when vectors are looked at.
-        config: Says how many words an n-gram has.
+        texts: All texts, repeats included.
+        surrogate: Embeds the texts when `vectors` is first used.
+        config: Sets the number of words of an n-gram.
 
     Attributes:
-        texts: Each once, as it is first written.
-        row_of: For each of the given texts its place among these.
+        texts: Each text once, as first written.
+        row_of: Row of each given text in `texts`.
     """
 
     def __init__(self, texts: Sequence[str], surrogate: Surrogate, config: DuplicateConfig) -> None:
@@ -74,7 +74,9 @@ class UniqueTexts:
 
 
 def matches(one: UniqueTexts, other: UniqueTexts, config: DuplicateConfig) -> Matches:
-    """Near-duplicates of the texts of one among those of the other, which may be the same object: then without itself.
+    """Find near-duplicates of one's texts in the other.
+
+    If both are the same object, a text does not match itself.
 
     Raises:
         MissingExtraError: faiss or datasketch is not installed.
@@ -94,7 +96,7 @@ def matches(one: UniqueTexts, other: UniqueTexts, config: DuplicateConfig) -> Ma
 def _near(
     one: Float32[np.ndarray, "texts dim"], other: Float32[np.ndarray, "others dim"], cosine: float
 ) -> tuple[Int64[np.ndarray, "found 2"], Float64[np.ndarray, " found"]]:
-    """Rows of unit vectors with at least this cosine, and the cosines."""
+    """Return pairs of rows of unit vectors with at least this cosine, and their cosines."""
     faiss: Any = require("faiss", "train")
     index = faiss.IndexFlatIP(other.shape[1])
     index.add(other)

@@ -16,7 +16,7 @@ from cde_rag.errors import CorpusError
 
 @dataclass(frozen=True, kw_only=True)
 class PackingConfig:
-    """How clusters become batches."""
+    """Configuration of packing clusters into batches."""
 
     batch_size: int = 512  # pairs                                                         paper table 1
     order: Literal["tour", "random"] = "tour"  # in which small clusters are merged        paper §10.5
@@ -30,10 +30,10 @@ class PackingConfig:
 
 
 def greedy_tour(centroids: Float32[np.ndarray, "clusters dim"], *, start: int) -> Int64[np.ndarray, " clusters"]:
-    """An order of clusters in which each is followed by the nearest (L2) that has not been visited.
+    """Order clusters so that each is followed by the nearest (L2) unvisited one.
 
     Args:
-        centroids: Of the clusters.
+        centroids: Centroids of the clusters.
         start: The first cluster.
 
     Source: paper §10.5 (TSP packing).
@@ -54,7 +54,7 @@ def greedy_tour(centroids: Float32[np.ndarray, "clusters dim"], *, start: int) -
 def centroids_of(
     vectors: Float32[np.ndarray, "pairs dim"], clusters: Int64[np.ndarray, " pairs"]
 ) -> Float32[np.ndarray, "clusters dim"]:
-    """The mean vector of each cluster; clusters are numbered from 0 without gaps.
+    """Compute the mean vector of each cluster; clusters are numbered from 0 without gaps.
 
     Source: the paper's code, which takes document vectors.
     """
@@ -72,16 +72,16 @@ def pack(
     batch_size: int,
     random: np.random.Generator,
 ) -> Int64[np.ndarray, "batches {batch_size}"]:
-    """One epoch of one source: positions of its pairs in full batches, in random order.
+    """Pack one source's pairs into full batches for one epoch; return positions, batches in random order.
 
-    A cluster of a batch or more fills batches of its own; what is left of it, and smaller clusters, are strung together
-    in the given order and cut. Fewer pairs than a batch, drawn at random, are left out.
+    A cluster of a batch or more fills batches of its own; its remainder and smaller clusters are concatenated in the
+    given order and cut. Fewer pairs than a batch, drawn at random, are left out.
 
     Args:
         clusters: The cluster of each pair, from 0 and without gaps.
-        order: Of the clusters.
+        order: Order of the clusters.
         batch_size: Pairs in a batch.
-        random: Draws who is left out, the order inside clusters, and the order of the batches.
+        random: Draws the pairs left out, the order inside clusters, and the order of the batches.
 
     Source: paper §4.1 "Packing".
     """
@@ -96,7 +96,7 @@ def pack(
 
 
 class Packing:
-    """The batches of a data set, a pure function of what it is given.
+    """Batches of a data set, a pure function of the arguments.
 
     Args:
         clusters: The cluster of each pair; a cluster lies in one source.
@@ -131,12 +131,12 @@ class Packing:
         ]
 
     def epoch(self, number: int) -> Int64[np.ndarray, "batches batch_size"]:
-        """Positions of all pairs in batches, sources mixed; of each source, less than a batch is left out."""
+        """Return one epoch's batches of pair positions, sources mixed; less than a batch per source is left out."""
         batches = np.concatenate([self._source(source, number) for source in range(len(self._rows))])
         return np.random.default_rng([self._config.seed, number]).permutation(batches)
 
     def sampled(self, start: int = 0) -> Iterator[Int64[np.ndarray, " batch_size"]]:
-        """Batches without end, each of a source that is drawn with probability ∝ pairs^α.
+        """Yield batches without end, each of a source that is drawn with probability ∝ pairs^α.
 
         A source goes through its own epochs: each of its pairs once, then packed anew.
 
@@ -160,7 +160,7 @@ class Packing:
             yield packed[source][1][place]
 
     def batches(self, start: int = 0) -> Iterator[Int64[np.ndarray, " batch_size"]]:
-        """Batches without end: `sampled`, but for α = 1 whole epochs, one after the other.
+        """Yield batches without end: `sampled`, but for α = 1 complete epochs, one after the other.
 
         Args:
             start: The first update wanted.
@@ -187,7 +187,7 @@ def difficulty(
     queries: Float32[np.ndarray, "pairs dim"],
     documents: Float32[np.ndarray, "pairs dim"],
 ) -> Float32[np.ndarray, " batches"]:
-    """The mean surrogate score of a query with the other documents of its batch; NaN for batches of one.
+    """Compute the mean surrogate score of a query with the other documents of its batch; NaN for batches of one.
 
     Args:
         batches: Positions of pairs.

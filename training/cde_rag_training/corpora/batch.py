@@ -1,4 +1,4 @@
-"""What one update sees, and what training asks for it."""
+"""Training batches, and the interface that draws them."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from cde_rag_training.data.transformations import Transformation
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Pairs of one source, and how they are shown. Texts are rows of `Prepared.texts`.
+    """Batch of pairs of one source, with the texts to embed. Texts are rows of `Prepared.texts`.
 
     Queries are shown as they are (`prepared.texts[row]`); documents, context, siblings and hard negatives through
     `DocumentTokens` under the batch's transformation. Of several processes, process `rank` takes the contiguous rows
@@ -20,14 +20,14 @@ class Batch:
 
     Attributes:
         pairs: Positions of the pairs, none twice.
-        queries: What asks; not always the pair's own query.
-        documents: What answers; not always whole.
+        queries: The queries to embed; not always the pair's own query.
+        documents: The documents to embed; not always complete.
         hard_negatives: As many of each pair as the one with the fewest has: no columns where a pair has none, nor where
             documents are shown with siblings or titles, which hard negatives have not and would be known by.
         context: Documents, each once; empty under the null context.
-        siblings: Of each document, never itself.
-        transformation: Of all documents.
-        corpus: What the batch was drawn as ("cluster 17 of docs"), for logs and `inspect`.
+        siblings: Siblings of each document, never itself.
+        transformation: Transformation of all documents.
+        corpus: Name of the corpus that the batch was drawn from ("cluster 17 of docs"), for logs and `inspect`.
     """
 
     pairs: Int64[np.ndarray, " batch"]
@@ -45,19 +45,19 @@ class Batches(Protocol):
     """Batches by number. A pure function: the same in every process, and after a resume."""
 
     def batch(self, update: int) -> Batch:
-        """What one update sees."""
+        """Return the batch of one update."""
         ...
 
 
 def hard_negatives_of(
     prepared: Prepared, pairs: Int64[np.ndarray, " batch"], most: int, random: np.random.Generator
 ) -> Int64[np.ndarray, "batch negatives"]:
-    """Text rows of hard negatives, drawn among those of each pair.
+    """Draw text rows of hard negatives among those of each pair.
 
     Args:
         prepared: The data.
-        pairs: Of the batch.
-        most: Of each pair, at most.
+        pairs: Pairs of the batch.
+        most: Maximum number per pair.
         random: Draws.
     """
     rows = prepared.hard_negatives[pairs]

@@ -1,4 +1,4 @@
-"""Which documents are the context of a batch: some of its corpus that are apart from it, or its own."""
+"""Context documents of a batch: documents of its corpus outside the batch, or its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from cde_rag_training.data.prepared import Prepared
 
 @dataclass(frozen=True, kw_only=True)
 class ContextConfig:
-    """What the context of a batch is made of.
+    """Configuration of a batch's context documents.
 
     `documents` is "corpus" (some of the batch's corpus, but none of the batch's own nor their near-duplicates; ours,
     design §9) or "batch" (the batch's own in random order, a query's own document maybe among them; paper §4.2).
@@ -25,7 +25,7 @@ class ContextConfig:
     null_share: float = 0.2  # of batches, under the null context          ours, design §9
 
     def __post_init__(self) -> None:
-        """Refuse sizes out of order, and what is no share."""
+        """Refuse sizes out of order, and shares outside 0 … 1."""
         if not 1 <= self.smallest <= self.largest:
             raise ValueError(
                 f"Expected 1 ≤ smallest ≤ largest context documents, found {self.smallest} and {self.largest}."
@@ -35,7 +35,7 @@ class ContextConfig:
 
 
 class Contexts:
-    """Draws contexts.
+    """Sampler of context documents.
 
     Args:
         prepared: The data.
@@ -53,12 +53,12 @@ class Contexts:
         rings: Sequence[Int64[np.ndarray, " _"]],
         random: np.random.Generator,
     ) -> Int64[np.ndarray, " context"]:
-        """Text rows of one batch's context, each once; none of them: the null context.
+        """Draw the text rows of one batch's context, each once; an empty array is the null context.
 
         Args:
-            pairs: Of the batch.
-            documents: Of the batch, as they are shown.
-            rings: Pairs of the batch's corpus, then of wider ones, for where it has too few apart from the batch.
+            pairs: Pairs of the batch.
+            documents: Documents of the batch, as they are shown.
+            rings: Pairs of the batch's corpus, then of wider ones, used if it has too few outside the batch.
             random: Draws.
         """
         config = self._config

@@ -1,4 +1,4 @@
-"""What is in a batch, for people to look at: its pairs, how hard they are, what was filtered and why, its context."""
+"""Human-readable report of a batch: its pairs, their difficulty, filtered negatives by rule, its context."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,16 +46,16 @@ class ReportedPair:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """One batch.
+    """Report of one batch.
 
     Attributes:
-        update: Its number.
-        source: Of its pairs.
-        corpus: What it was drawn as.
-        shown: How its documents are changed alike, empty where they are not.
-        size: Its pairs.
-        hard_negatives: Of each pair.
-        parents: Different ones.
+        update: Number of its update.
+        source: Source of its pairs.
+        corpus: Name of the corpus it was drawn from.
+        shown: Transformation of its documents, empty if there is none.
+        size: Number of pairs.
+        hard_negatives: Number of hard negatives per pair.
+        parents: Number of different parents.
         difficulty: Mean surrogate cosine of a query with the other documents.
         hardest: Mean surrogate cosine of a query with the nearest other document.
         own: Mean surrogate cosine of a query with its own document.
@@ -86,11 +86,11 @@ class BatchReport:
 
 
 class Masks(NamedTuple):
-    """What is no negative, and by which rule.
+    """Masked negatives of a batch, by rule.
 
     Attributes:
         scores: Surrogate cosines.
-        by_rule: For each rule what it masks.
+        by_rule: Mask of each rule.
     """
 
     scores: Float[Tensor, "queries documents"]
@@ -98,12 +98,12 @@ class Masks(NamedTuple):
 
 
 def masks(prepared: Prepared, batch: Batch, rule: FilterConfig) -> Masks:
-    """Scores and masks of a batch's documents.
+    """Compute surrogate scores and masks of a batch's documents.
 
     Args:
         prepared: The data.
         batch: One batch of it.
-        rule: The configured one, beside the two that always hold.
+        rule: The configured rule, in addition to the two that always apply.
 
     Raises:
         ValueError: The rule is agreement, and the data was prepared without BM25.
@@ -122,12 +122,12 @@ def masks(prepared: Prepared, batch: Batch, rule: FilterConfig) -> Masks:
 
 
 def report_batch(prepared: Prepared, batch: Batch, rule: FilterConfig, *, update: int, examples: int) -> BatchReport:
-    """Look at a batch.
+    """Report a batch's difficulty, masks and context, with examples.
 
     Args:
         prepared: The data.
         batch: One batch of it.
-        rule: What is masked beside same queries and documents.
+        rule: The configured rule, in addition to equal queries and documents.
         update: The batch's number.
         examples: Pairs and context documents that are shown.
 

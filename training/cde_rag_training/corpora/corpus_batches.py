@@ -18,7 +18,7 @@ from cde_rag_training.data.views import ViewConfig, Views
 
 @dataclass(frozen=True, kw_only=True)
 class CorporaConfig:
-    """What corpora, and the batches from them, are made of."""
+    """Configuration of corpora and of the batches drawn from them."""
 
     batch_size: int = 512  # pairs                                                         paper table 1
     source_exponent: float = 0.5  # α: a source is drawn with probability ∝ pairs^α        GTE §3.4
@@ -42,16 +42,16 @@ class CorporaConfig:
 
 
 class Corpora:
-    """Draws batches. A batch is a pure function of the data, the config, the seed and the update's number.
+    """Sampler of batches. A batch is a pure function of the data, the config, the seed and the update's number.
 
     A batch has a corpus: the cluster, wide cluster, domain, domains or source around a pair that is drawn. Either it is
     made of several passages of each of some parents in that corpus, or of pairs of a few of its clusters and, for the
-    rest, of all of it. Where the corpus is smaller than what is asked of it, what lies around it fills up.
+    rest, of all of it. A corpus that is too small is filled up from the corpora around it.
 
     Args:
         prepared: The data.
         config: What batches are made of.
-        seed: Of every draw.
+        seed: Random seed of every draw.
 
     Raises:
         CorpusError: A source has fewer pairs than a batch and its smallest context.
@@ -71,7 +71,7 @@ class Corpora:
         self._refuse_small_sources()
 
     def batch(self, update: int) -> Batch:
-        """What one update sees."""
+        """Return the batch of one update."""
         random = np.random.default_rng([self._seed, update])
         config = self._config
         drawn, siblings_drawn = random.random(2)
@@ -103,7 +103,7 @@ class Corpora:
         )
 
     def _anchor(self, sources: Groups, random: np.random.Generator) -> int:
-        """A pair: its source with probability ∝ pairs^α, itself evenly."""
+        """Draw a pair: its source with probability ∝ pairs^α, the pair in it uniformly."""
         weights = np.where(sources.sizes > 0, sources.sizes.astype(np.float64) ** self._config.source_exponent, 0.0)
         return int(random.choice(sources.of(int(random.choice(len(weights), p=weights / weights.sum())))))
 
@@ -123,7 +123,7 @@ class Corpora:
     def _filled(
         self, pairs: Int64[np.ndarray, " some"], corpus: TrainingCorpus, random: np.random.Generator
     ) -> Int64[np.ndarray, " batch"]:
-        """The pairs, and others of the corpus up to a batch."""
+        """Fill the pairs up to a batch with others of the corpus."""
         size = self._config.batch_size
         for ring in corpus.rings:
             if len(pairs) == size:

@@ -1,4 +1,4 @@
-"""Which documents of a batch must not serve as negatives, by rules on surrogate scores that can be combined with `|`.
+"""False-negative filters: masks of a batch's documents by rules on surrogate scores, combinable with `|`.
 
 Row i of the scores belongs to query i, whose own document is document i; it is never masked.
 """
@@ -20,7 +20,7 @@ ALL_OF_THEM = 0.95  # share of what a start model has to learn that, if masked, 
 
 
 class FilterWarning(CDEWarning):
-    """A filter that masks what is to be learned."""
+    """Warning that a filter masks most of the signal to learn from."""
 
 
 def _but_own(mask: Bool[Tensor, "queries documents"]) -> Bool[Tensor, "queries documents"]:
@@ -28,7 +28,7 @@ def _but_own(mask: Bool[Tensor, "queries documents"]) -> Bool[Tensor, "queries d
 
 
 def preferred(scores: Float[Tensor, "queries documents"], *, margin: float = 0.0) -> Bool[Tensor, "queries documents"]:
-    """The relative rule: documents that score at least as high as the query's own, or by `margin` higher.
+    """Mask by the relative rule: documents that score at least as high as the query's own, or by `margin` higher.
 
     Args:
         scores: f(q, d') of a surrogate.
@@ -45,7 +45,7 @@ def preferred(scores: Float[Tensor, "queries documents"], *, margin: float = 0.0
 
 
 def above(scores: Float[Tensor, "queries documents"], threshold: float) -> Bool[Tensor, "queries documents"]:
-    """The absolute rule: documents that score `threshold` or more, whatever the query's own does.
+    """Mask by the absolute rule: documents that score `threshold` or more, regardless of the query's own score.
 
     Source: the paper's code.
     """
@@ -55,11 +55,11 @@ def above(scores: Float[Tensor, "queries documents"], threshold: float) -> Bool[
 def agreed(
     dense: Float[Tensor, "queries documents"], lexical: Float[Tensor, "queries documents"]
 ) -> Bool[Tensor, "queries documents"]:
-    """The relative rule where two unlike surrogates both say so.
+    """Mask by the relative rule where two different surrogates agree.
 
     Args:
         dense: Cosines.
-        lexical: BM25 scores. Zero means that no word is shared, which says nothing for a document.
+        lexical: BM25 scores. Zero means that no term is shared, so that such a document is never masked.
 
     Source: ours, design §9.
     """
@@ -73,7 +73,7 @@ def duplicates(
     *,
     cosine: float = DUPLICATE,
 ) -> Bool[Tensor, "queries documents"]:
-    """What is right for a query beyond doubt: answers to the same query, and its own document again.
+    """Mask certain false negatives: answers to the same query, and copies of its own document.
 
     Args:
         same_query: Equal numbers where two queries are the same text.
@@ -91,7 +91,7 @@ def duplicates(
 
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
-    """Which rule is applied beside `duplicates`, which always is. The defaults are ours, design §9."""
+    """Rule applied in addition to `duplicates`, which always applies. The defaults are ours, design §9."""
 
     rule: Literal["relative", "agreement", "absolute", "none"] = "relative"
     margin: float = MARGIN  # of the relative rule, cosine; 0 is the paper's rule
@@ -103,7 +103,7 @@ def by_rule(
     dense: Float[Tensor, "queries documents"],
     lexical: Float[Tensor, "queries documents"] | None = None,
 ) -> Bool[Tensor, "queries documents"]:
-    """The mask of the configured rule.
+    """Compute the mask of the configured rule.
 
     Args:
         config: Names it.
@@ -126,12 +126,12 @@ def by_rule(
 
 
 class StartBatch(NamedTuple):
-    """A batch as the model that training starts from sees it.
+    """Scores of a batch by the model that training starts from.
 
     Attributes:
-        scores: Of the start model.
-        mask: What the rule masks.
-        known: What is masked for other reasons: `duplicates`.
+        scores: Scores of the start model.
+        mask: Mask of the rule.
+        known: Mask of `duplicates`.
     """
 
     scores: Float[Tensor, "queries documents"]
@@ -140,10 +140,10 @@ class StartBatch(NamedTuple):
 
 
 def warn_of_start_model(batches: Iterable[StartBatch]) -> None:
-    """Warn where a rule masks (nearly) every document that the start model wrongly ranks above the query's own.
+    """Warn if a rule masks (nearly) every document that the start model wrongly ranks above the query's own.
 
-    That is what training has to put right. It happens when the surrogate is the start model and the rule is the plain
-    relative one: 42 % of queries in clustered batches lose their hardest negative.
+    These are the errors that training has to correct. It happens when the surrogate is the start model and the rule is
+    the plain relative one: 42 % of queries in clustered batches lose their hardest negative.
 
     Args:
         batches: Some tens of them: in a single one nothing may be left by chance.
@@ -166,7 +166,7 @@ def warn_of_start_model(batches: Iterable[StartBatch]) -> None:
 
 
 class FilteredBatch(NamedTuple):
-    """What the report looks at: a batch's source, its surrogate scores, and what was masked."""
+    """Input of the filter report: a batch's source, its surrogate scores, and its mask."""
 
     source: str
     scores: Float[Tensor, "queries documents"]
@@ -174,10 +174,10 @@ class FilteredBatch(NamedTuple):
 
 
 class FilterReport(NamedTuple):
-    """What a filter took from the batches of one source.
+    """Statistics of a filter on the batches of one source.
 
     Attributes:
-        queries: That were looked at.
+        queries: Number of queries.
         masked: Share of (query, other document) that is masked.
         loses_hardest: Share of queries whose highest scored other document is masked.
     """
@@ -188,7 +188,7 @@ class FilterReport(NamedTuple):
 
 
 def report(batches: Iterable[FilteredBatch]) -> dict[str, FilterReport]:
-    """What a filter takes, for each source in order of name.
+    """Compute a filter's statistics for each source, in order of name.
 
     Args:
         batches: Each of two documents or more.

@@ -27,7 +27,7 @@ class GranularityConfig:
 
 @dataclass(frozen=True, eq=False)
 class TrainingCorpus:
-    """Pairs that negatives and context of one batch come from.
+    """Pool of pairs from which negatives and context of one batch are drawn.
 
     Attributes:
         name: Its kind and which.
@@ -44,7 +44,7 @@ class TrainingCorpus:
     rings: tuple[Int64[np.ndarray, " _"], ...]
 
     def holds(self, pairs: Int64[np.ndarray, " some"]) -> Bool[np.ndarray, " some"]:
-        """Which pairs are in it."""
+        """Return a mask of the pairs that belong to it."""
         return np.isin(self.column[pairs], self.codes)
 
 
@@ -71,11 +71,11 @@ class CorpusGenerator:
         self._domains_of = Groups(source_of)
 
     def cluster_of(self, pair: int) -> Int64[np.ndarray, " group"]:
-        """The pairs of a pair's cluster, the finest that is prepared."""
+        """Return the pairs of a pair's cluster, at the finest prepared level."""
         return self._around(pair, "cluster")
 
     def around(self, pair: int, random: np.random.Generator) -> TrainingCorpus:
-        """A corpus that the pair is in.
+        """Draw a corpus that contains the pair.
 
         Args:
             pair: Its position.

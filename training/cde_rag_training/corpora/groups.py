@@ -5,13 +5,13 @@ from jaxtyping import Int64
 
 
 class Groups:
-    """The positions of each code.
+    """Inverted index from codes to positions.
 
     Args:
-        codes: Of each position; below 0: of no group.
+        codes: Code of each position; negative: no group.
 
     Attributes:
-        sizes: Positions of each code, up to the highest.
+        sizes: Number of positions of each code, up to the highest.
 
     Example:
         >>> groups = Groups(np.array([1, 0, -1, 1]))
@@ -28,6 +28,6 @@ class Groups:
         self._ends = self.sizes.cumsum()
 
     def of(self, code: int) -> Int64[np.ndarray, " group"]:
-        """The positions of one code, ascending. A view: not to be written to."""
+        """Return the positions of one code, ascending, as a view that must not be written to."""
         end = self._ends[code]
         return self._order[end - self.sizes[code] : end]

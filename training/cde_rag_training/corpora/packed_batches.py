@@ -22,7 +22,7 @@ class PackedBatches:
         prepared: The data.
         packing: How clusters, the finest that are prepared, become batches; its seed is that of every draw.
         context: Made of the batch's own documents.
-        hard_negatives: Of each pair, at most.
+        hard_negatives: Maximum number per pair.
 
     Raises:
         CorpusError: A source has fewer pairs than a batch.
@@ -47,7 +47,7 @@ class PackedBatches:
         self._following: tuple[int, Iterator[Int64[np.ndarray, " batch"]]] = 0, self._packing.batches()
 
     def batch(self, update: int) -> Batch:
-        """What one update sees."""
+        """Return the batch of one update."""
         random = np.random.default_rng([self._config.seed, update])
         pairs = self._pairs(update)
         queries, documents = self._prepared.queries[pairs], self._prepared.documents[pairs]
@@ -63,7 +63,7 @@ class PackedBatches:
         )
 
     def _pairs(self, update: int) -> Int64[np.ndarray, " batch"]:
-        """Packing goes on from the batch before where that was the last one asked for, and starts anew otherwise."""
+        """Return the pairs of one update; consecutive updates continue the packing instead of starting anew."""
         number, batches = self._following
         if number != update:
             batches = self._packing.batches(update)

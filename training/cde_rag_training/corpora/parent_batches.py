@@ -24,7 +24,7 @@ class ParentConfig:
     siblings: int = SIBLINGS  # of a document, at most
 
     def __post_init__(self) -> None:
-        """Refuse fewer than two passages of a parent, which are no siblings, and what is no share."""
+        """Refuse fewer than two passages of a parent, which are no siblings, and shares outside 0 … 1."""
         if not 2 <= self.passages[0] <= self.passages[1]:
             raise ValueError(
                 f"Expected passages from 2 on, least and most, found {self.passages}. Without passages that are "
@@ -36,7 +36,7 @@ class ParentConfig:
 
 
 class Parents:
-    """The passages of each parent: its documents in the order given, each once.
+    """Passages of each parent: its documents in input order, each once.
 
     Args:
         prepared: The data.
@@ -69,11 +69,11 @@ class Parents:
     def draw(
         self, rings: Iterable[Int64[np.ndarray, " _"]], size: int, random: np.random.Generator
     ) -> Int64[np.ndarray, " drawn"]:
-        """Pairs of several passages of each of some parents, one pair of a passage.
+        """Draw several passages of each of some parents, one pair per passage.
 
         Args:
-            rings: Pairs whose parents are wanted, the next ring where those before do not suffice.
-            size: Pairs wanted; fewer where there are no more.
+            rings: Pairs whose parents are drawn from; the next ring is used if those before do not suffice.
+            size: Number of pairs; fewer are returned if there are no more.
             random: Draws parents (∝ their pairs in the ring), passages and pairs.
         """
         least, most = self._config.passages
@@ -99,13 +99,13 @@ class Parents:
         documents: Int64[np.ndarray, " batch"],
         random: np.random.Generator,
     ) -> list[list[int]]:
-        """Text rows of the siblings of each document; none for some, and another parent's for a few.
+        """Draw text rows of the siblings of each document; none for some, and another parent's for a few.
 
         Args:
-            pairs: Of the batch.
-            documents: Their documents as shown. No text is its own sibling, nor the same text again. One that is shown
-                without a sentence, its query then, is nobody's sibling: whole it would hold that sentence.
-            random: Draws who is lone, and who is given the siblings of which other pair.
+            pairs: Pairs of the batch.
+            documents: Their documents as shown. Neither a text nor a copy of it is its own sibling. A document shown
+                without the sentence that is its query is nobody's sibling: complete, it would contain that sentence.
+            random: Draws the documents without siblings, and those that get the siblings of another pair.
         """
         lone, wrong = random.random((2, len(pairs)))
         others = random.permutation(len(pairs))

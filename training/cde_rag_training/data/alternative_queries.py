@@ -22,7 +22,7 @@ class KeywordQueries:
         self._count = len(documents)
 
     def draw(self, document: str, random: np.random.Generator) -> str | None:
-        """Some words of the document, in its order; None where it has fewer than eight different ones."""
+        """Draw some words of the document, in its order; None if it has fewer than eight different ones."""
         counts = Counter(_words(document))
         if len(counts) < 8:
             return None
@@ -40,12 +40,12 @@ def _words(text: str) -> list[str]:
 
 
 def sentence_and_rest(document: str, random: np.random.Generator, *, reach: int) -> tuple[str, str] | None:
-    """One sentence of the document and the document without it; None where there are fewer than three sentences.
+    """Draw one sentence; return it and the document without it, or None for fewer than three sentences.
 
     Args:
-        document: Of any length.
+        document: Text of any length.
         random: Draws the sentence.
-        reach: Characters of the document that are read; the sentence is among them.
+        reach: Number of characters of the document that the model reads; the sentence is drawn from them.
     """
     sentences = _SENTENCE.split(document)
     ends = [*(gap.start() for gap in _SENTENCE.finditer(document)), len(document)]
@@ -61,6 +61,6 @@ def sentence_and_rest(document: str, random: np.random.Generator, *, reach: int)
 
 
 def without_parent(query: str, parent: str) -> str:
-    """The query without its parent's name in front ("page: heading" → "heading"); as it is where it has none there."""
+    """Remove the parent's name in front of a query ("page: heading" → "heading"), if it is there."""
     heading = query.removeprefix(f"{parent}: ")
     return heading if heading else query

@@ -23,11 +23,11 @@ BLOCK = 1 << 20  # bytes read at a time
 
 
 def pack(folder: Path, path: Path) -> None:
-    """Write a finished folder into one file; equal folders give equal bytes.
+    """Write a finished folder into one archive file; equal folders give equal bytes.
 
     Args:
-        folder: Finished, so that it has a manifest; what the manifest does not name is left out.
-        path: Of the file, such as `pairs.zip`; it appears when it is whole.
+        folder: Finished, so that it has a manifest; files that the manifest does not list are left out.
+        path: Path of the file, such as `pairs.zip`; written atomically.
 
     Raises:
         PreparedError: The folder is not ready.
@@ -47,10 +47,10 @@ def pack(folder: Path, path: Path) -> None:
 
 
 def unpacked(path: Path, *, known: Collection[str]) -> Path:
-    """Unpack a file beside itself, unless that has been done: `pairs.zip` into the folder `pairs`.
+    """Unpack an archive next to itself, unless that has been done: `pairs.zip` into the folder `pairs`.
 
-    The folder appears when it is whole. Only known names are written, and of each just the bytes that the manifest
-    states, so that no file can land elsewhere or grow without end.
+    The folder appears once it is complete. Only known names are written, each limited to the size in the manifest, so
+    that no file can be written elsewhere or grow without bound.
 
     Args:
         path: Made by `pack`.
@@ -101,7 +101,7 @@ def _check(path: Path, names: Collection[str], files: Mapping[str, StatedFile], 
 
 
 def _bounded(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """The content of a small file."""
+    """Read a small file of the archive; refuse more than `most` bytes."""
     with archive.open(name) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -110,7 +110,7 @@ def _bounded(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _extract(archive: zipfile.ZipFile, name: str, target: Path, size: int) -> None:
-    """Write so many bytes of a file and no more."""
+    """Write exactly `size` bytes of a file of the archive."""
     with archive.open(name) as file, target.open("xb") as copy:
         while size and (block := file.read(min(size, BLOCK))):
             copy.write(block)
@@ -118,7 +118,7 @@ def _extract(archive: zipfile.ZipFile, name: str, target: Path, size: int) -> No
 
 
 def _same(folder: Path, manifest: bytes, path: Path) -> Path:
-    """A folder that was unpacked before, if it is this file's."""
+    """Return the folder of an earlier unpacking, if its manifest is this archive's."""
     found = folder / MANIFEST
     if not found.is_file() or found.read_bytes() != manifest:
         raise PreparedError(

@@ -1,7 +1,6 @@
-"""A folder of plain arrays under one JSON manifest, which is written last: without it the folder is not ready.
+"""Folder of plain arrays with one JSON manifest, which is written last: without it the folder is not ready.
 
-The manifest says how long each file is and what its sha256 is, and has a sha256 of its own, so that no bit can be lost
-or changed unnoticed.
+The manifest holds the length and sha256 of each file, and a sha256 of its own, so that any corruption is detected.
 """
 
 import hashlib
@@ -27,11 +26,11 @@ class PreparedError(CDEError):
 
 
 class StatedFile(NamedTuple):
-    """What the manifest says of a file.
+    """Length and checksum of a file in the manifest.
 
     Attributes:
-        bytes: Its length.
-        sha256: Of its content, in hex.
+        bytes: Length in bytes.
+        sha256: Checksum of its content, in hex.
     """
 
     bytes: int
@@ -39,11 +38,11 @@ class StatedFile(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a finished folder holds.
+    """Manifest of a finished folder.
 
     Attributes:
-        files: By name.
-        facts: What the arrays do not say themselves; JSON.
+        files: Length and checksum by file name.
+        facts: Metadata of the arrays; JSON.
     """
 
     files: Mapping[str, StatedFile]
@@ -51,14 +50,14 @@ class Manifest(NamedTuple):
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write one `.npy` file, whole or not at all, also when the machine is killed or the disk is full."""
+    """Write one `.npy` file atomically and durably: complete or not at all, also on a crash or a full disk."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     write_durably(path, buffer.getvalue())
 
 
 def stated(path: Path) -> StatedFile:
-    """Length and digest of a file as it is."""
+    """Compute the length and checksum of a file."""
     sha256 = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -67,12 +66,12 @@ def stated(path: Path) -> StatedFile:
 
 
 def seal(folder: Path, files: Iterable[str], facts: Mapping[str, Any]) -> None:
-    """Write the manifest of files that are all there: from now on the folder is ready.
+    """Write the manifest of files that are complete: from now on the folder is ready.
 
     Args:
         folder: Holds the files.
         files: Their names.
-        facts: What the arrays do not say themselves; JSON.
+        facts: Metadata of the arrays; JSON.
     """
     manifest = {
         "format": FORMAT,
@@ -84,11 +83,11 @@ def seal(folder: Path, files: Iterable[str], facts: Mapping[str, Any]) -> None:
 
 
 def read_manifest(data: bytes, *, where: str) -> Manifest:
-    """The manifest in its own words, after a look at every bit of it.
+    """Parse a manifest and verify its checksum.
 
     Args:
         data: Its JSON.
-        where: What an error message calls it.
+        where: Name of the manifest in error messages.
 
     Raises:
         PreparedError: Damaged, or of a newer format.
@@ -111,7 +110,7 @@ def read_manifest(data: bytes, *, where: str) -> Manifest:
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """The manifest of a folder.
+    """Read the manifest of a folder.
 
     Raises:
         PreparedError: There is none, so that the folder is not ready; or it is damaged or newer.
@@ -129,7 +128,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def check_files(folder: Path, files: Mapping[str, StatedFile]) -> None:
-    """Compare every byte with what the manifest states.
+    """Verify length and checksum of every file against the manifest.
 
     Raises:
         PreparedError: A file is missing, truncated or changed.
@@ -145,7 +144,7 @@ def check_files(folder: Path, files: Mapping[str, StatedFile]) -> None:
 
 
 def open_array(path: Path) -> np.ndarray:
-    """An array that stays on disk until it is looked at.
+    """Open an array as a memory map.
 
     Raises:
         PreparedError: It is no array of plain numbers.
@@ -157,7 +156,7 @@ def open_array(path: Path) -> np.ndarray:
 
 
 def damaged(where: str, found: str) -> PreparedError:
-    """The error for what is not what was once written."""
+    """Return the error for a damaged file."""
     return PreparedError(f"{where}: expected a whole file of a prepared folder, found {found}. {REMEDY}")
 
 

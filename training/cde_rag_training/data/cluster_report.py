@@ -35,7 +35,7 @@ class LevelReport:
     Attributes:
         level: From fine (0) to coarse.
         source: Its name.
-        pairs: Of the source.
+        pairs: Pairs of the source.
         clusters: How many there are.
         smallest: Pairs.
         median: Pairs.
@@ -86,7 +86,7 @@ def report_clusters(prepared: Prepared, *, examples: int, queries: int) -> list[
 
 
 def recluster(prepared: Prepared, levels: Sequence[ClusterConfig], output: Path) -> Prepared:
-    """The same data with other clusters, in another folder.
+    """Write the same data with other clusters into another folder.
 
     Args:
         prepared: The data.

@@ -12,7 +12,7 @@ def _order(name: str) -> bytes:
 
 
 def part(data: RetrievalSet, *, documents: int, queries: int) -> RetrievalSet:
-    """At most so many queries, their relevant documents, and others up to so many; parents are kept whole."""
+    """Subsample a retrieval set: some queries, their relevant documents, and others; parents are not split."""
     few = data.sample_queries(queries)
     corpus = data.corpus
     groups = corpus.parents or corpus.ids
@@ -37,7 +37,7 @@ def part(data: RetrievalSet, *, documents: int, queries: int) -> RetrievalSet:
 
 
 def one_to_one(name: str, pairs: Sequence[Pair]) -> RetrievalSet:
-    """Pairs as a retrieval set: each query's only relevant document is its own; a repeated query has several."""
+    """Convert pairs to a retrieval set: each query's relevant document is its own; a repeated query has several."""
     relevant: dict[str, dict[str, int]] = {}
     for number, pair in enumerate(pairs):
         relevant.setdefault(pair.query, {})[f"d{number}"] = 1

@@ -1,4 +1,4 @@
-"""Pairs without near-duplicates of each other and of evaluation sets, and a report of what was taken out.
+"""Removal of pairs that are near-duplicates of each other or of evaluation sets, with a report.
 
 Two texts are near-duplicates if the sets of their 5-grams of words have a Jaccard index of 0.5 or more, or their
 surrogate embeddings a cosine of 0.95 or more. What is removed, in this order:
@@ -9,7 +9,7 @@ surrogate embeddings a cosine of 0.95 or more. What is removed, in this order:
 3. a pair of a document that stays, with a query that it has already (repeated), or with one more query than a document
    may have: a text that answers anything (legal notices, "common parameters") answers nothing.
 
-So the same document with another query stays: it is a second right answer, and the loss masks the two for each other.
+So the same document with another query stays: both queries are valid, and the loss masks the two for each other.
 Texts are the same if they differ in case and white space alone. The first in the order given stays.
 """
 
@@ -35,9 +35,9 @@ class EvaluationTexts(NamedTuple):
     """An evaluation set as texts.
 
     Attributes:
-        name: Of the set.
+        name: Name of the set.
         documents: Without their titles.
-        queries: Of all splits.
+        queries: Queries of all splits.
     """
 
     name: str
@@ -46,14 +46,14 @@ class EvaluationTexts(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """A pair that was taken out, and why.
+    """Removed pair, with the reason.
 
     Attributes:
-        pair: As it was.
-        side: Whether its document or its query was found elsewhere.
+        pair: The removed pair.
+        side: Side that is a near-duplicate: "document" or "query".
         found: The text that it is a near-duplicate of.
         where: Source or evaluation set of that text.
-        rule: What says so.
+        rule: Rule that removed it.
         score: Jaccard index or cosine; 1 for the others.
     """
 
@@ -66,12 +66,12 @@ class Removal(NamedTuple):
 
 
 class SetReport(NamedTuple):
-    """What was taken out of one source because of another, or of an evaluation set.
+    """Pairs removed from one source because of another, or of an evaluation set.
 
     Attributes:
-        source: That lost pairs.
+        source: Source that lost pairs.
         where: Source or evaluation set that has their texts.
-        by_rule: Pairs, by side and rule.
+        by_rule: Number of pairs, by side and rule.
         examples: Some of them.
     """
 
@@ -82,18 +82,18 @@ class SetReport(NamedTuple):
 
 
 class Deduplicated(NamedTuple):
-    """What stays and what was taken out.
+    """Kept and removed pairs.
 
     Attributes:
-        pairs: That stay, in their order.
-        removals: One for each pair that was taken out, in their order.
+        pairs: Kept pairs, in order.
+        removals: Removed pairs, in order.
     """
 
     pairs: list[Pair]
     removals: list[Removal]
 
     def report(self, *, examples: int = 3) -> list[SetReport]:
-        """Counts for each pair of sets, the largest first."""
+        """Count the removed pairs for each pair of sets, the largest first."""
         groups: dict[tuple[str, str], list[Removal]] = {}
         for removal in self.removals:
             groups.setdefault((removal.pair.source, removal.where), []).append(removal)
@@ -104,7 +104,7 @@ class Deduplicated(NamedTuple):
 
 
 def read_evaluation(path: Path) -> EvaluationTexts:
-    """The texts of an evaluation set.
+    """Read the texts of an evaluation set.
 
     Args:
         path: A folder in BEIR's layout (`corpus.jsonl` and all `queries*.jsonl`, each plain or `.gz`), or a file of
@@ -169,7 +169,7 @@ def _against(
     surrogate: Surrogate,
     config: DuplicateConfig,
 ) -> dict[int, Removal]:
-    """By number, the pairs that have a text of an evaluation set (rule 1)."""
+    """Return the pairs, by number, that have a text of an evaluation set (rule 1)."""
     names = {text: one.name for one in reversed(sets) for text in (*one.documents, *one.queries)}
     if not names:
         return {}
@@ -190,9 +190,9 @@ def _against(
 def _inside(
     pairs: Sequence[Pair], sides: Mapping[Side, UniqueTexts], config: DuplicateConfig, out: Collection[int]
 ) -> dict[int, Removal]:
-    """By number, the pairs whose document stands in another pair that stays (rules 2 and 3).
+    """Return the pairs, by number, whose document repeats that of another pair that stays (rules 2 and 3).
 
-    Those that are out already count for nothing.
+    Pairs in `out` are ignored.
     """
     documents, queries = sides["document"], sides["query"]
     found = matches(documents, documents, config)
@@ -222,7 +222,7 @@ def _inside(
 
 
 def _said(found: Matches, place: int) -> tuple[Rule, float]:
-    """What says that two texts are near-duplicates, and the score."""
+    """Return the rule by which two texts are near-duplicates, and the score."""
     return "cosine" if found.cosine[place] else "jaccard", float(found.scores[place])
 
 

@@ -1,4 +1,4 @@
-"""How the arrays of a prepared folder lie on disk, and how they belong together."""
+"""Layout of a prepared folder's arrays: types, shapes and references."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,10 +11,10 @@ VIEW_KINDS = ("own", "nameless", "keywords", "sentence")
 
 
 class Layout(NamedTuple):
-    """How one array lies on disk.
+    """Layout of one array on disk.
 
     Attributes:
-        dtypes: One of these.
+        dtypes: Allowed types.
         axes: A word is the same length in all arrays, `<word>+1` one more; a number is that length.
         none: The lowest number of a text row, -1 where there may be none; None: these are no text rows.
     """
@@ -49,11 +49,11 @@ LEXICAL = {
 
 
 def check_layout(arrays: Mapping[str, np.ndarray], *, where: str) -> None:
-    """Look whether arrays are those of a prepared folder.
+    """Check types, shapes and references of a prepared folder's arrays.
 
     Args:
         arrays: By name; those of `LEXICAL` all or none.
-        where: What an error message calls them.
+        where: Name of the arrays in error messages.
 
     Raises:
         PreparedError: One is missing or unknown, of another type or shape, or refers to what is not there.
@@ -76,7 +76,7 @@ def check_layout(arrays: Mapping[str, np.ndarray], *, where: str) -> None:
 
 
 def _check_rows(arrays: Mapping[str, np.ndarray], lengths: Mapping[str, int], where: str) -> None:
-    """Look whether what numbers refer to is there."""
+    """Check that row numbers refer to existing rows."""
     starts, views = arrays["token_starts"], arrays["views"]
     if starts[0] != 0 or starts[-1] != lengths["tokens"] or (np.diff(starts) < 1).any():
         raise _wrong(f"{where}: token_starts", f"ascending from 0 to {lengths['tokens']}", "other numbers")

@@ -12,14 +12,14 @@ from cde_rag.errors import CorpusError, require
 
 @dataclass(frozen=True)
 class LexicalPairs:
-    """Words of queries and BM25 weights of words in documents, row after row; five plain arrays that can be saved.
+    """BM25 term weights of queries and documents in CSR form; five plain arrays that can be saved.
 
     Attributes:
-        query_starts: Where each query's words start, and the end of the last.
-        query_words: A word of a query, by number, as often as it stands there.
-        document_starts: Where each document's words start, and the end of the last.
-        document_words: A word of a document, by number, once.
-        document_weights: What that word in that document adds to the score of a query that has it.
+        query_starts: Offset of each query's terms, and the end of the last.
+        query_words: Term numbers of each query, repeated as often as they occur.
+        document_starts: Offset of each document's terms, and the end of the last.
+        document_words: Term numbers of each document, each once.
+        document_weights: BM25 weight of that term in that document.
     """
 
     query_starts: Int64[np.ndarray, " pairs_and_end"]
@@ -29,7 +29,7 @@ class LexicalPairs:
     document_weights: Float32[np.ndarray, " document_words"]
 
     def scores(self, batch: Int64[np.ndarray, " batch"]) -> Float32[np.ndarray, "batch batch"]:
-        """BM25 of every query with every document of a batch; zero where no word is shared.
+        """Compute BM25 of every query with every document of a batch; zero if no term is shared.
 
         Args:
             batch: Positions of pairs.
@@ -49,7 +49,7 @@ class LexicalPairs:
 def _rows(
     starts: Int64[np.ndarray, " rows_and_end"], batch: Int64[np.ndarray, " batch"]
 ) -> tuple[Int64[np.ndarray, " items"], Int64[np.ndarray, " items"]]:
-    """For all items of a batch's rows: the row's place in the batch, and the item's position."""
+    """Return, for all items of a batch's rows, the row's position in the batch and the item's position."""
     lengths = starts[batch + 1] - starts[batch]
     places = np.repeat(np.arange(len(batch)), lengths)
     within = np.arange(len(places)) - np.repeat(lengths.cumsum() - lengths, lengths)
@@ -60,8 +60,8 @@ def lexical_pairs(queries: Sequence[str], documents: Sequence[str]) -> LexicalPa
     """Count words: Lucene's BM25 with k1 = 1.2 and b = 0.75, English stems without stop words.
 
     Args:
-        queries: Of the pairs.
-        documents: Of the pairs; word rarity is counted over them.
+        queries: Queries of the pairs.
+        documents: Documents of the pairs; word rarity is counted over them.
 
     Raises:
         CorpusError: No document has a word.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One training example.
+    """Training example: a query and its relevant document.
 
     Attributes:
-        query: What somebody asks, or a title, heading or synopsis that stands for a question.
-        document: The text that answers it, without its title.
+        query: A question, or a title, heading or synopsis in its place.
+        document: The relevant text, without its title.
         source: The data set that it comes from; batches never mix sources.
         domain: The finer subject inside the source.
         parent: Name of the longer document that `document` was cut from, empty where there is none.
@@ -48,7 +48,7 @@ def without_duplicates(pairs: Iterable[Pair], *, against: Iterable[str] = ()) ->
 
 
 def per_source(pairs: Iterable[Pair], limits: Mapping[str, int]) -> list[Pair]:
-    """A fixed sample of each source: about `limits[source]` pairs, parents kept whole, in the order given."""
+    """Sample about `limits[source]` pairs of each source, deterministically, in order, without splitting parents."""
     by_source: dict[str, dict[bytes, list[Pair]]] = {}
     for pair in pairs:
         group = _key(f"{pair.domain} {pair.parent}" if pair.parent else pair.document)

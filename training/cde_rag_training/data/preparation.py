@@ -29,7 +29,7 @@ VECTORS = ("query_vectors", "document_vectors")
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """What is made of pairs. All ours, but for what `ClusterConfig` says."""
+    """Configuration of the preparation. All ours, except for `ClusterConfig`."""
 
     max_length: int = 256  # tokens that texts are cut at, special tokens included
     surrogate: str = "minilm-256"  # says all that determines the surrogate's vectors: its place in the cache
@@ -52,14 +52,14 @@ def prepare(
     cache: Path | None = None,
     progress: bool = False,
 ) -> Prepared:
-    """Make a prepared folder: texts as token ids, views, surrogate embeddings, clusters at two sizes, lexical pairs.
+    """Write a prepared folder: texts as token ids, views, surrogate embeddings, clusters at two sizes, BM25 weights.
 
-    Each step is written when it is done and belongs to its content: a run that was killed goes on, and one with other
-    settings does only what these change. The manifest is written last.
+    Finished steps are stored with a key of their inputs: a killed run resumes, and a run with other settings repeats
+    only the steps that these affect. The manifest is written last.
 
     Args:
         pairs: Held in memory; near-duplicates are not looked for (`without_near_duplicates`).
-        tokenizer: Of the model that is to be trained.
+        tokenizer: Tokenizer of the model that is to be trained.
         output: The folder. What it held is made anew where it depends on something else.
         config: What is made.
         surrogate: Texts to vectors; their length does not matter.
@@ -124,7 +124,7 @@ def _texts(pairs: Sequence[Pair], tokenizer: TextTokenizer, config: PrepareConfi
 
 
 def _reach(documents: Sequence[str], tokenizer: TextTokenizer, max_length: int) -> list[int]:
-    """Characters of each document that are read."""
+    """Return the number of characters of each document that fit into `max_length` tokens."""
     blocks = (documents[start : start + BLOCK] for start in range(0, len(documents), BLOCK))
     return [end for block in blocks for end in tokenizer.reach(block, max_length)]
 

@@ -1,4 +1,4 @@
-"""What training looks at: pairs as arrays that were made once and stay on disk. Loads with NumPy alone."""
+"""Prepared training data: pairs as memory-mapped arrays. Loads with NumPy alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ TOKENIZER = "tokenizer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the arrays do not say themselves.
+    """Metadata of the arrays.
 
     Attributes:
         tokenizer_sha256: Of the tokenizer's JSON.
@@ -40,10 +40,10 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
-    """Pairs as arrays. A text row is a place in `texts`; a code numbers names from 0; -1 says "none".
+    """Pairs as arrays. A text row is a position in `texts`; codes number names from 0; -1 means "none".
 
     Attributes:
-        folder: Where the arrays lie.
+        folder: Folder of the arrays.
         tokenizer_sha256: Of the tokenizer's JSON.
         max_length: Tokens that texts are cut at, special tokens included.
         source_names: By code.
@@ -94,15 +94,15 @@ class Prepared:
         return (self.folder / TOKENIZER).read_text(encoding="utf-8")
 
     def query_vectors_of(self, pairs: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
-        """Surrogate embeddings of some pairs' own queries, of unit norm up to 1e-3."""
+        """Return surrogate embeddings of some pairs' own queries, of unit norm up to 1e-3."""
         return self.query_vectors[pairs].astype(np.float32)
 
     def document_vectors_of(self, pairs: Int64[np.ndarray, " some"]) -> Float32[np.ndarray, "some dim"]:
-        """Surrogate embeddings of some pairs' whole documents, of unit norm up to 1e-3."""
+        """Return surrogate embeddings of some pairs' complete documents, of unit norm up to 1e-3."""
         return self.document_vectors[pairs].astype(np.float32)
 
     def text(self, row: int | np.integer) -> str:
-        """A text for people to read: its token ids decoded, special tokens left out."""
+        """Decode a text for people to read, without special tokens."""
         return self._decoder.decode(self.texts[row])
 
     @cached_property
@@ -113,9 +113,9 @@ class Prepared:
 
     @classmethod
     def load(cls, path: str | Path) -> "Prepared":
-        """Open a prepared folder, or what `pack` made of one, which is unpacked once beside it.
+        """Open a prepared folder, or an archive made by `pack`, which is unpacked once next to itself.
 
-        Every byte is compared with the manifest; arrays stay on disk.
+        All checksums are verified; arrays stay on disk.
 
         Raises:
             PreparedError: Not ready, damaged, newer, or arrays that do not belong together.
@@ -144,7 +144,7 @@ class Prepared:
 
     @classmethod
     def save(cls, folder: Path, arrays: Mapping[str, np.ndarray], facts: Facts, tokenizer: str) -> "Prepared":
-        """Write arrays that are at hand, as `LAYOUT` and `LEXICAL` name and shape them, and open them.
+        """Write given arrays, named and shaped as in `LAYOUT` and `LEXICAL`, and open them.
 
         Args:
             folder: Made where it is missing.
@@ -164,5 +164,5 @@ class Prepared:
         return cls.load(folder)
 
     def pack(self, path: Path) -> None:
-        """Write the whole folder into one compressed file that `load` takes."""
+        """Write the complete folder into one compressed file for `load`."""
         pack(self.folder, path)

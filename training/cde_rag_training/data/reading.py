@@ -20,7 +20,7 @@ Where = tuple[str, Callable[[], Mapping[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which column of a file or data set is what. A column that is named has to be there; others are passed over.
+    """Mapping of columns to fields. A named column must exist; others are ignored.
 
     Attributes:
         query: A string that is not blank.
@@ -41,18 +41,18 @@ class Columns:
 
 
 class PairReader:
-    """The pairs of files and data sets, read as a stream each time it is iterated.
+    """Iterable of the pairs in files and data sets, streamed anew at each iteration.
 
     Args:
         sources: Each is a file (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`) or anything that gives
             mappings when iterated, such as one split of a `datasets.Dataset` or `datasets.IterableDataset`.
-        columns: Which column is what.
-        source: Name of the source where rows do not say it; by default the name of the file.
-        skip_bad: Pass over rows that cannot be used, and count them, instead of raising at the first.
+        columns: Mapping of columns to fields.
+        source: Name of the source for rows without one; by default the name of the file.
+        skip_bad: Skip and count unusable rows instead of raising at the first.
 
     Attributes:
-        skipped: How many bad rows the latest iteration passed over.
-        reports: The first 20 of them, in words.
+        skipped: Number of bad rows that the latest iteration skipped.
+        reports: Messages of the first 20 of them.
 
     Raises:
         CorpusError: A file that does not exist or is of no known format; while iterating, a file that cannot be read on
@@ -124,7 +124,7 @@ def read_sources(
 
 
 def _inner(path: Path) -> str:
-    """The suffix that tells the format: the one in front of `.gz`."""
+    """Return the suffix of the format: the one in front of `.gz`, if any."""
     outer = path.suffix.lower()
     return path.with_suffix("").suffix.lower() if outer == ".gz" else outer
 
@@ -166,7 +166,7 @@ def _mapping(row: object) -> Mapping[str, Any]:
 
 
 def _with_lists(parse: Callable[[], Mapping[str, Any]], names: Collection[str]) -> Mapping[str, Any]:
-    """A row of CSV, its cells of these names read as JSON lists where they are some."""
+    """Parse a CSV row; cells of these columns that hold a JSON list become lists."""
     return {name: _listed(cell, name) if name in names else cell for name, cell in parse().items()}
 
 
@@ -204,7 +204,7 @@ def _value(row: Mapping[str, Any], name: str) -> object:
 
 
 def _text(value: object, name: str) -> str:
-    """A text without the white space around it."""
+    """Check a text and strip its white space."""
     if not isinstance(value, str):
         raise UnusableError(f"expected a string in {name!r}, found {kind(value)}")
     if not value.strip():
@@ -217,14 +217,14 @@ def _text(value: object, name: str) -> str:
 
 
 def _texts(value: object, name: str) -> list[str]:
-    """The strings of a list, or one; none of a value that is missing."""
+    """Return the strings of a list, or a single string as a list; an empty list for None."""
     if value is None:
         return []
     return [_text(one, name) for one in (cast("list[object]", value) if isinstance(value, list) else [value])]
 
 
 def _label(row: Mapping[str, Any], named: str | None, *usual: str) -> str:
-    """A name: the column's that was named, else of the first usual one; empty where the row has none."""
+    """Return a label from the named column, else from the first usual one; empty if the row has none."""
     name = named or next((one for one in usual if one in row), "")
     value = row.get(name)
     if value is None or value == "":

@@ -12,11 +12,11 @@ from cde_rag_training.data.array_folder import MANIFEST, PreparedError, StatedFi
 
 
 class Step(NamedTuple):
-    """What a step makes.
+    """Output of a step.
 
     Attributes:
         arrays: By name.
-        facts: What else it found out; JSON.
+        facts: Metadata of the arrays; JSON.
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -24,13 +24,13 @@ class Step(NamedTuple):
 
 
 class Steps:
-    """Runs steps, or finds what they made before.
+    """Resumable steps; a step that was finished earlier is not repeated.
 
-    A step is known by its name and a key that says all that its files depend on. It counts as finished when a record
-    with that key was written, after its files, and these are still what the record says.
+    A step is identified by its name and a key of everything that its files depend on. It is finished if a record with
+    that key was written, after its files, and the files still match the record's checksums.
 
     Args:
-        folder: For the files; made where it is missing.
+        folder: For the files; created if missing.
         records: Folder for the records.
     """
 
@@ -40,10 +40,10 @@ class Steps:
             path.mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str, key: Mapping[str, Any], make: Callable[[], Step]) -> Mapping[str, Any]:
-        """Do a step unless it is finished.
+        """Run a step unless it is finished.
 
         Args:
-            name: Of the step.
+            name: Name of the step.
             key: All that its files depend on; JSON.
             make: Does it.
 
@@ -63,7 +63,7 @@ class Steps:
         return facts
 
     def _record(self, name: str, key: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The facts of a finished step."""
+        """Return the facts of a finished step, or None."""
         try:
             record = json.loads((self._records / f"{name}.json").read_bytes())
             if canonical_json(record["key"]) != canonical_json(key):

@@ -32,16 +32,16 @@ class Rows(NamedTuple):
 
 
 def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, sentence_views: int, seed: int) -> Rows:
-    """Give every text a row.
+    """Assign a row to every distinct text.
 
-    What is drawn for a pair depends on the pair, all documents and the seed, not on the order of the pairs.
+    The random draws for a pair depend on the pair, all documents and the seed, not on the order of the pairs.
 
     Args:
         pairs: At least one.
         reach: Characters of each pair's document that are read; keywords and sentences are taken from them.
-        keyword_views: Of a pair, at most: queries of a few words of its document.
-        sentence_views: Of a pair, at most: a sentence as the query, the rest as the document.
-        seed: Of the draws.
+        keyword_views: Maximum number per pair of views with a few words of the document as the query.
+        sentence_views: Maximum number per pair of views with a sentence as the query, the rest as the document.
+        seed: Random seed of the draws.
     """
     rows: dict[str, int] = {}
 
@@ -80,7 +80,7 @@ def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, 
 
 
 def pairs_digest(pairs: Sequence[Pair]) -> str:
-    """A sha256 over the pairs in their order, in hex."""
+    """Return a sha256 over the pairs in order, in hex."""
     sha256 = hashlib.sha256()
     for pair in pairs:
         sha256.update(_digest(pair))
@@ -100,7 +100,7 @@ def _views(
     keyword_views: int,
     sentence_views: int,
 ) -> Iterator[tuple[str, str, str]]:
-    """Kind, query and document of every way to show a pair."""
+    """Yield kind, query and document of every view of a pair."""
     yield "own", pair.query, pair.document
     nameless = without_parent(pair.query, pair.parent) if pair.parent else pair.query
     if nameless != pair.query and nameless.strip():
@@ -116,7 +116,7 @@ def _views(
 
 
 def _codes(names: Sequence[tuple[str, ...]]) -> tuple[Int64[np.ndarray, " names"], list[tuple[str, ...]]]:
-    """Numbers for names, in their order."""
+    """Number names in sorted order; return the numbers and the sorted names."""
     known = sorted(set(names))
     codes = {name: code for code, name in enumerate(known)}
     return _integers([codes[name] for name in names]), known

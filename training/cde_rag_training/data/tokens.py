@@ -30,7 +30,7 @@ class TokenRows:
         return len(self.starts) - 1
 
     def __getitem__(self, row: int | np.integer) -> list[int]:
-        """The token ids of one text.
+        """Return the token ids of one text.
 
         Raises:
             IndexError: There is no such row; rows are counted from 0, never from the end, where -1 says "none".
@@ -46,7 +46,7 @@ class TokenRows:
 
 
 def id_type(vocabulary: int) -> type[np.uint16] | type[np.uint32]:
-    """The smallest type of token ids: two bytes for up to 65 536 of them.
+    """Return the smallest type for token ids: two bytes for up to 65 536 of them.
 
     Args:
         vocabulary: One more than the highest id.
@@ -55,7 +55,7 @@ def id_type(vocabulary: int) -> type[np.uint16] | type[np.uint32]:
 
 
 def token_rows(texts: Iterable[Sequence[int]], *, vocabulary: int) -> TokenRows:
-    """Lay token ids out as rows, in memory.
+    """Concatenate token ids into rows, in memory.
 
     Args:
         texts: The token ids of each text.

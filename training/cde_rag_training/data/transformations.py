@@ -17,7 +17,10 @@ NONE = -1  # no text row
 
 @dataclass(frozen=True, kw_only=True)
 class TransformationConfig:
-    """How often all documents of a corpus are changed alike. Ours; no gain is measured yet, so that all are off."""
+    """Probabilities of changing all documents of a corpus alike.
+
+    Ours; no gain is measured yet, so that all are off.
+    """
 
     titled_share: float = 0.0  # of batches, documents with their titles; such batches have no hard negatives
     cut_share: float = 0.0  # of batches, documents cut short
@@ -26,7 +29,7 @@ class TransformationConfig:
     header_tokens: tuple[int, int] = (4, 24)  # least and most
 
     def __post_init__(self) -> None:
-        """Refuse what is no share, and lengths out of order."""
+        """Refuse shares outside 0 … 1, and lengths out of order."""
         shares = (self.titled_share, self.cut_share, self.header_share)
         least, most = self.header_tokens
         if not (min(shares) >= 0 and max(shares) <= 1) or self.shortest_cut < 1 or not 0 <= least <= most:
@@ -38,13 +41,13 @@ class TransformationConfig:
 
 @dataclass(frozen=True)
 class Transformation:
-    """How every document of a corpus is shown: the batch's, the context's and the siblings.
+    """Transformation of every document of a batch, its context and its siblings.
 
     Attributes:
-        titled: Whether the parent's name stands before the text, where it has one.
+        titled: True if the parent's name is put before the text.
         cut: Tokens of the text itself that are kept; None: all.
         header: Text row of the header, -1 for none.
-        header_tokens: Its first tokens, so many, stand before every document, in front of the title.
+        header_tokens: Number of its first tokens that are put before every document, in front of the title.
     """
 
     titled: bool = False
@@ -59,10 +62,10 @@ PLAIN = Transformation()
 def draw_transformation(
     config: TransformationConfig, header: int, *, max_length: int, random: np.random.Generator
 ) -> Transformation:
-    """The transformation of one batch.
+    """Draw the transformation of one batch.
 
     Args:
-        config: How often there is which.
+        config: Probabilities.
         header: Text row whose start is the header, where there is one.
         max_length: Tokens; the longest cut.
         random: Draws.
@@ -96,9 +99,9 @@ class DocumentTokens:
         self._titles[documents[self._titles[documents] != titles]] = NONE
 
     def __call__(self, rows: Sequence[int] | Int64[np.ndarray, " documents"], how: Transformation) -> list[list[int]]:
-        """Token ids of each document, at most `prepared.max_length`: [CLS] header title text [SEP].
+        """Return token ids of each document, at most `prepared.max_length`: [CLS] header title text [SEP].
 
-        What is too long loses its end. The first and the last token of every text are its special ones.
+        Longer sequences are truncated. The first and the last token of every text are its special ones.
 
         Args:
             rows: Text rows of documents, or of hard negatives, which have no titles.

@@ -1,4 +1,4 @@
-"""Which of its views a pair is shown in: its own query, that without its parent's name, keywords, or a sentence."""
+"""Views of a pair: its own query, that without its parent's name, keywords, or a sentence."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from cde_rag_training.data.prepared import Prepared
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConfig:
-    """How often a pair is shown in which view, where it has it. All ours, design §9."""
+    """Probabilities of the views of a pair. All ours, design §9."""
 
     nameless_share: float = 0.5  # of the queries that are their pair's own, without their parent's name
     keywords_share: float = 0.1  # of queries, that are a few words of the document
@@ -50,7 +50,7 @@ class Views:
     def draw(
         self, pairs: Int64[np.ndarray, " batch"], random: np.random.Generator
     ) -> tuple[Int64[np.ndarray, " batch"], Int64[np.ndarray, " batch"]]:
-        """Text rows of queries and of documents, as they are shown.
+        """Draw a view of each pair; return text rows of queries and of documents.
 
         Args:
             pairs: Their positions.
@@ -72,9 +72,9 @@ class Views:
 
 
 class SameQueries:
-    """Which pairs of a batch a shown query asks for, word for word.
+    """Matrix of pairs in a batch that share a query, word for word.
 
-    A heading without its parent's name asks for the sections of all parents that have it.
+    A heading without its parent's name is a query for the sections of all parents that have it.
 
     Args:
         prepared: The data.
@@ -89,10 +89,10 @@ class SameQueries:
     def __call__(
         self, pairs: Int64[np.ndarray, " batch"], queries: Int64[np.ndarray, " batch"]
     ) -> Bool[np.ndarray, "batch batch"]:
-        """True where query i is shown with pair j too, or is its query, with its parent's name or without.
+        """Return a mask, True where query i is a query of pair j too: as shown, or with or without its parent's name.
 
         Args:
-            pairs: Of the batch.
+            pairs: Pairs of the batch.
             queries: Their text rows as they are shown.
         """
         shown = queries[:, None]

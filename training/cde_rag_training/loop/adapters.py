@@ -11,13 +11,13 @@ from cde_rag_training.loop.optimiser import place_of
 
 
 class Adapters:
-    """Low-rank adapters beside every linear layer of the encoder. They change nothing until they are trained.
+    """Low-rank adapters of every linear layer of the encoder, initialised to have no effect.
 
     Args:
-        network: Of either kind; changed in place.
-        layers: Of its second stage.
+        network: Network of either kind; changed in place.
+        layers: Number of layers of its second stage.
         config: Their sizes.
-        seed: Of their first weights.
+        seed: Random seed of their first weights.
 
     Raises:
         MissingExtraError: peft is not installed.
@@ -40,5 +40,5 @@ class Adapters:
             self._tuner = peft.LoraModel(network, options, "default")
 
     def merge(self) -> None:
-        """Add what they learned to the encoder's weights, and take them away."""
+        """Add the adapters to the encoder's weights, and remove them."""
         self._tuner.merge_and_unload()

@@ -9,7 +9,7 @@ WARMUP = 9  # updates; the first averages follow the weights closely
 
 
 class WeightAverage:
-    """An exponential moving average of what is trained.
+    """Exponential moving average of the trained parameters.
 
     Args:
         parameters: By name; looked at after every update.
@@ -41,6 +41,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor]) -> None:
-        """Go on from an average that was kept."""
+        """Restore an average from a checkpoint."""
         for name, value in weights.items():
             self.weights[name].copy_(value)

@@ -1,4 +1,4 @@
-"""The model card: what a model was made of, how, and what came of it."""
+"""Model card: data, recipe and results of a training run."""
 
 import csv
 import json
@@ -26,13 +26,13 @@ FEW = 10  # rows whose mean stands for the beginning, or the end, of a phase
 def card(
     config: TrainingConfig, data: Sequence[Prepared], folder: Path, *, seconds: float, found: Mapping[str, Retrieval]
 ) -> str:
-    """The text of a model's README.md.
+    """Return the text of a model's README.md.
 
     Args:
-        config: Of the run.
-        data: Of each phase.
-        folder: Of the run, with its log.
-        seconds: Of all phases.
+        config: Configuration of the run.
+        data: Data of each phase.
+        folder: Folder of the run, with its log.
+        seconds: Seconds of all phases.
         found: Held-out results of the finished model, by source.
     """
     with (folder / LOG).open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Teaching the small first stage the vectors of a finished embedder; interrupted, it goes on where it stopped."""
+"""Distillation of a finished embedder's vectors into the small first stage; resumes when interrupted."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -41,8 +41,8 @@ def distil_first_stage(
         rows: Token ids of each text.
         targets: The teacher's vectors, unit norm; row i belongs to text i.
         config: How long, and how fast.
-        folder: Of the state.
-        seed: Of the order of the texts.
+        folder: Folder of the state.
+        seed: Random seed of the order of the texts.
         save_every: Updates between checkpoints.
         log: Called with the number of updates done and the mean cosine of the last one's texts.
 
@@ -94,7 +94,7 @@ def _of(state: State, kind: str) -> dict[str, torch.Tensor]:
 
 
 def _chosen(lengths: Sequence[int], batch_size: int, seed: int, update: int) -> list[int]:
-    """Texts of like length for one update: a bucket of a pool that several updates share."""
+    """Choose texts of similar length for one update: a bucket of a pool that several updates share."""
     random = np.random.default_rng([seed, update // POOL])
     pool = random.choice(len(lengths), size=min(len(lengths), POOL * batch_size), replace=False).tolist()
     buckets = list(length_buckets([lengths[text] for text in pool], batch_size))

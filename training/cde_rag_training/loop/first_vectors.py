@@ -40,7 +40,7 @@ class FirstStageVectors:
             self._vectors = open_array(path)
 
     def __call__(self, rows: Sequence[int]) -> Float[Tensor, "rows dim"]:
-        """The vectors of some documents.
+        """Look up the vectors of some documents.
 
         Raises:
             KeyError: A text row that is no pair's document.
@@ -52,7 +52,7 @@ class FirstStageVectors:
 
 
 def _digest(stages: Stages, prepared: Prepared, rows: np.ndarray) -> str:
-    """Of all that determines the vectors: weights that the first stage reads with, and token ids of the documents."""
+    """Hash all that determines the vectors: the weights used by the first stage, and token ids of the documents."""
     network = stages.network
     read = {
         name: value for name, value in network.state_dict().items() if name.startswith(("first_stage.", "embeddings."))

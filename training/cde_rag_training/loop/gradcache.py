@@ -1,12 +1,12 @@
-"""One update's gradients in the memory of one mini-batch: as if the batch had been one, tensor by tensor.
+"""Two-stage gradient caching: a large batch's gradients in the memory of one mini-batch, equal tensor by tensor.
 
-The model is given as three functions, so that any two-stage model will do:
+The model is given as three functions, so that any two-stage model fits:
 
 first    context documents → first-stage vectors (contexts, and siblings where there are any)
-prepare  all first-stage vectors → what the second stage needs of them, once per update; small, so its graph is kept
+prepare  all first-stage vectors → input of the second stage, once per update; small, so its graph is kept
 second   texts, prepared → embeddings
 
-What runs twice, without and with gradients, runs with the same random numbers: dropout is allowed.
+Both passes, without and with gradients, use the same random numbers: dropout is allowed.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,11 +42,11 @@ class _RandomState:
 
 
 class CachedStage(Generic[MiniBatch]):
-    """One stage of the model, run first without gradients and then, the same again, with them.
+    """Stage of the model, run first without gradients and then again with them.
 
     Args:
         function: A mini-batch and what the stage is given → one row for each text of the mini-batch.
-        device: Of the stage.
+        device: Device of the stage.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class CachedStage(Generic[MiniBatch]):
     def forward_no_grad(
         self, mini_batches: Sequence[MiniBatch], given: Sequence[Tensor]
     ) -> Float[Tensor, "all_texts dim"]:
-        """Embeddings of all mini-batches, without a graph."""
+        """Compute the embeddings of all mini-batches without a graph."""
         self._states, vectors = [], list[Tensor]()
         with torch.no_grad():
             for mini_batch in mini_batches:
@@ -90,7 +90,7 @@ class CachedStage(Generic[MiniBatch]):
 def loss_and_gradient(
     embeddings: Float[Tensor, "texts dim"], loss: Loss
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "texts dim"]]:
-    """The loss of finished embeddings, and its gradient with respect to them."""
+    """Compute the loss of finished embeddings, and its gradient with respect to them."""
     leaf = embeddings.detach().requires_grad_()
     value = loss(leaf)
     (gradient,) = torch.autograd.grad(value, leaf)
@@ -102,7 +102,7 @@ def _leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _backward_from(tensors: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
-    """Go on from the gradients that have gathered in `leaves`."""
+    """Continue the backward pass from the gradients accumulated in `leaves`."""
     reached = [(tensor, leaf.grad) for tensor, leaf in zip(tensors, leaves, strict=True) if leaf.grad is not None]
     if reached:
         torch.autograd.backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
@@ -111,15 +111,15 @@ def _backward_from(tensors: Sequence[Tensor], leaves: Sequence[Tensor]) -> None:
 def second_stage_step(
     second: CachedStage[MiniBatch], prepared: Sequence[Tensor], texts: Sequence[MiniBatch], loss: Loss
 ) -> Float[Tensor, ""]:
-    """Add one update's gradients to the second stage's parameters and to whatever `prepared` was made from.
+    """Add one update's gradients to the second stage's parameters and to the inputs of `prepared`.
 
-    By itself for a first stage that is finished, whose vectors are looked up.
+    Used alone if the first stage is frozen and its vectors are looked up.
 
     Args:
         second: The second stage.
-        prepared: What it is given, with its graph.
+        prepared: Its input, with its graph.
         texts: Queries and documents in mini-batches of any size, in the order that `loss` expects.
-        loss: Of all embeddings together.
+        loss: Loss of all embeddings together.
 
     Returns:
         The loss, detached.
@@ -145,12 +145,12 @@ def two_stage_step(
     """Add one update's gradients to every parameter of the model.
 
     Args:
-        first: The first stage; it is given nothing but its mini-batches.
-        prepare: First-stage vectors of all context mini-batches, in their order → what the second stage is given.
+        first: The first stage; its only input are its mini-batches.
+        prepare: First-stage vectors of all context mini-batches, in order → input of the second stage.
         second: The second stage.
-        context: What the first stage reads, at least one text, in mini-batches of any size.
+        context: Texts of the first stage, at least one, in mini-batches of any size.
         texts: Queries and documents in mini-batches of any size, in the order that `loss` expects.
-        loss: Of all embeddings together.
+        loss: Loss of all embeddings together.
 
     Returns:
         The loss, detached.

@@ -1,4 +1,4 @@
-"""One update's loss and gradients, and what the loss would be under another context."""
+"""Loss and gradients of one update, and the loss under another context."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,15 +19,15 @@ from cde_rag_training.processes import count, rank
 
 
 class Figures(NamedTuple):
-    """What an update says of itself.
+    """Metrics of one update.
 
     Attributes:
-        total: What was minimised, in nats.
+        total: Total loss, in nats.
         contrastive: The loss of pairs.
         distillation: KL to the teacher; NaN without one.
         masked: Share of texts that are no negatives.
-        tokens: That the second stage read in this process.
-        siblings: Of all documents of this process.
+        tokens: Number of tokens that the second stage read in this process.
+        siblings: Number of siblings of all documents of this process.
     """
 
     total: float
@@ -39,16 +39,16 @@ class Figures(NamedTuple):
 
 
 class Gradients:
-    """Adds an update's gradients to the parameters' own.
+    """Computation of an update's gradients, which are added to the parameters' `grad`.
 
     Args:
         stages: The network.
-        cutter: Of batches.
-        objective: What is minimised.
-        vectors: Of a first stage that is finished; None where it is trained.
+        cutter: Splits batches into mini-batches.
+        objective: The training loss.
+        vectors: Vectors of a frozen first stage; None if it is trained.
         context_dropout: Probability that a context embedding is left out.
-        caching: Whether gradients are cached (memory of a mini-batch) or the whole batch's activations kept.
-        seed: Of every draw.
+        caching: True to cache gradients (memory of a mini-batch), False to keep all activations of the batch.
+        seed: Random seed of every draw.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Gradients:
         )
 
     def _cut(self, batch: Batch) -> tuple[MiniBatches, BatchLoss]:
-        """This process's share of a batch; that of the latest one is kept."""
+        """Return this process's share of a batch, split into mini-batches; the latest one is cached."""
         if self._latest is None or self._latest[0] is not batch:
             size, (process, processes) = len(batch.pairs), (rank(), count())
             own = slice(process * size // processes, (process + 1) * size // processes)
@@ -118,7 +118,7 @@ class Gradients:
         return value
 
     def _read(self, rows: Sequence[int], batch: Batch) -> Float[Tensor, "rows dim"]:
-        """First-stage vectors of a batch's documents, without gradients."""
+        """Compute first-stage vectors of a batch's documents, without gradients."""
         if not rows:
             return torch.zeros(0, self._stages.dim, device=self._stages.device)
         if self._vectors is not None and batch.transformation == PLAIN:
@@ -127,7 +127,7 @@ class Gradients:
 
     @torch.no_grad()
     def losses_under(self, batch: Batch, contexts: Sequence[Batch | None]) -> list[float]:
-        """The loss of a batch's pairs under other batches' contexts, or none (None); nothing is left out of them."""
+        """Compute the loss of a batch under other batches' contexts, or none (None), without context dropout."""
         parts, loss = self._cut(batch)
         own = self._read(parts.first, batch)
         losses: list[float] = []

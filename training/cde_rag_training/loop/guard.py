@@ -1,4 +1,4 @@
-"""When training has to stop, and what is said then."""
+"""Guards of a training run: ignored context, losses that are not finite, memory errors."""
 
 import json
 import warnings
@@ -18,7 +18,7 @@ from cde_rag_training.data.prepared import Prepared
 
 
 class TrainingError(CDEError):
-    """A run that cannot go on as it is; the message says why, and what to change."""
+    """Training cannot continue; the message gives the reason and the remedy."""
 
 
 class ContextIgnoredWarning(CDEWarning):
@@ -26,11 +26,11 @@ class ContextIgnoredWarning(CDEWarning):
 
 
 class ContextGuard:
-    """Sees whether the context is used: by the mean gain of the last probes, against its standard error.
+    """Monitor of context use: mean gain of the last probes, compared with its standard error.
 
     Args:
-        config: When it looks, and what it does.
-        gains: Of earlier probes, where a run goes on.
+        config: Thresholds and reaction.
+        gains: Gains of earlier probes, if a run resumes.
     """
 
     def __init__(self, config: GuardConfig, gains: Sequence[float] = ()) -> None:
@@ -40,11 +40,11 @@ class ContextGuard:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """Of the last probes."""
+        """Gains of the last probes, in nats."""
         return tuple(self._gains)
 
     def look(self, gain: float, update: int) -> None:
-        """Take in one probe.
+        """Record one probe.
 
         Args:
             gain: Loss under the null context less that under the own one, in nats.
@@ -73,7 +73,7 @@ class ContextGuard:
 
 
 def not_finite(batch: Batch, prepared: Prepared, folder: Path, update: int, *, found: str) -> TrainingError:
-    """The error for a loss or gradient that is no number; the batch is saved so that it can be looked at.
+    """Return the error for a loss or gradient that is not finite; the batch is saved for inspection.
 
     Args:
         batch: What the update saw.
@@ -107,7 +107,7 @@ def not_finite(batch: Batch, prepared: Prepared, folder: Path, update: int, *, f
 
 @contextmanager
 def enough_memory(machine: MachineConfig, update: int) -> Iterator[None]:
-    """Turns running out of memory into an error that says which setting to change.
+    """Convert out-of-memory errors into an error that names the setting to change.
 
     Raises:
         TrainingError: Memory ran out.

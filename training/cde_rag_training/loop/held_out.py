@@ -22,7 +22,7 @@ class RetrievalRows(NamedTuple):
         source: Its name.
         queries: Text rows, each once.
         documents: Text rows, each once.
-        relevant: Of each query, the text rows that answer it.
+        relevant: Text rows of the relevant documents of each query.
     """
 
     source: str
@@ -46,12 +46,12 @@ class Retrieval(NamedTuple):
 
 
 def retrieval_rows(prepared: Prepared, config: EvaluationConfig, *, seed: int) -> list[RetrievalRows]:
-    """A set for each source with two documents or more: some of its pairs, drawn at random.
+    """Sample a retrieval set for each source with two documents or more.
 
     Args:
         prepared: Held-out pairs.
         config: Sizes.
-        seed: Of the draw.
+        seed: Random seed of the draw.
     """
     sets: list[RetrievalRows] = []
     for code, source in enumerate(prepared.source_names):
@@ -72,12 +72,12 @@ def retrieval_rows(prepared: Prepared, config: EvaluationConfig, *, seed: int) -
 def retrieval(
     stages: Stages, prepared: Prepared, sets: Sequence[RetrievalRows], *, mini_batch_size: int
 ) -> dict[str, Retrieval]:
-    """How well each set's queries find their documents, by source; documents stand alone, without siblings.
+    """Compute NDCG@10 of each set under its own, no, and a foreign context, by source; documents have no siblings.
 
     Args:
         stages: The network, in evaluation mode.
         prepared: Held-out pairs.
-        sets: Of them.
+        sets: Retrieval sets of these pairs.
         mini_batch_size: Texts per forward pass.
     """
     size = stages.network.config.context_size or LARGEST_CONTEXT
@@ -113,7 +113,7 @@ def retrieval(
 
 
 def mean_of(found: dict[str, Retrieval]) -> Retrieval:
-    """The mean over sets, all equal."""
+    """Average the results over sets, weighted equally."""
     return Retrieval(*np.mean([list(each) for each in found.values()], axis=0).tolist())
 
 

@@ -1,4 +1,4 @@
-"""What a run says of itself: one row of figures for each update, in a CSV file and, where asked, for TensorBoard."""
+"""Training log: one row of metrics per update, in a CSV file and optionally in TensorBoard."""
 
 import csv
 import io
@@ -44,11 +44,11 @@ Row = Mapping[str, float | int | str]
 
 
 class Log:
-    """Writes rows to `log.csv` in a folder.
+    """Writer of `log.csv` in a folder.
 
     Args:
-        folder: Of the run.
-        keep: Bytes of the log that a run which goes on has from before; the rest is cut off.
+        folder: Folder of the run.
+        keep: Length in bytes of the log at the checkpoint that a run resumes from; the rest is truncated.
     """
 
     def __init__(self, folder: Path, *, keep: int = 0) -> None:
@@ -122,12 +122,12 @@ class Board:
 
         Args:
             row: As in the log.
-            update: Of all phases together.
+            update: Number of updates of all phases together.
         """
         for column, value in row.items():
             if not isinstance(value, str) and column != "update":
                 self._writer.add_scalar(column, value, update)
 
     def close(self) -> None:
-        """Write what is left, and close."""
+        """Flush and close."""
         self._writer.close()

@@ -26,7 +26,7 @@ class MiniBatches(NamedTuple):
         second: Queries, documents and hard negatives.
         order: `embeddings[order]` are the queries, the documents, and the hard negatives pair by pair, as in the batch.
         tokens: That the second stage reads.
-        siblings: Of all documents together.
+        siblings: Siblings of all documents together.
     """
 
     first: list[int]
@@ -52,14 +52,14 @@ class Cutter:
         self._documents = DocumentTokens(prepared)
 
     def first_ids(self, rows: Sequence[int], batch: Batch) -> list[list[int]]:
-        """Documents as the first stage reads them in a batch."""
+        """Return token ids of a batch's documents for the first stage."""
         return [self._stages.first_ids(ids) for ids in self._documents(rows, batch.transformation)]
 
     def __call__(self, batch: Batch, own: slice) -> MiniBatches:
-        """Cut a batch.
+        """Split a process's share of a batch into mini-batches.
 
         Args:
-            batch: The whole of it.
+            batch: The complete batch.
             own: This process's pairs.
         """
         siblings = batch.siblings[own] if self._stages.reads_siblings else [[] for _ in batch.siblings[own]]

@@ -1,4 +1,4 @@
-"""Which parameter learns how fast: AdamW with a rate for each part of the model."""
+"""AdamW with a learning rate for each part of the model."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,7 +12,7 @@ ADAPTER = "lora_"  # in the names of peft's parameters
 
 
 class Place(NamedTuple):
-    """Where in a model a parameter is.
+    """Position of a parameter in the model.
 
     Attributes:
         part: A rate's name: "encoder", "embeddings", "first_stage", "context" or "gates".
@@ -24,11 +24,11 @@ class Place(NamedTuple):
 
 
 def place_of(name: str, layers: int) -> Place:
-    """Where a parameter is, by its name.
+    """Return a parameter's part and height, by its name.
 
     Args:
         name: As in the network's state, of either kind of context attention.
-        layers: Of the second stage.
+        layers: Number of layers of the second stage.
     """
     if name.startswith("first_stage."):
         return Place("first_stage")
@@ -48,9 +48,9 @@ class ParameterGroup(NamedTuple):
     """Parameters that share a learning rate and a weight decay.
 
     Attributes:
-        part: What they are a part of.
-        rate: At its highest.
-        decay: Of the weights.
+        part: Part of the model.
+        rate: Peak learning rate.
+        decay: Weight decay.
         parameters: By name, in the network's order.
     """
 
@@ -61,15 +61,15 @@ class ParameterGroup(NamedTuple):
 
 
 def groups_of(network: nn.Module, layers: int, rates: RatesConfig, adapters: AdaptersConfig) -> list[ParameterGroup]:
-    """All that is trained; whatever has no rate is frozen here, and everything else is not.
+    """Group the trained parameters; those without a rate are frozen here, all others unfrozen.
 
     Weights of linear layers and embedding tables decay; norms, biases, gates, roles and latents do not.
 
     Args:
-        network: Of either kind.
-        layers: Of its second stage.
-        rates: Of its parts.
-        adapters: Where they have a rank, the encoder is frozen and they are trained in its place.
+        network: Network of either kind.
+        layers: Number of layers of its second stage.
+        rates: Learning rates of its parts.
+        adapters: If they have a rank, the encoder is frozen and they are trained in its place.
     """
     decaying = {
         f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Linear | nn.Embedding)
@@ -98,7 +98,7 @@ class Optimiser:
     """AdamW over groups, in float32.
 
     Args:
-        groups: What is trained.
+        groups: The trained parameters.
         clip: Largest norm of all gradients together.
     """
 
@@ -115,7 +115,7 @@ class Optimiser:
         )
 
     def zero_grad(self) -> None:
-        """Set every gradient to zero; none is absent, so that an update is the same whoever computed what."""
+        """Set every gradient to zero, not to None, so that an update does not depend on the computed parts."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -123,34 +123,34 @@ class Optimiser:
                 parameter.grad.zero_()
 
     def clip(self) -> float:
-        """Shorten all gradients together where they are too long; their norm before that."""
+        """Clip the global gradient norm; return the norm before clipping."""
         return float(nn.utils.clip_grad_norm_(self.parameters, self._clip))
 
     def step(self, factor: float) -> None:
-        """One update.
+        """Apply one update.
 
         Args:
-            factor: Of every learning rate.
+            factor: Factor of every learning rate.
         """
         for group, options in zip(self.groups, self._adamw.param_groups, strict=True):
             options["lr"] = group.rate * factor
         self._adamw.step()
 
     def rates(self, factor: float) -> dict[str, float]:
-        """The highest learning rate of each part."""
+        """Return the highest learning rate of each part."""
         highest: dict[str, float] = {}
         for group in self.groups:
             highest[group.part] = max(highest.get(group.part, 0.0), group.rate * factor)
         return highest
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
-        """All that it remembers, by parameter's name and kind."""
+        """Yield the optimiser's state tensors, by parameter name and kind."""
         for number, values in self._adamw.state_dict()["state"].items():
             for kind, value in values.items():
                 yield f"{self.names[number]}|{kind}", value
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Remember what `state` gave."""
+        """Restore the tensors of `state`."""
         numbers = {name: number for number, name in enumerate(self.names)}
         values: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():

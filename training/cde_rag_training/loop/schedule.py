@@ -1,10 +1,10 @@
-"""How far a phase of training has come, and the factor of its learning rates there."""
+"""Progress of a training phase, and its learning-rate factor."""
 
 from cde_rag_training.config import ScheduleConfig
 
 
 class Schedule:
-    """A phase from 0 to 1, by updates, by time, or by what ends first.
+    """Schedule of a phase from 0 to 1, by updates, by time, or by whichever ends first.
 
     Args:
         config: How long it lasts.
@@ -19,7 +19,7 @@ class Schedule:
         self._config = config
 
     def share(self, update: int, *, seconds: float) -> float:
-        """The share of the phase that is over, 1 at the end.
+        """Return the finished share of the phase, 1 at the end.
 
         Args:
             update: Updates done.
@@ -30,7 +30,7 @@ class Schedule:
         return min(1.0, max(by_updates, by_time))
 
     def factor(self, update: int, *, seconds: float) -> float:
-        """What learning rates are multiplied with: up over the warm-up, then linearly down to 0 at the end.
+        """Return the factor of the learning rates: linear warm-up, then linear decay to 0 at the end.
 
         The first update of a phase has a rate above 0.
 
@@ -46,7 +46,7 @@ class Schedule:
         return min(1.0, rising, (1 - share) / (1 - warmup))
 
     def left(self, update: int, *, seconds: float) -> float:
-        """Seconds to the end, if it goes on as until now; infinite before the first update.
+        """Estimate the seconds to the end from the speed so far; infinite before the first update.
 
         Args:
             update: Updates done.

@@ -1,4 +1,4 @@
-"""Where a run stands, in one file that is always whole: what a killed run goes on from, bit by bit."""
+"""Checkpoint of a run in one file, replaced atomically, from which a killed run resumes bit by bit."""
 
 import hashlib
 import json
@@ -20,16 +20,16 @@ STATE = "state.safetensors"
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What is done.
+    """Progress of a run.
 
     Attributes:
-        phase: Number of the phase at hand; as many as there are phases when all are done.
-        update: Updates done in it.
-        seconds: Spent in it.
-        earlier_updates: Done in the phases before it.
-        earlier_seconds: Spent in them.
-        log_bytes: Length of the log; what stands after it was written by updates that are lost.
-        gains: Of the guard's last probes, in nats.
+        phase: Number of the current phase; the number of phases when all are done.
+        update: Updates done in this phase.
+        seconds: Time spent in this phase.
+        earlier_updates: Updates of the phases before it.
+        earlier_seconds: Time spent in the phases before it.
+        log_bytes: Length of the log; anything after it was written by updates that are lost.
+        gains: Gains of the guard's last probes, in nats.
     """
 
     phase: int = 0
@@ -42,11 +42,11 @@ class RunProgress:
 
 
 class State(NamedTuple):
-    """A run at one moment.
+    """Checkpoint of a run.
 
     Attributes:
-        progress: What is done.
-        tensors: Weights and all that is remembered about them.
+        progress: Progress of the run.
+        tensors: Weights, their average and the optimiser's state.
     """
 
     progress: RunProgress
@@ -54,11 +54,11 @@ class State(NamedTuple):
 
 
 class StateFile:
-    """The file that a run's state lies in.
+    """Checkpoint file of a run.
 
     Args:
-        path: Of the file.
-        run: What makes it this run and no other: config and digests of start and data; JSON.
+        path: Path of the file.
+        run: Identity of the run: config and digests of start and data; JSON.
     """
 
     def __init__(self, path: Path, run: Mapping[str, Any]) -> None:
@@ -66,9 +66,9 @@ class StateFile:
         self._run = cast("dict[str, Any]", json.loads(json.dumps(run)))
 
     def write(self, state: State) -> None:
-        """Replace the file; until the new one is whole on disk the old one is there.
+        """Replace the checkpoint atomically; the old file stays until the new one is complete on disk.
 
-        What a killed process left half-written, as large as the file, is deleted first.
+        An incomplete file left by a killed process, which may be as large, is deleted first.
 
         Raises:
             TrainingError: It cannot be written, such as on a full disk; the previous one is intact.
@@ -88,7 +88,7 @@ class StateFile:
             ) from error
 
     def read(self) -> State | None:
-        """The state, or None where there is none yet.
+        """Read the checkpoint, or return None if there is none yet.
 
         Raises:
             ResumeError: The file is damaged, or of another run; the message says what differs.
@@ -118,7 +118,7 @@ class StateFile:
 
 
 def _integrity(content: str, tensors: Mapping[str, Tensor]) -> str:
-    """A sha256 over all that a state file says, in hex."""
+    """Return a sha256 over the metadata and tensors of a checkpoint, in hex."""
     sha256 = hashlib.sha256(content.encode())
     for name in sorted(tensors):  # one by one: they need not fit into memory twice
         sha256.update(save({name: tensors[name]}))
@@ -126,7 +126,7 @@ def _integrity(content: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def differences(theirs: Any, ours: Any, key: str = "") -> list[str]:
-    """Where two JSON values differ, by key: "phases[0].loss.temperature was 0.02, is 0.03".
+    """List the differences of two JSON values, by key: "phases[0].loss.temperature was 0.02, is 0.03".
 
     Example:
         >>> differences({"a": {"b": 1}, "c": [2]}, {"a": {"b": 3}, "c": [2]})

@@ -1,4 +1,4 @@
-"""The start model as a teacher, and as the one that knows what is to be learned."""
+"""Start model as a teacher of distillation, and as a check of the false-negative filter."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ class StartModel:
             self._given = stages.prepare(torch.zeros(0, stages.dim, device=stages.device), [], [])
 
     def __call__(self, batch: Batch) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
-        """Queries and documents as the batch shows them, unit norm."""
+        """Embed queries and documents as the batch shows them, unit norm."""
         queries = [self._prepared.texts[row] for row in batch.queries.tolist()]
         documents = self._documents(batch.documents.tolist(), batch.transformation)
         return self._embed(queries, QUERY), self._embed(documents, DOCUMENT)
@@ -48,7 +48,7 @@ class StartModel:
 def start_batches(
     start: StartModel, phase: PhaseConfig, batches: Batches, prepared: Prepared, *, device: torch.device
 ) -> Iterator[StartBatch]:
-    """Parts of a phase's first batches, for `warn_of_start_model`."""
+    """Yield scores and masks of a phase's first batches, for `warn_of_start_model`."""
     rule = Objective(phase.loss, phase.filter, prepared, device=device)
     always = Objective(phase.loss, FilterConfig(rule="none"), prepared, device=device)
     for update in range(BATCHES):

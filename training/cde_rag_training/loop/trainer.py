@@ -37,16 +37,16 @@ WEIGHTS, AVERAGE, OPTIMISER = "weights:", "average:", "optimiser:"  # begin the 
 
 @dataclass(frozen=True)
 class Run:
-    """What all phases of a run share.
+    """State shared by all phases of a run.
 
     Attributes:
-        config: Of the run.
+        config: Configuration of the run.
         output: Its folder.
-        state_file: Where it stands.
-        log: Its figures; None in all processes but the first.
-        board: The same for TensorBoard, where asked.
-        held_out: Held-out pairs and the sets made of them, where there are any.
-        bar: Whether a progress bar is shown.
+        state_file: Its checkpoint.
+        log: Its metrics; None in all processes but the first.
+        board: Its metrics for TensorBoard, if configured.
+        held_out: Held-out pairs and the sets made of them, if any.
+        bar: True to show a progress bar.
     """
 
     config: TrainingConfig
@@ -59,14 +59,14 @@ class Run:
 
 
 class Trainer:
-    """Trains one phase, from its beginning or from where a run stood.
+    """Trainer of one phase, from its beginning or from a checkpoint.
 
     Args:
-        run: What all phases share.
+        run: State shared by all phases.
         stages: The network, trained in place.
         prepared: The phase's data.
-        state: Where the run stands; its weights are the network's already.
-        teacher: The start model, where it teaches.
+        state: The checkpoint; its weights are loaded into the network already.
+        teacher: The start model, if it is the teacher.
 
     Raises:
         CorpusError: The data does not go with the config.
@@ -110,10 +110,10 @@ class Trainer:
         )
 
     def train(self) -> RunProgress:
-        """Train to the phase's end.
+        """Train to the end of the phase.
 
         Returns:
-            What is done then: the next phase's beginning, which is on disk.
+            Progress at the beginning of the next phase, saved as a checkpoint.
 
         Raises:
             TrainingError: A loss or gradient is no number, memory or disk ran out, or the context is being ignored and
@@ -150,7 +150,7 @@ class Trainer:
         return self._schedule.share(self._progress.update, seconds=self._progress.seconds)
 
     def _update(self, started: float, bar: "tqdm[Any]") -> None:
-        """One update and all that comes with it."""
+        """Run one update, with its probes and its row of the log."""
         before, number, begun = self._progress, self._progress.update + 1, time.monotonic()
         batch = self._batches.batch(before.update)
         factor = self._schedule.factor(before.update, seconds=before.seconds)
@@ -190,7 +190,7 @@ class Trainer:
         return {**row, "tokens": tokens, "siblings": siblings, "context": len(batch.context), "corpus": batch.corpus}
 
     def _probe(self, batch: Batch, figures: Figures, number: int) -> dict[str, float]:
-        """The same batch under the null context and that of another batch, before the update."""
+        """Compute the batch's loss under the null context and under another batch's, before the update."""
         every = self._evaluation.probe_every
         if every == 0 or number % every or len(batch.context) == 0:
             return {}
@@ -204,7 +204,7 @@ class Trainer:
         }
 
     def _foreign(self, batch: Batch) -> Batch | None:
-        """A batch with a context of another source or, failing that, most documents apart from this one's."""
+        """Return a batch with a context of another source or, failing that, with the most unshared documents."""
         source, shared = self._prepared.sources[batch.pairs[0]], np.union1d(batch.context, batch.documents)
         best: Batch | None = None
         for step in range(1, FOREIGN + 1):
@@ -253,12 +253,12 @@ class Trainer:
 
 
 def part_of(state: State, kind: str) -> dict[str, Tensor]:
-    """The tensors of one kind, by their own names."""
+    """Return the tensors of one kind, without the kind's prefix."""
     return {name.removeprefix(kind): value for name, value in state.tensors.items() if name.startswith(kind)}
 
 
 def batches_of(prepared: Prepared, phase: PhaseConfig, *, seed: int) -> Batches:
-    """The configured batches."""
+    """Return the configured batches of a phase."""
     if phase.batches == "corpora":
         return Corpora(prepared, phase.corpora, seed=seed)
     context, negatives = phase.corpora.context, phase.corpora.hard_negatives

@@ -49,21 +49,21 @@ def train(
     held_out: Data | None = None,
     progress: bool = False,
 ) -> Path:
-    """Train a model, from the beginning or from where an earlier call with the same arguments was stopped.
+    """Train a model, or resume an earlier call with the same arguments from its checkpoint.
 
-    The run's folder holds `log.csv` (a row for each update), `state.safetensors` (where it stands) and in the end
-    `model`, with a model card. A run that was killed and goes on ends with the very same weights, bit by bit, as one
-    that was not, on the same CPU with the same number of threads, unless its schedule follows a clock. Its config's
-    machine, evaluation, guard and share may be others than before; given another share, a finished run just writes its
-    model anew. Under `torchrun` the processes share each batch.
+    The run's folder holds `log.csv` (a row for each update), `state.safetensors` (the checkpoint) and in the end
+    `model`, with a model card. A run that was killed and resumed ends with the very same weights, bit by bit, as one
+    that was not, on the same CPU with the same number of threads, unless its schedule follows a clock. The config's
+    machine, evaluation, guard and share may change between calls; given another share, a finished run only writes its
+    model again. Under `torchrun` the processes share each batch.
 
     Args:
         data: Prepared pairs, their folder or packed file; or pairs, or a file of them, which are prepared in `output`
-            first. Phases that name data of their own leave it aside.
+            first. Phases that name data of their own ignore it.
         config: How to train.
-        output: The run's folder; made where it is missing.
-        held_out: Likewise, for evaluation during training; nothing is learned from it.
-        progress: Whether to show a progress bar.
+        output: The run's folder; created if missing.
+        held_out: Likewise, for evaluation during training; never trained on.
+        progress: True to show a progress bar.
 
     Returns:
         The finished model's folder, for `CDEModel.from_pretrained`.
@@ -125,7 +125,7 @@ def train(
 
 
 def _claimed(output: Path) -> AbstractContextManager[None]:
-    """Keeps other runs out of the folder; of several processes of one run, the first holds it."""
+    """Lock the folder against other runs; of several processes of one run, the first holds the lock."""
     if rank() > 0:
         return nullcontext()
     return locked(
@@ -142,7 +142,7 @@ def _adapters(stages: Stages, config: TrainingConfig) -> Adapters | None:
 
 
 def _resumed(start: Start, state: State | None) -> State:
-    """Where the run stands, its weights in the network."""
+    """Return the checkpoint, with its weights loaded into the network."""
     if state is None:
         return State(RunProgress(), {})
     start.network.load_state_dict(part_of(state, WEIGHTS))
@@ -150,7 +150,7 @@ def _resumed(start: Start, state: State | None) -> State:
 
 
 def _phases(run: Run, stages: Stages, teaching: Stages | None, sets: Sequence[Prepared], state: State) -> RunProgress:
-    """Go through the phases that are not finished."""
+    """Train the phases that are not finished."""
     try:
         while state.progress.phase < len(sets):
             state = State(_phase(run, stages, teaching, sets[state.progress.phase], state), {})
@@ -189,7 +189,7 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
 
 
 def _is_lexical(phase: PhaseConfig) -> bool:
-    """Whether BM25 scores are asked for."""
+    """Return True if the phase needs BM25 scores."""
     return phase.filter.rule == "agreement" or (phase.loss.teacher != "none" and phase.loss.lexical_share > 0)
 
 
@@ -198,12 +198,12 @@ def _needs_start(config: TrainingConfig) -> bool:
 
 
 def _masks_all(phase: PhaseConfig) -> bool:
-    """Whether a filter's surrogate must not be the start model."""
+    """Return True if the filter would mask everything to learn, were its surrogate the start model."""
     return phase.filter.rule == "relative" and phase.filter.margin == 0
 
 
 def _identity(config: TrainingConfig, network: nn.Module, sets: Sequence[Prepared]) -> dict[str, Any]:
-    """What makes it this run and no other: all that the trained weights depend on."""
+    """Return the identity of the run: all that the trained weights depend on."""
     settings = {name: value for name, value in asdict(config).items() if name not in NO_PART_OF_A_RUN}
     weights = save({name: value.contiguous() for name, value in network.state_dict().items()})
     data = [hashlib.sha256((each.folder / MANIFEST).read_bytes()).hexdigest() for each in sets]

@@ -1,4 +1,4 @@
-"""What `train` takes as data: prepared pairs, or pairs that are prepared first."""
+"""Training data of `train`: prepared pairs, or pairs that are prepared first."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -18,12 +18,12 @@ TABLES = (".jsonl", ".csv", ".tsv", ".parquet", ".gz")  # files of pairs end in;
 
 
 def opened(data: Data, tokenizer: TextTokenizer, config: PrepareConfig, folder: Path) -> Prepared:
-    """The data as training reads it.
+    """Open the data as prepared pairs, and prepare them first if needed.
 
     Args:
         data: Prepared pairs, their folder or packed file; or pairs, or a file of pairs, which are prepared in `folder`
             with MiniLM as surrogate, once.
-        tokenizer: Of the model that training starts from.
+        tokenizer: Tokenizer of the model that training starts from.
         config: How pairs are prepared.
         folder: For pairs.
 

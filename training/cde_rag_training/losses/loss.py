@@ -18,7 +18,7 @@ PairsLoss = Callable[[Float[Tensor, "queries dim"], Float[Tensor, "documents dim
 
 
 def _mean_over_rows(count: int, part: Callable[[slice], Float[Tensor, ""]]) -> Float[Tensor, ""]:
-    """The mean over `count` queries of a loss that `part` sums over some of them.
+    """Average a loss over `count` queries, where `part` sums it over some of them.
 
     Scores of more than `ROWS` queries are not kept for the backward pass, which computes them again.
     """
@@ -42,7 +42,7 @@ def contrastive_loss(
     mask: Bool[Tensor, "queries documents"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """Cross-entropy of each query's own document among all documents of the batch that are not masked.
+    """Compute the cross-entropy of each query's own document among all unmasked documents of the batch.
 
     Args:
         queries: Unit norm.
@@ -61,7 +61,7 @@ def contrastive_loss(
 
 
 def own_hard_negatives(queries: int, documents: int) -> Bool[Tensor, "{queries} {documents}"]:
-    """Where a query meets its own hard negatives, in documents ordered [all positives | query 0's negatives | …].
+    """Mask each query's own hard negatives, in documents ordered [all positives | query 0's negatives | …].
 
     `mask & ~own_hard_negatives(…)` keeps a filter off them, as the paper's code does by default.
 
@@ -88,7 +88,7 @@ def own_hard_negatives(queries: int, documents: int) -> Bool[Tensor, "{queries} 
 
 
 def without_in_batch_negatives(mask: Bool[Tensor, "queries documents"]) -> Bool[Tensor, "queries documents"]:
-    """The mask under which a query meets its positive and those of its own hard negatives that were not masked before.
+    """Extend a mask so that only a query's positive and its own unmasked hard negatives remain.
 
     Source: the paper's code, for sources whose documents answer many queries.
     """
@@ -103,7 +103,7 @@ def improved_contrastive_loss(
     mask: Bool[Tensor, "queries documents"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """Contrast in both directions, with queries and documents as negatives of their like.
+    """Compute the contrastive loss in both directions, with negatives of both kinds on both sides.
 
     The partition function of pair i sums over documents for query i, other queries for query i, queries for document i
     and other documents for document i; so the positive stands in it twice, and the loss is at least log 2. What is
@@ -134,10 +134,10 @@ def improved_contrastive_loss(
 
 
 def matryoshka(loss: PairsLoss, dims: Sequence[int]) -> PairsLoss:
-    """The mean of a loss over embeddings cut to their first `dims` dimensions and made unit again.
+    """Return the mean of a loss over embeddings truncated to their first `dims` dimensions and normalised again.
 
     Args:
-        loss: Of queries and documents.
+        loss: Loss of queries and documents.
         dims: Such as (384, 256, 128, 64).
 
     Raises:
@@ -168,7 +168,7 @@ def distillation_loss(
     *,
     teacher_temperature: float,
 ) -> Float[Tensor, ""]:
-    """How far the distribution over the batch's documents is from the teacher's: KL(teacher ‖ ours), mean over queries.
+    """Compute KL(teacher ‖ ours) of the distributions over the batch's documents, mean over queries.
 
     Args:
         queries: Unit norm.
@@ -191,13 +191,13 @@ def distillation_loss(
 def mixture(
     first: Float[Tensor, "queries documents"], second: Float[Tensor, "queries documents"], share: float
 ) -> Float[Tensor, "queries documents"]:
-    """Two teachers' scores as one, on the scale of the first.
+    """Mix two teachers' scores, on the scale of the first.
 
     Args:
         first: Such as cosines.
         second: Such as BM25 scores; per query they are given the first's mean and spread, or its mean alone where all
             are alike.
-        share: Of the second, 0 … 1.
+        share: Share of the second, 0 … 1.
 
     Source: ours.
     """

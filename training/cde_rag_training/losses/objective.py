@@ -1,4 +1,4 @@
-"""What an update minimises: which texts are negatives of which, and the configured losses of their embeddings."""
+"""Training objective: masks of negatives, and the configured losses of the embeddings."""
 
 from collections.abc import Callable
 
@@ -24,12 +24,12 @@ Teacher = Callable[[Batch], tuple[Float[Tensor, "batch dim"], Float[Tensor, "bat
 
 
 class BatchLoss:
-    """The loss of one batch's embeddings: this process's queries among the documents of all processes.
+    """Loss of one batch's embeddings: this process's queries among the documents of all processes.
 
     Embeddings are those of the process's own queries, documents, and hard negatives pair by pair.
 
     Args:
-        config: What is minimised.
+        config: The loss configuration.
         order: All pairs, this process's own first.
         own: Their number.
         mask: True where a text is no negative: queries × (documents, hard negatives pair by pair), as in the batch.
@@ -59,7 +59,7 @@ class BatchLoss:
         return float(self._mask.sum()) / max(1, self._mask.numel() - len(self._mask))
 
     def __call__(self, embeddings: Float[Tensor, "texts dim"]) -> Float[Tensor, ""]:
-        """The loss; its terms stay in `contrastive` and `distillation`."""
+        """Compute the loss; its terms are kept in `contrastive` and `distillation`."""
         queries, documents = embeddings[: self._own], own_first(embeddings[self._own : 2 * self._own])
         negatives = embeddings[2 * self._own :]
         texts = torch.cat([documents, own_first(negatives)]) if len(negatives) else documents
@@ -87,13 +87,13 @@ class BatchLoss:
 
 
 class Objective:
-    """Makes the loss of each batch.
+    """Factory of each batch's loss.
 
     Args:
-        config: What is minimised.
-        rule: What is masked beside duplicates, which always are.
+        config: The loss configuration.
+        rule: Filter rule, in addition to duplicates, which are always masked.
         prepared: The data, with surrogate embeddings.
-        device: Where the loss is computed.
+        device: Device of the loss.
         start: The teacher of `teacher = "start"`: embeddings of a batch's queries and documents.
     """
 
@@ -110,16 +110,17 @@ class Objective:
         self._same_queries = SameQueries(prepared)
 
     def of(self, batch: Batch, own: slice) -> BatchLoss:
-        """The loss of a batch, for the process whose pairs are `own`."""
+        """Return the loss of a batch, for the process whose pairs are `own`."""
         pairs = torch.arange(len(batch.pairs), device=self._device)
         order = torch.cat([pairs[own], pairs[: own.start], pairs[own.stop :]])
         return BatchLoss(self._config, order, own.stop - own.start, self.mask(batch), self._teacher(batch))
 
     def mask(self, batch: Batch) -> Bool[Tensor, "batch texts"]:
-        """True where a text is no negative of a query: the documents, then all hard negatives pair by pair.
+        """Compute a mask, True where a text is no negative of a query: documents, then hard negatives pair by pair.
 
-        Documents: what the configured rule says of their surrogate embeddings, other answers to the same query, and the
-        same document again (also nearly, or shown otherwise). Hard negatives: such an answer, by its text.
+        Masked documents: those that the configured rule masks by their surrogate embeddings, other answers to the same
+        query, and copies of the document (near-duplicates and other views too). Masked hard negatives: answers to the
+        same query, by their text.
         """
         queries, documents = (vectors.to(self._device) for vectors in self.surrogate(batch))
         asked, answers = self._tensor(batch.queries), self._tensor(self._prepared.documents[batch.pairs])
@@ -133,7 +134,7 @@ class Objective:
         return torch.cat([mask, right.float() @ same > 0], dim=1)
 
     def surrogate(self, batch: Batch) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"]]:
-        """Surrogate embeddings of the pairs' own queries and whole documents."""
+        """Return surrogate embeddings of the pairs' own queries and complete documents."""
         pairs = batch.pairs
         return (
             torch.from_numpy(self._prepared.query_vectors_of(pairs)),
@@ -141,7 +142,7 @@ class Objective:
         )
 
     def _teacher(self, batch: Batch) -> Float[Tensor, "batch batch"] | None:
-        """The teacher's scores. BM25 knows pairs' own queries: it is mixed in where one is shown."""
+        """Return the teacher's scores; BM25 is mixed in for rows that show the pair's own query."""
         if self._config.teacher == "none":
             return None
         teach = self._start if self._config.teacher == "start" else self.surrogate

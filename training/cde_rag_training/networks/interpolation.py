@@ -1,4 +1,4 @@
-"""Between the start and what was trained: how much of a training is kept, or of the mean of several."""
+"""Weight interpolation between a start model and models trained from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,15 +21,15 @@ ENCODER = ("second_stage.layers.", "second_stage.backbone.native.")
 
 
 def interpolate(start: Mapping[str, Tensor], trained: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
-    """The trained state, its second stage's encoder taken back towards the start.
+    """Interpolate the second stage's encoder between a start state and a trained state.
 
-    In between lies what a short training adds without what it forgets. The path of the context, the gates and the first
-    stage stay as trained: where training starts they are new.
+    An interpolated encoder keeps much of the training's gain and forgets less. The context path, the gates and the
+    first stage stay as trained: at the start of training they are new.
 
     Args:
         start: A network's state.
         trained: The same network's, later.
-        share: Of the way from start (0) to trained (1).
+        share: Interpolation weight, from start (0) to trained (1).
 
     Raises:
         ValueError: A share outside 0 … 1, or states of different networks.
@@ -50,7 +50,7 @@ def interpolate(start: Mapping[str, Tensor], trained: Mapping[str, Tensor], shar
 
 
 def average(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of a network's states after several trainings from one start, which may err less than each of them.
+    """Average a network's states over several trainings from one start (a model soup).
 
     Args:
         states: At least one; all have the same tensors.
@@ -80,17 +80,17 @@ def interpolate_models(
     siblings: float = 1.0,
     exponent: float | None = None,
 ) -> Path:
-    """Write the model that lies between two, or between a start and the mean of several trainings.
+    """Write the interpolation of two models, or of a start and the mean of several trainings.
 
     Args:
-        start: What training started from, as in `StartConfig.model`.
+        start: Start model of the training, as in `StartConfig.model`.
         trained: Folder of the trained model.
-        folder: Of the new one, which has its name; must not exist.
+        folder: Folder of the new model, which takes its name; must not exist.
         others: Folders of other models that were trained from the same start; the mean of all is taken. First stage
-            and context path, too, should have begun alike: what starts at random differs between seeds.
-        share: Of the way from start (0) to trained (1), encoder only.
+            and context path must have started alike, too: random initialisations differ between seeds.
+        share: Interpolation weight, from start (0) to trained (1), encoder only.
         siblings: Factor of the siblings' trained weight in the output, 0 to 10; one-way models only.
-        exponent: Of the output map, 0 to 1, in place of the trained one; one-way models only.
+        exponent: Exponent of the output map, 0 to 1, in place of the trained one; one-way models only.
 
     Returns:
         The folder.
@@ -151,7 +151,7 @@ def _trained(folder: Path) -> tuple[TwoStage | TwoWay, TextTokenizer]:
 
 
 def _differing(network: TwoStage | TwoWay, other: TwoStage | TwoWay) -> str:
-    """Why two networks cannot be averaged, such as "max_length"; empty where they can."""
+    """Return the reason why two networks cannot be averaged, such as "max_length"; empty if they can."""
     if isinstance(network, TwoStage) != isinstance(other, TwoStage):
         return "kind of attention"
     ours, theirs = ({**asdict(one.config), "name": ""} for one in (network, other))

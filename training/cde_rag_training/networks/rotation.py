@@ -1,4 +1,4 @@
-"""Turning a finished model's embeddings so that their first dimensions tell most: `rotate_model`."""
+"""Rotation of a finished model's embeddings for truncation to their first dimensions: `rotate_model`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,13 @@ MINI_BATCH = 64  # texts per forward pass
 
 
 def shared_axes(queries: Float[Tensor, "pairs dim"], documents: Float[Tensor, "pairs dim"]) -> Float[Tensor, "dim dim"]:
-    """The orthogonal directions in which queries agree with their documents, most first, as columns.
+    """Compute orthogonal directions in which queries agree with their documents, most first, as columns.
 
-    Cut after their first n dimensions, vectors turned this way keep the most of the pairs' products that any n
-    directions keep; uncut, their products are as before.
+    Truncated to their first n dimensions, vectors rotated this way keep the most of the pairs' dot products that any n
+    directions keep; at full length, their dot products are unchanged.
 
     Source: ours; the eigenvectors of the symmetric part of the pairs' second moment. The principal axes of documents
-    alone keep what tells documents apart also where no query asks for it.
+    alone also keep differences between documents that no query depends on.
     """
     moment = queries.double().T @ documents.double()
     axes = cast("tuple[Tensor, Tensor]", torch.linalg.eigh(moment + moment.T))[1]  # pyright: ignore[reportUnknownMemberType]
@@ -35,18 +35,18 @@ def shared_axes(queries: Float[Tensor, "pairs dim"], documents: Float[Tensor, "p
 
 
 def rotate_model(trained: Path | str, prepared: Prepared, folder: Path, *, pairs: int = 8192, seed: int = 0) -> Path:
-    """Write a model whose embeddings are a trained one's, turned to the axes that queries share with their documents.
+    """Write a copy of a model whose embeddings are rotated to the axes that queries share with their documents.
 
-    What Matryoshka training is for, without training: embeddings cut to their first dimensions keep most of what they
-    find. Uncut they find what they found before, but for rounding. The rotation is one for all contexts; each context's
-    own would depend, in directions that tell equally much, on the machine that computes it.
+    An alternative to Matryoshka training that needs no training: embeddings truncated to their first dimensions keep
+    most of their retrieval quality. Full embeddings give the same results, except for rounding. The rotation is the
+    same for all contexts; one per context would depend, in directions of equal weight, on the machine that computes it.
 
     Args:
         trained: Folder of the model, or a bundled name; one-way.
-        prepared: Pairs of it, under the null context, say what the axes are.
-        folder: Of the new model, which has its name; must not exist.
-        pairs: That are drawn, at most.
-        seed: Of the draw.
+        prepared: Pairs to compute the axes from, under the null context.
+        folder: Folder of the new model, which takes its name; must not exist.
+        pairs: Maximum number of sampled pairs.
+        seed: Random seed of the sample.
 
     Returns:
         The folder.

@@ -26,7 +26,7 @@ class TextBatch(NamedTuple):
     Attributes:
         ids: Token ids of each text.
         role: `QUERY` or `DOCUMENT`, of all of them.
-        siblings: Of each text, as rows of the first stage's vectors.
+        siblings: Siblings of each text, as rows of the first stage's vectors.
     """
 
     ids: list[list[int]]
@@ -35,15 +35,15 @@ class TextBatch(NamedTuple):
 
 
 class Stages(ABC):
-    """A network in training.
+    """Network in training, one stage at a time.
 
-    What the second stage is given is a list of tensors, so that gradients can be cached between the stages.
+    The input of the second stage is a list of tensors, so that gradients can be cached between the stages.
 
     Args:
         network: Both stages, float32.
-        device: Where it computes.
-        precision: "float32", "bfloat16" or "auto": bfloat16 where the device computes in it natively. Of matrix
-            products; the weights stay float32.
+        device: Device of the network.
+        precision: Precision of matrix products: "float32", "bfloat16" or "auto" (bfloat16 if the device supports it
+            natively); the weights stay float32.
     """
 
     network: TwoStage | TwoWay
@@ -58,7 +58,7 @@ class Stages(ABC):
 
     @property
     def dim(self) -> int:
-        """Of the embeddings."""
+        """Number of dimensions of the embeddings."""
         return self.network.config.dim
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -69,11 +69,11 @@ class Stages(ABC):
         return tokens.to(self.device), mask.to(self.device)
 
     def first_ids(self, ids: list[int]) -> list[int]:
-        """A document as the first stage reads it."""
+        """Return a document's token ids for the first stage."""
         return _cut(self._prefixed(ids, DOCUMENT), self.network.config.first_stage_max_length)
 
     def second_ids(self, ids: list[int], role: int) -> list[int]:
-        """A text as the second stage reads it."""
+        """Return a text's token ids for the second stage."""
         return _cut(self._prefixed(ids, role), self.network.config.max_length)
 
     def _prefixed(self, ids: list[int], role: int) -> list[int]:
@@ -81,14 +81,14 @@ class Stages(ABC):
         return ids
 
     def first(self, ids: Sequence[Sequence[int]], given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
-        """The first stage while it is trained."""
+        """Run the first stage in training, with gradients."""
         del given
         with self._autocast():
             return self.network.read(*self._padded(ids)).float()
 
     @torch.no_grad()
     def read(self, ids: Sequence[list[int]], *, mini_batch_size: int) -> Float[Tensor, "texts dim"]:
-        """The first stage when it is finished: float32, as it makes contexts; texts in any order and number."""
+        """Run the finished first stage as for contexts, in float32; texts in any order and number."""
         vectors = torch.zeros(len(ids), self.dim, device=self.device)
         for bucket in length_buckets([len(row) for row in ids], mini_batch_size):
             vectors[bucket] = self.network.read(*self._padded([ids[place] for place in bucket]))
@@ -98,23 +98,23 @@ class Stages(ABC):
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
     ) -> list[Tensor]:
-        """What the second stage is given.
+        """Compute the input of the second stage.
 
         Args:
-            vectors: Of the first stage, for context and siblings.
-            context: Which of them are the context; none for the null context.
-            dropped: Which of these are left out.
+            vectors: First-stage vectors of context and siblings.
+            context: Rows of the context documents; empty for the null context.
+            dropped: True for context documents that are left out.
         """
 
     @abstractmethod
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
-        """The second stage: float32, unit norm."""
+        """Run the second stage: float32, unit norm."""
 
     @torch.no_grad()
     def embed(
         self, ids: Sequence[list[int]], role: int, given: Sequence[Tensor], *, mini_batch_size: int
     ) -> Float[Tensor, "texts dim"]:
-        """Texts without siblings in any order and number, without gradients."""
+        """Embed texts without siblings in any order and number, without gradients."""
         vectors = torch.zeros(len(ids), self.dim, device=self.device)
         for bucket in length_buckets([len(row) for row in ids], mini_batch_size):
             vectors[bucket] = self.second(
@@ -124,7 +124,7 @@ class Stages(ABC):
 
     @abstractmethod
     def figures(self) -> dict[str, float]:
-        """What the log says of the weights."""
+        """Return metrics of the weights for the log."""
 
 
 class OneWayStages(Stages):
@@ -140,7 +140,7 @@ class OneWayStages(Stages):
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
     ) -> list[Tensor]:
-        """As in the class above: what is prepared, and all vectors, among which siblings are found."""
+        """Return the prepared context, and all vectors, from which siblings are looked up."""
         kept = [row for row, out in zip(context, dropped, strict=True) if not out]
         chosen = vectors[torch.tensor(kept, dtype=torch.long, device=self.device)]
         counts = torch.ones(len(kept), dtype=torch.long, device=self.device)
@@ -148,7 +148,7 @@ class OneWayStages(Stages):
         return [prepared.keys, prepared.values, prepared.output_map, prepared.siblings, vectors]
 
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
-        """As in the class above."""
+        """Run the second stage with cross-attention to the prepared context and the siblings."""
         *prepared, vectors = given
         siblings, there = self._siblings(texts.siblings, vectors)
         with self._autocast():
@@ -170,7 +170,7 @@ class OneWayStages(Stages):
         return vectors[rows] * there[:, :, None], there
 
     def figures(self) -> dict[str, float]:
-        """As in the class above."""
+        """Return the mean gate and the output map's exponent."""
         gates, exponent = self._one_way.second_stage.gates, self._one_way.output_map.exponent
         return {"gate": float(gates.detach().tanh().abs().mean()), "exponent": float(exponent.detach())}
 
@@ -180,7 +180,7 @@ class TwoWayStages(Stages):
 
     Args:
         network: Both stages, float32.
-        tokenizer: Of the prefixes.
+        tokenizer: Tokenizer of the prefixes.
         device: As in the class above.
         precision: As in the class above.
     """
@@ -203,7 +203,7 @@ class TwoWayStages(Stages):
     def prepare(
         self, vectors: Float[Tensor, "vectors dim"], context: Sequence[int], dropped: Sequence[bool]
     ) -> list[Tensor]:
-        """As in the class above: the tokens before every text. What is left out is replaced by the null embedding.
+        """Return the context tokens that precede every text; dropped documents become the null embedding.
 
         A context larger than the model's is cut, documents of a smaller one are repeated in turn.
 
@@ -229,18 +229,18 @@ class TwoWayStages(Stages):
         return [prepared.tokens]
 
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
-        """As in the class above."""
+        """Run the second stage with the context tokens in front of every text."""
         with self._autocast():
             vectors = self._two_way.second_stage(*self._padded(texts.ids), PreparedTokens(given[0]))
         return F.normalize(vectors.float(), dim=-1)
 
     def figures(self) -> dict[str, float]:
-        """As in the class above: there are no gates."""
+        """Return an empty mapping, since there are no gates."""
         return {}
 
 
 def stages_of(network: TwoStage | TwoWay, tokenizer: TextTokenizer, *, device: str, precision: str) -> Stages:
-    """The network's stages, whatever its kind."""
+    """Return the stages of a one-way or two-way network."""
     if isinstance(network, TwoStage):
         return OneWayStages(network, device=device, precision=precision)
     return TwoWayStages(network, tokenizer, device=device, precision=precision)

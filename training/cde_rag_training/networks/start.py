@@ -1,4 +1,4 @@
-"""Where training starts: a model that is finished, or a new one whose encoder is that of a plain embedder."""
+"""Start of training: a finished model, or a new one whose encoder is that of a plain embedder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,12 +37,12 @@ BERT_LAYER = {
 
 
 class Start(NamedTuple):
-    """What training starts from.
+    """Model at the start of training.
 
     Attributes:
         network: Both stages, float32.
-        tokenizer: Of the texts.
-        new_first_stage: Whether the first stage still has to be taught its embedder's vectors.
+        tokenizer: Its tokenizer.
+        new_first_stage: True if the first stage has yet to be distilled from the plain embedder.
     """
 
     network: TwoStage | TwoWay
@@ -51,11 +51,11 @@ class Start(NamedTuple):
 
 
 def load_start(config: StartConfig, *, seed: int) -> Start:
-    """The model that a run starts from, under its new name.
+    """Load the model that a run starts from, under its new name.
 
     Args:
         config: Names it.
-        seed: Of the parts that start at random.
+        seed: Random seed of the parts that start at random.
 
     Raises:
         MissingExtraError: "minilm" needs the extra `train`, a two-way model `hub`.
@@ -102,13 +102,13 @@ def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:
 
 
 def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartConfig, *, seed: int) -> TwoWay:
-    """Build a two-way model, both stages of which start as a backbone such as ModernBERT; what joins them is random.
+    """Build a two-way model from a backbone such as ModernBERT for both stages; projections are random.
 
     Args:
         folder: Holds config.json and the backbone's tensors, under its own names.
-        tokenizer: Of the backbone.
+        tokenizer: Tokenizer of the backbone.
         config: Name, context_size and max_length.
-        seed: Of the projections.
+        seed: Random seed of the projections.
 
     Raises:
         MissingExtraError: `transformers` is not installed, or too old.
@@ -180,7 +180,7 @@ def from_bert(folder: Path, config: ModelConfig, *, seed: int) -> TwoStage:
     Args:
         folder: Holds `model.safetensors` with Hugging Face's BERT keys.
         config: Sizes; those of the encoder must be the checkpoint's.
-        seed: Of the parts that start at random (set attention).
+        seed: Random seed of the parts that start at random (set attention).
     """
     bert = load_file(folder / "model.safetensors")
     with torch.random.fork_rng():
@@ -208,7 +208,7 @@ def from_bert(folder: Path, config: ModelConfig, *, seed: int) -> TwoStage:
 
 
 def bert_tokenizer(folder: Path) -> str:
-    """The checkpoint's tokenizer as JSON, without its cutting and padding, which are ours to do."""
+    """Return the checkpoint's tokenizer as JSON, without truncation and padding, which our code does."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()

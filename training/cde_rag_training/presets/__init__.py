@@ -9,19 +9,19 @@ PRESETS = ("paper-small", "cde-mini", "laptop")
 
 
 def preset_text(name: str) -> str:
-    """A preset as it stands in its file, comments and all.
+    """Return the text of a preset's file, comments included.
 
     Args:
-        name: Of `PRESETS`.
+        name: Name of `PRESETS`.
     """
     return (files("cde_rag_training.presets") / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def preset(name: str) -> TrainingConfig:
-    """A preset, read.
+    """Load a preset.
 
     Args:
-        name: Of `PRESETS`.
+        name: Name of `PRESETS`.
     """
     with as_file(files("cde_rag_training.presets") / f"{name}.toml") as path:
         return TrainingConfig.from_toml(Path(path))
