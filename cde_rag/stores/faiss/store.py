@@ -15,13 +15,13 @@ from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.copying import copy_store
-from cde_rag.stores.faiss.database import Database
+from cde_rag.stores.faiss.database import FORMAT, Database, set_format
 from cde_rag.stores.faiss.folder import DATABASE, sweep
-from cde_rag.stores.faiss.indexed import Indexed
+from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.record_tables import Records
-from cde_rag.stores.faiss.text_search import TextSearch
+from cde_rag.stores.faiss.snapshots import build, due, put
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.view import Reader, View
 from cde_rag.stores.faiss.writer import Transaction, begun
@@ -35,7 +35,7 @@ _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond 
 Result = TypeVar("Result")
 
 
-class FaissStore(TextSearch, Indexed):
+class FaissStore:
     """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
 
     Args:
@@ -49,7 +49,8 @@ class FaissStore(TextSearch, Indexed):
     """
 
     def __init__(self, path: str | Path, *, index: str | None = None, quantization: str | None = None) -> None:
-        super().__init__(index, quantization)
+        self._new = IndexConfig(index or "auto", quantization)  # what `create` gives a store
+        self._expected = index, quantization
         self._folder = Path(path)
         self._database = Database(self._folder / DATABASE)
         self._reader: Reader | None = None
@@ -168,6 +169,19 @@ class FaissStore(TextSearch, Indexed):
 
         return self._read(nearest)
 
+    def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
+        """See `Store.search_text`."""
+        check_list(queries, call="search_text", what="queries")
+        condition = None if where is None else parse(where)
+        k = check_k(k)
+        return self._read(lambda view: [view.search_text(query, k, condition) for query in queries])
+
+    def index_texts(self) -> None:
+        """See `Store.index_texts`."""
+        with self._database.writing() as connection:
+            Records(connection, self._database.path).lexicon.rebuild()
+            set_format(connection, FORMAT)
+
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """See `Store.vectors`."""
         check_list(ids, call="vectors", what="ids")
@@ -227,6 +241,27 @@ class FaissStore(TextSearch, Indexed):
             writer.manifest.inactive(generation)
             writer.records.forget(generation)
             writer.manifest = writer.manifest.without(generation)
+
+    def reindex(self, *, index: str, quantization: str | None = None) -> None:
+        """Give the store another index, or the same built anew, from the vectors that it has.
+
+        Others read and write meanwhile, and find by the old one. Killed, it leaves the store as it was.
+
+        Args:
+            index: `auto`, `flat`, `hnsw` or `ivf`.
+            quantization: `int8`, `binary`, `prefix-<dims>`, or None for whole vectors.
+
+        Raises:
+            ValueError: It is none of these, or the prefix is no shorter than the vectors.
+            StoreError: The index cannot be written. The store is as it was.
+        """
+        new = IndexConfig(index, quantization)
+        state, vectors = self._read(lambda view: (view.state, view.vectors))
+        new.check(vectors.dim)
+        file = build(self._folder, dataclasses.replace(state, index=None), vectors, new)
+        with self._writing() as writer:
+            writer.manifest = put(writer.manifest.reindexed(new), self._folder, state, file)
+        self._extend_index()
 
     def compact(self) -> None:
         """Remove the vectors of deleted and replaced records now; otherwise they stay until they are many."""
@@ -324,3 +359,22 @@ class FaissStore(TextSearch, Indexed):
         if before - writer.manifest.files():
             with self._database.writing() as connection:  # so that no other writer is about to refer to what goes
                 sweep(self._folder, Records(connection, self._database.path).manifest().files(), check)
+
+    def _indexing(self, manifest: FaissManifest) -> IndexConfig:
+        """Which index the store has; compared with what was expected when it is first asked."""
+        found = manifest.indexing or self._new
+        found.expect(*self._expected)
+        self._expected = None, None
+        return found
+
+    def _extend_index(self) -> None:
+        """Bring the index up to date where that is due, beside the one in use, without keeping other writers waiting.
+
+        Raises:
+            StoreError: It cannot be written. The records are stored all the same.
+        """
+        state, vectors, indexing = self._read(lambda view: (view.state, view.vectors, view.reader.indexing))
+        if due(state, indexing, self._folder):
+            file = build(self._folder, state, vectors, indexing)
+            with self._writing() as writer:
+                writer.manifest = put(writer.manifest, self._folder, state, file)

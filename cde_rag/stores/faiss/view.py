@@ -22,6 +22,7 @@ from cde_rag.stores.faiss.nearest import candidates, exact_scores
 from cde_rag.stores.faiss.record_tables import Records, StoredRecord
 from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
 from cde_rag.stores.filter_conditions import Filter
+from cde_rag.stores.text_analysis import words_in
 
 _MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
 _SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched exactly, though there are codes
@@ -168,6 +169,12 @@ class View:
         else:
             kept = np.delete(np.arange(len(self.vectors)), self.dead) if len(self.dead) else None
         return [self._best(query, near, k) for query, near in zip(queries, self._near(queries, k, kept), strict=True)]
+
+    def search_text(self, query: str, k: int, where: Filter | None) -> list[Hit]:
+        """Up to k records that share a word with a query, best first by BM25."""
+        found = self.records.matching(words_in(query), k, where)
+        stored = self.at([position for position, _ in found])
+        return [one.row.hit(score) for one, (_, score) in zip(stored, found, strict=True)]
 
     def _near(
         self, queries: Float32[np.ndarray, "queries dim"], k: int, kept: Int64[np.ndarray, "kept"] | None
