@@ -25,6 +25,13 @@ def point_scores(records: Sequence[Record], query: str) -> list[float]:
     return _scores(records, query, USUAL_LENGTH, lambda n, df: math.log(1 + (n - df + 0.5) / (df + 0.5)))
 
 
+def table_scores(records: Sequence[Record], query: str) -> list[float]:
+    """Lucene's: the idf of stores of points with the mean length of the records there are."""
+    lengths = [length for record in records if (length := len(words_of(record)))]
+    mean = sum(lengths) / max(1, len(lengths))
+    return _scores(records, query, mean, lambda n, df: math.log(1 + (n - df + 0.5) / (df + 0.5)))
+
+
 def _scores(records: Sequence[Record], query: str, mean: float, idf: Callable[[int, int], float]) -> list[float]:
     counts = [Counter(words_of(record)) for record in records]
     there = sum(bool(count) for count in counts)

@@ -18,7 +18,14 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 WEAK: Final = ("What", "Whether", "How", "Where", "Of", "As", "Which", "See")  # first words that name no noun
-COMMON: Final = {"__init__", "base", "store", "config", "demo", "drift"}  # names in several packages; a command has the name of its subject
+COMMON: Final = {
+    "__init__",
+    "base",
+    "store",
+    "config",
+    "demo",
+    "drift",
+}  # names in several packages; a command has the name of its subject
 
 JOURNEYS: Final = """
 import json, sys, warnings

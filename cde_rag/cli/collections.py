@@ -23,8 +23,6 @@ from cde_rag.cli.output import (
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError, StoreFormatError, TenantError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cde_rag.collection.collection import Collection
     from cde_rag.stores.base import Store
     from cde_rag.stores.tenant_stores import FolderTenants
@@ -40,8 +38,6 @@ TenantOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Whose collection, where COLLECTION holds one for each tenant.")
 ]
 _MOST: Final = 1_000_000_000  # hits
-_EDGE: Final = ".qdrant"  # how the name of a new collection for Qdrant Edge ends
-_EDGE_MANIFEST: Final = "cde.json"  # in the folder of one that is there, whatever its name
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -214,8 +210,10 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
 
 
 def store_at(path: Path) -> "Store":
-    """The store at a path, or for it: Qdrant Edge's or FAISS's."""
-    return _kind_at(path)(path)
+    """Return the store at a path, or for a new one there, of the kind that `cde_rag.stores.kinds` says."""
+    from cde_rag.stores.kinds import kind_at
+
+    return kind_at(path)(path)
 
 
 def existing(path: Path, tenant: str | None = None) -> "Store":
@@ -278,22 +276,11 @@ def tenant_stores(path: Path) -> "FolderTenants":
     Raises:
         TenantError: There is a collection without tenants.
     """
+    from cde_rag.stores.kinds import kind_at
     from cde_rag.stores.tenant_stores import FolderTenants
 
-    kind = _kind_at(path)
-    stores = FolderTenants(path, kind)
+    stores = FolderTenants(path, kind_at(path))
     common = stores.common()
     if common.exists() and "tenant_key" not in common.manifest().settings:
         raise TenantError(f"{path}: expected a collection for each tenant, found one for all. Leave --tenant out.")
     return stores
-
-
-def _kind_at(path: Path) -> "Callable[[Path], Store]":
-    """What makes a store of a path like this one."""
-    from cde_rag.stores.faiss import FaissStore
-
-    if (path / _EDGE_MANIFEST).exists() or (path.suffix == _EDGE and not FaissStore(path).exists()):
-        from cde_rag.stores.qdrant_edge import QdrantEdgeStore
-
-        return QdrantEdgeStore
-    return FaissStore

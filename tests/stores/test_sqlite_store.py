@@ -1,0 +1,98 @@
+"""A third party's store of 110 lines passes the contract of all stores; commands, backups and tenants work with it."""
+
+import functools
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from contract import EXACT, SPACE, Opener, StoreContract, created, row
+from sqlite_store import SqliteStore
+from typer.testing import CliRunner
+from word_scores import table_scores
+
+from cde_rag.cli import app
+from cde_rag.errors import StoreError
+from cde_rag.stores import kinds
+from cde_rag.stores.base import Store
+
+MEMORY = Path("/dev/shm")  # where there is one: waiting for a disk thousands of times tests nothing
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+class TestSqlite(StoreContract):
+    word_scores = staticmethod(table_scores)
+
+    @pytest.fixture
+    def new_place(self, scratch: Path) -> Callable[[], Opener]:
+        numbers = itertools.count()
+        return lambda: functools.partial(SqliteStore, scratch / f"{next(numbers)}.sqlite")
+
+
+def test_it_is_short():
+    assert len(Path(__file__).with_name("sqlite_store.py").read_text().splitlines()) <= 150
+
+
+def test_it_is_a_store(tmp_path: Path):
+    assert isinstance(SqliteStore(tmp_path), Store)
+
+
+def test_bytes_that_changed_are_found(tmp_path: Path):
+    store = created(lambda: SqliteStore(tmp_path / "papers"))
+    store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+    for table, id_ in (("records", "a"), ("vectors", "b")):
+        with SqliteStore(tmp_path / "papers").transaction("write") as tables:
+            tables.connection.execute(f"UPDATE {table} SET data = data || x'00' WHERE id = ?", [id_])
+    assert [damage.where for damage in store.verify()] == ["a", "b, generation 1"]
+
+
+@pytest.fixture
+def entry_points(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    """What packages register; a test may add to it."""
+    found = [EntryPoint("sqlite", "sqlite_store:SqliteStore", kinds.GROUP)]
+    monkeypatch.setattr(kinds, "entry_points", lambda group: [each for each in found if each.group == group])
+    return found
+
+
+@pytest.mark.usefixtures("entry_points")
+def test_commands_backups_and_tenants_work_with_it(tmp_path: Path):
+    def run(*arguments: object) -> dict:
+        ran = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+        assert ran.exit_code == 0, ran.output
+        return json.loads(ran.stdout)
+
+    source, papers = tmp_path / "papers.jsonl", tmp_path / "papers.sqlite"
+    source.write_text('{"id": "a", "text": "a river bank"}\n{"id": "b", "text": "a bank of money"}\n')
+    assert run("index", source, papers)["added"] == 2
+    assert (papers / "store.db").is_file()
+    assert run("search", papers, "money", "-k", 1)["hits"][0]["id"] == "b"
+    assert run("search", papers, "money", "--by", "words")["hits"][0]["id"] == "b"
+    assert run("recontextualize", papers, "--seed", 1)["documents"] == 2
+    run("backup", papers, tmp_path / "copy")
+    run("restore", tmp_path / "copy", tmp_path / "restored.sqlite")
+    assert run("inspect", tmp_path / "restored.sqlite")["documents"] == 2
+    run("export", papers, tmp_path / "papers.parquet")
+    run("import", tmp_path / "papers.parquet", tmp_path / "other.faiss")
+    assert run("inspect", tmp_path / "other.faiss")["documents"] == 2
+    assert run("index", source, tmp_path / "all.sqlite", "--tenant", "acme")["added"] == 2
+    assert run("search", tmp_path / "all.sqlite", "river", "-k", 1, "--tenant", "acme")["hits"][0]["id"] == "a"
+
+
+def test_two_packages_of_one_suffix_are_refused(entry_points: list[EntryPoint], tmp_path: Path):
+    entry_points.append(EntryPoint("sqlite", "elsewhere:Store", kinds.GROUP))
+    with pytest.raises(StoreError, match=r"expected one package that registers \.sqlite, found 2"):
+        kinds.kind_at(tmp_path / "papers.sqlite")
+
+
+def test_a_package_that_cannot_be_imported_is_named(entry_points: list[EntryPoint], tmp_path: Path):
+    entry_points[:] = [EntryPoint("sqlite", "elsewhere:Store", kinds.GROUP)]
+    with pytest.raises(StoreError, match="elsewhere:Store"):
+        kinds.kind_at(tmp_path / "papers.sqlite")
