@@ -17,7 +17,6 @@ from test_collection import StubEmbedder
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError, FilterError, StoreError
-from cde_rag.search.fusion import reciprocal_ranks
 from cde_rag.search.grouping import Grouping
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Hit, Record, Store
@@ -72,6 +71,7 @@ RANKED: dict[str, Callable[[Collection], Searcher]] = {
     "vectors": lambda papers: papers,
     "words": lambda papers: papers.lexical(),
     "hybrid": lambda papers: papers.hybrid(candidates=9),
+    "ranks": lambda papers: papers.hybrid(candidates=9, fusion="reciprocal_ranks"),
     "reranked": lambda papers: papers.reranked(shout, candidates=23),
     "hybrid reranked": lambda papers: papers.hybrid(candidates=30).reranked(shout, candidates=17),
 }
@@ -178,7 +178,26 @@ def test_parents_are_those_of_all_hits_with_their_passages_in_order(
 
 @few_examples
 @given(query=queries, k=st.integers(1, 20), where=filters)
-def test_hybrid_is_the_sum_of_reciprocal_ranks(
+def test_hybrid_is_the_sum_of_normalised_scores(
+    papers: Collection, query: str, k: int, where: dict[str, Any] | None
+) -> None:
+    dense, words = papers.search(query, 9, where=where), papers.lexical().search(query, 9, where=where)
+    sums: dict[str, float] = {}
+    least, best = min((hit.score for hit in dense), default=0), max((hit.score for hit in dense), default=0)
+    for hit in dense:
+        sums[hit.id] = 0.65 * ((hit.score - least) / (best - least) if best > least else 1)
+    least, best = words[-1].score if len(words) == 9 else 0, words[0].score if words else 0
+    for hit in words:
+        sums[hit.id] = sums.get(hit.id, 0) + 0.35 * ((hit.score - least) / (best - least) if best > least else 1)
+    expected = sorted(sums.values(), reverse=True)[:k]
+    found = papers.hybrid(candidates=9).search(query, k, where=where)
+    assert [hit.score for hit in found] == pytest.approx(expected)
+    assert all(hit.score == pytest.approx(sums[hit.id]) for hit in found)
+
+
+@few_examples
+@given(query=queries, k=st.integers(1, 20), where=filters)
+def test_hybrid_by_reciprocal_ranks_is_their_sum(
     papers: Collection, query: str, k: int, where: dict[str, Any] | None
 ) -> None:
     dense, words = papers.search(query, 9, where=where), papers.lexical().search(query, 9, where=where)
@@ -187,14 +206,28 @@ def test_hybrid_is_the_sum_of_reciprocal_ranks(
         for rank, hit in enumerate(hits, start=1):
             sums[hit.id] = sums.get(hit.id, 0) + 1 / (60 + rank)
     expected = sorted(sums, key=lambda id_: -sums[id_])[:k]
-    found = papers.hybrid(candidates=9).search(query, k, where=where)
+    found = papers.hybrid(candidates=9, fusion="reciprocal_ranks").search(query, k, where=where)
     assert [(hit.id, hit.score) for hit in found] == [(id_, sums[id_]) for id_ in expected]
 
 
-def test_reciprocal_ranks_of_one_ranking_and_of_none() -> None:
-    assert reciprocal_ranks([]) == {}
-    assert reciprocal_ranks([["a"]]) == {"a": 1 / 61}
-    assert list(reciprocal_ranks([["b"], ["a", "b"]])) == ["b", "a"]
+@pytest.mark.parametrize("fusion", ["convex", "reciprocal_ranks"])
+def test_a_hybrid_of_weight_0_or_1_ranks_as_one_side(papers: Collection, fusion: str) -> None:
+    for query in ("river", "bank loan", "fish"):
+        ids = {by: [hit.id for hit in papers.search(query, 20, by=by)] for by in ("vectors", "words")}
+        for weight, by in ((1.0, "vectors"), (0.0, "words")):
+            found = papers.hybrid(candidates=20, fusion=fusion, weight=weight).search(query, 100)
+            assert [hit.id for hit in found] == ids[by]
+
+
+def test_by_names_a_way_to_rank(papers: Collection) -> None:
+    for query in ("river", "bank loan"):
+        assert papers.search(query, 7, by="vectors", offset=2) == papers.search(query, 7, offset=2)
+        assert papers.search(query, 7, by="words", offset=2) == papers.lexical().search(query, 7, offset=2)
+        both = papers.search(query, 7, by="hybrid", where={"even": True}, score_threshold=0.2)
+        assert both == papers.hybrid().search(query, 7, where={"even": True}, score_threshold=0.2)
+        assert papers.searcher("hybrid").search_groups(query, group_by="place") == papers.hybrid().search_groups(
+            query, group_by="place"
+        )
 
 
 def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
@@ -203,7 +236,7 @@ def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
         hits = papers.search_hybrid("zyzzyva", 61)
         assert len(hits) == 61
         assert hits[0].id == "rare"
-        assert hits[0].score > 1 / 61
+        assert hits[0].score >= 0.35
         assert papers.search_hybrid("zyzzyva", 5, offset=3) == hits[3:8]
         assert papers.search_hybrid("zyzzyva", 5, where={"even": False}) == papers.hybrid().search(
             "zyzzyva", 5, where={"even": False}
@@ -267,6 +300,10 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.search_groups("river", group_by="place", where={"a": {"$gt": 1}}): FilterError,
         lambda: papers.search_parents("river", 0): ValueError,
         lambda: papers.hybrid(candidates=0): ValueError,
+        lambda: papers.hybrid(weight=1.1): ValueError,
+        lambda: papers.hybrid(weight=float("nan")): ValueError,
+        lambda: papers.hybrid(fusion="ranks"): ValueError,
+        lambda: papers.search("river", by="both"): ValueError,
         lambda: papers.reranked(shout, candidates=0): ValueError,
     }.items():
         with pytest.raises(error):

@@ -21,6 +21,7 @@ from cde_rag.cli.output import (
     why_nothing,
 )
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError, StoreFormatError, TenantError
+from cde_rag.search.fusion import WAYS
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -66,6 +67,12 @@ def _number(text: str) -> float:
     raise typer.BadParameter(f"{text!r} is not a number")
 
 
+def _ranking(text: str) -> str:
+    if text not in WAYS:
+        raise typer.BadParameter(f"expected {', '.join(WAYS)}, found {text!r:.80}")
+    return text
+
+
 def search(
     collection: CollectionArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What you look for, in your own words.")],
@@ -73,9 +80,15 @@ def search(
     where: Annotated[
         dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
     ] = None,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Rank by the query's words (BM25), too, which finds names and rare terms.")
-    ] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            parser=_ranking,
+            metavar="|".join(WAYS),
+            help="Rank by vectors, by the query's words (BM25), which find names and rare terms, or by both.  "
+            "[default: hybrid; vectors where a collection has no words]",
+        ),
+    ] = None,
     group_by: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +104,7 @@ def search(
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the documents of a collection that are nearest to a query, best first.
+    """Find the documents of a collection that answer a query best, best first.
 
     A filter names metadata fields: a value, or operators eq, ne, in, nin, gt, gte, lt, lte, exists, contains; and, or,
     not combine filters.
@@ -101,16 +114,14 @@ def search(
       cde-rag search papers.faiss "late interaction" -k 3
       cde-rag search papers.faiss "late interaction" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
-      cde-rag search docs.faiss "ERR_CONN_RESET" --hybrid --group-by source
+      cde-rag search docs.faiss "ERR_CONN_RESET" --by words --group-by source
     """
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
     if not collection.exists() and store_at(Path(query)).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
-    from cde_rag.search.searchable import CANDIDATES
-
     with open_collection(existing(collection, tenant), model) as opened:
-        searcher = opened.hybrid(candidates=max(CANDIDATES, k)) if hybrid else opened
+        searcher = opened.searcher(by or _default_by(opened))
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = [] if group_by is None else searcher.search_groups(query, k, group_by=group_by, **asked)
         hits = searcher.search(query, k, **asked) if group_by is None else []
@@ -122,6 +133,16 @@ def search(
         print_groups(groups)
     else:
         typer.echo(f"No hits: {nothing}", err=True)
+
+
+def _default_by(opened: "Collection") -> str:
+    """Hybrid, or vectors for a collection that was made without words; stderr says so."""
+    try:
+        opened.lexical().search(".", k=1)  # a query without words: costs nothing, and asks for the words all the same
+    except StoreError as error:
+        typer.echo(f"Searched by vectors alone. {error}", err=True)
+        return "vectors"
+    return "hybrid"
 
 
 def inspect(

@@ -11,8 +11,9 @@ from cde_rag.errors import require
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings, unit
-from cde_rag.evaluation.ranking import Ranking, fuse, rank, rank_vectors
+from cde_rag.evaluation.ranking import Ranking, rank, rank_hybrid, rank_vectors
 from cde_rag.model.cde_model import DTYPES, native_dtype
+from cde_rag.search.fusion import Scored
 
 WHITENING_EXPONENT = 0.25  # a: 0 changes nothing, ½ whitens wholly
 WHITENING_SHIFT = 5.0  # s: keeps the rare directions from being blown up
@@ -69,7 +70,7 @@ class MiniLM:
 
 
 def baseline_rankings(
-    data: RetrievalSet, wanted: Collection[str], embed: DenseBaseline | None
+    data: RetrievalSet, wanted: Collection[str], embed: DenseBaseline | None, words: Sequence[Scored] = ()
 ) -> Iterator[tuple[str, list[Ranking]]]:
     """The systems without a contextual model: name (of `report.SYSTEMS`) and a ranking per query, as each is ready.
 
@@ -77,19 +78,19 @@ def baseline_rankings(
         data: The set.
         wanted: Asked for; what is dear and not wanted is left out.
         embed: The plain embedder; BM25 stays alone without one.
+        words: For each query its hits by words; see `word_hits`. Only the hybrid needs them.
     """
     texts, parents = data.corpus.texts, data.corpus.parents
     ids = data.corpus.ids, data.query_ids
-    words = BM25(texts)
-    found = (words.scores(query) for query in data.queries)
-    bm25 = rank((np.where(scores > 0, scores, -np.inf) for scores in found), *ids)
-    yield "bm25", bm25
+    index = BM25(texts)
+    found = (index.scores(query) for query in data.queries)
+    yield "bm25", rank((np.where(scores > 0, scores, -np.inf) for scores in found), *ids)
     if embed is None:
         return
     queries, documents = embed(data.queries), embed(texts)
-    minilm = rank_vectors(queries, documents, *ids)
-    yield "minilm", minilm
-    yield "hybrid", [fuse(pair) for pair in zip(bm25, minilm, strict=True)]
+    yield "minilm", rank_vectors(queries, documents, *ids)
+    if "hybrid" in wanted:
+        yield "hybrid", rank_hybrid(queries, documents, words, *ids)
     mean = documents.mean(axis=0)
     yield "centred", rank_vectors(unit(queries - mean), unit(documents - mean), *ids)
     matrix = whitening(documents)

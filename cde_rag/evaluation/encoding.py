@@ -9,7 +9,8 @@ from jaxtyping import Float32
 
 from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.beir import RetrievalSet
-from cde_rag.evaluation.ranking import Ranking, rank_vectors
+from cde_rag.evaluation.ranking import Ranking, rank_hybrid, rank_vectors
+from cde_rag.search.fusion import Scored
 
 FOLDS = 2  # of the queries, where their relevant documents are kept out of the context
 
@@ -44,7 +45,13 @@ class Binder(Protocol):
 
 
 def contextual_rankings(
-    data: RetrievalSet, systems: Collection[str], bind: Binder, *, foreign: Sequence[str], seeds: Sequence[int]
+    data: RetrievalSet,
+    systems: Collection[str],
+    bind: Binder,
+    *,
+    foreign: Sequence[str],
+    seeds: Sequence[int],
+    words: Sequence[Scored] = (),
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
     """For each of the systems asked for, its rankings with each context: a list per context, a ranking per query.
 
@@ -56,13 +63,17 @@ def contextual_rankings(
         bind: The model.
         foreign: Texts of another corpus.
         seeds: Of the contexts.
+        words: For each query its hits by words; see `word_hits`. Only hybrid systems need them.
     """
     texts = data.corpus.texts
-    own = _bound(bind, texts, seeds) if {"own", "parents"} & set(systems) else []
-    if "own" in systems:
-        yield "own", [_rankings(embedder, data) for embedder in own]
-    if "parents" in systems:
-        yield "parents", [_rankings(embedder, data, siblings=True) for embedder in own]
+    asked = [(name, name == "parents") for name in ("own", "parents") if {name, f"{name}_hybrid"} & set(systems)]
+    own = _bound(bind, texts, seeds) if asked else []
+    for name, siblings in asked:
+        found = [_vectors(embedder, data, siblings=siblings) for embedder in own]
+        if name in systems:
+            yield name, [rank_vectors(*pair, data.corpus.ids, data.query_ids) for pair in found]
+        if f"{name}_hybrid" in systems:
+            yield f"{name}_hybrid", [rank_hybrid(*pair, words, data.corpus.ids, data.query_ids) for pair in found]
     if "own_without_relevant" in systems:
         yield "own_without_relevant", _without_relevant(data, bind, seeds)
     if "null" in systems:
@@ -102,12 +113,18 @@ def _without_relevant(data: RetrievalSet, bind: Binder, seeds: Sequence[int]) ->
     return runs
 
 
-def _rankings(embedder: TextEmbedder, data: RetrievalSet, *, siblings: bool = False) -> list[Ranking]:
+def _rankings(embedder: TextEmbedder, data: RetrievalSet) -> list[Ranking]:
+    return rank_vectors(*_vectors(embedder, data, siblings=False), data.corpus.ids, data.query_ids)
+
+
+def _vectors(
+    embedder: TextEmbedder, data: RetrievalSet, *, siblings: bool
+) -> tuple[Float32[np.ndarray, "queries dim"], Float32[np.ndarray, "documents dim"]]:
+    """Of the queries and of the documents."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)  # the result counts what is cut
         documents = embedder.embed_documents(data.corpus.texts, parents=data.corpus.parents if siblings else None)
-        queries = embedder.embed_queries(data.queries)
-    return rank_vectors(queries, documents, data.corpus.ids, data.query_ids)
+        return embedder.embed_queries(data.queries), documents
 
 
 def _bound(bind: Binder, corpus: Sequence[str], seeds: Sequence[int]) -> list[TextEmbedder]:

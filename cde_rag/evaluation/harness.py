@@ -1,7 +1,7 @@
 """Run systems over retrieval sets."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +13,15 @@ from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
 from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, DenseBaseline, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
+from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.encoding import Binder, contextual_rankings, without_relevant
 from cde_rag.evaluation.generic import standard_library
 from cde_rag.evaluation.metrics import METRICS, score
-from cde_rag.evaluation.ranking import Ranking, fuse
+from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
 from cde_rag.model import CDEModel
 
-WORDS = "bm25"
-WITH_WORDS = {"own_hybrid": "own", "parents_hybrid": "parents"}  # what each fuses with BM25
+HYBRID = frozenset({"hybrid", "own_hybrid", "parents_hybrid"})  # these need words
 SIBLINGS = frozenset({"parents", "parents_hybrid"})  # these need parents, and a model that takes siblings
 
 
@@ -192,31 +192,12 @@ def _rankings(
     seeds: Sequence[int],
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
     """What each wanted system answers with each of its contexts; baselines first: a missing extra shows at once."""
-    fused = {system: WITH_WORDS[system] for system in wanted if system in WITH_WORDS}
-    parts = {*fused.values(), *([WORDS] if fused else ())}
-    found: dict[str, list[list[Ranking]]] = {}
-    for system, runs in _parts(data, {*wanted, *parts}, embed, bind, other, seeds):
-        if system in parts:
-            found[system] = runs
-        if system in wanted:
-            yield system, runs
-    for system, part in fused.items():
-        (words,) = found[WORDS]
-        yield system, [[fuse(pair) for pair in zip(words, run, strict=True)] for run in found[part]]
-
-
-def _parts(
-    data: RetrievalSet,
-    needed: Collection[str],
-    embed: DenseBaseline | None,
-    bind: Binder,
-    other: Corpus | None,
-    seeds: Sequence[int],
-) -> Iterator[tuple[str, list[list[Ranking]]]]:
-    """The systems that rank by themselves."""
-    if BASELINES.intersection(needed):
-        yield from ((system, [one]) for system, one in baseline_rankings(data, needed, embed))
-    yield from contextual_rankings(data, needed, bind, foreign=other.texts if other else (), seeds=seeds)
+    words = word_hits(data.corpus.texts, data.queries) if HYBRID.intersection(wanted) else []
+    if BASELINES.intersection(wanted):
+        found = ((system, [one]) for system, one in baseline_rankings(data, wanted, embed, words))
+        yield from ((system, runs) for system, runs in found if system in wanted)
+    foreign = other.texts if other else ()
+    yield from contextual_rankings(data, wanted, bind, foreign=foreign, seeds=seeds, words=words)
 
 
 def _mean_over_contexts(

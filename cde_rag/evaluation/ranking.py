@@ -1,11 +1,11 @@
-"""From scores to rankings, and from several rankings to one."""
+"""Rankings of documents, made of scores by vectors, by words or by both."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from cde_rag.search.fusion import reciprocal_ranks
+from cde_rag.search.fusion import CANDIDATES, Scored, fuse
 
 DEPTH = 100  # documents of a ranking; what the deepest metric looks at
 _QUERIES_AT_ONCE = 128  # rows of one score matrix
@@ -58,17 +58,30 @@ def rank_vectors(
     return rank(rows(), document_ids, query_ids)
 
 
-def fuse(rankings: Sequence[Ranking], *, depth: int = DEPTH) -> Ranking:
-    """Reciprocal rank fusion: each ranking gives a document 1 / (60 + rank); equal sums are ordered by id.
+def rank_hybrid(
+    queries: Float32[np.ndarray, "queries dim"],
+    documents: Float32[np.ndarray, "documents dim"],
+    words: Iterable[Scored],
+    document_ids: Sequence[str],
+    query_ids: Sequence[str],
+) -> list[Ranking]:
+    """The documents of the best passages by vectors and words, fused as `Collection.hybrid` fuses them.
 
-    Source: Cormack, Clarke & Büttcher (2009).
-
-    Example:
-        >>> fuse([["a", "b"], ["b", "c"]])
-        ['b', 'a', 'c']
+    Args:
+        queries: Unit vectors.
+        documents: Unit vectors of passages.
+        words: For each query, its best passages by BM25, named by their positions; see `word_hits`.
+        document_ids: As in `rank`.
+        query_ids: One for each query.
     """
-    sums = reciprocal_ranks(rankings)
-    return sorted(sums, key=lambda document: (-sums[document], document))[:depth]
+    rankings: list[Ranking] = []
+    for vector, by_words, query in zip(queries, words, query_ids, strict=True):
+        scores = documents @ vector
+        by_vectors = [(str(place), float(scores[place])) for place in _highest(scores, CANDIDATES)]
+        fused = sorted(fuse(by_vectors, by_words), key=lambda hit: (-hit[1], document_ids[int(hit[0])]))
+        found = dict.fromkeys(document_ids[int(place)] for place, _ in fused)
+        rankings.append([document for document in found if document != query][:DEPTH])
+    return rankings
 
 
 def _highest(scores: Float32[np.ndarray, " documents"], k: int) -> Int64[np.ndarray, " best"]:

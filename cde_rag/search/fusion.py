@@ -1,26 +1,83 @@
-"""One ranking of several."""
+"""Fusion: one ranking made of a ranking by vectors and a ranking by words."""
 
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
 
+Scored: TypeAlias = Sequence[tuple[str, float]]
+"""Ids and scores of the hits of one query, best first."""
+
+WAYS: Final = ("vectors", "words", "hybrid")  # to rank
+CANDIDATES: Final = 100  # hits of each side that are fused; the weights below were chosen with as many
 CONSTANT: Final = 60  # ranks; Cormack et al. (2009)
+WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # docs/experiments/fusion.md
 
 
-def reciprocal_ranks(rankings: Sequence[Sequence[str]]) -> dict[str, float]:
-    """What each id gets of all rankings: of each that it is in, 1 / (60 + its rank there, from 1 on).
+def fuse(
+    vectors: Scored,
+    words: Scored,
+    *,
+    fusion: str = "convex",
+    weight: float | None = None,
+    candidates: int = CANDIDATES,
+) -> list[tuple[str, float]]:
+    """The hits of both sides as one ranking, best first; equal scores by vectors first, then by words.
 
-    Returns:
-        In the order in which they come, one ranking after the other.
+    A hit that one side lacks has nothing from that side. A side of weight 0 is left out, hits and all.
 
-    Source: Cormack, Clarke & Büttcher (2009).
+    Args:
+        vectors: Hits by dot product, best first.
+        words: Hits by BM25, best first; scores above 0.
+        fusion: "convex": w times the score by vectors plus 1 − w times that by words, each side's scores brought to
+            0 … 1 by min–max normalisation; where words find fewer than `candidates`, 0 stays 0. "reciprocal_ranks":
+            2 w / (60 + rank by vectors) plus 2 (1 − w) / (60 + rank by words).
+        weight: w, that of the vectors, from 0 to 1; by default 0.65 of "convex", chosen on development sets, and 0.5 of
+            "reciprocal_ranks".
+        candidates: Hits of each side that were asked for.
+
+    Raises:
+        ValueError: Another fusion, or a weight outside [0, 1].
+
+    Source: Bruch, Gai & Ingber (2023) for convex combinations; Cormack, Clarke & Büttcher (2009) for reciprocal ranks.
 
     Example:
-        >>> reciprocal_ranks([["a", "b"], ["b"]])["b"] == 1 / 62 + 1 / 61
-        True
+        >>> fuse([("a", 0.9), ("b", 0.8), ("c", 0.7)], [("d", 6.0), ("b", 3.0)], weight=0.75)
+        [('a', 0.75), ('b', 0.5), ('d', 0.25), ('c', 0.0)]
     """
-    sums: defaultdict[str, float] = defaultdict(float)
-    for ranking in rankings:
-        for rank, id_ in enumerate(ranking, start=1):
-            sums[id_] += 1 / (CONSTANT + rank)
-    return dict(sums)
+    weight = check_fusion(fusion, weight)
+    sums: dict[str, float] = {}
+    for share, hits, cut in ((weight, vectors, True), (1 - weight, words, len(words) >= candidates)):
+        if share > 0:
+            scores = [score for _, score in hits]
+            shares = _min_max(scores, from_zero=not cut) if fusion == "convex" else _reciprocal(len(hits))
+            for (id_, _), one in zip(hits, shares, strict=True):
+                sums[id_] = sums.get(id_, 0.0) + share * one
+    return sorted(sums.items(), key=lambda one: -one[1])
+
+
+def check_fusion(fusion: str, weight: float | None) -> float:
+    """The weight that counts: the one that is given, or the fusion's default.
+
+    Raises:
+        ValueError: Another fusion, or a weight outside [0, 1].
+    """
+    if fusion not in WEIGHTS:
+        raise ValueError(f"Expected a fusion among {', '.join(WEIGHTS)}, found {fusion!r}. Name one of them.")
+    if weight is None:
+        return WEIGHTS[fusion]
+    if not 0 <= weight <= 1:
+        raise ValueError(
+            f"Expected a weight of vectors from 0 (words alone) to 1 (vectors alone), found {weight!r}. Leave it out "
+            f"for {WEIGHTS[fusion]}."
+        )
+    return weight
+
+
+def _min_max(scores: Sequence[float], *, from_zero: bool) -> list[float]:
+    """Brought to 0 … 1: the best to 1, and the least, or 0, to 0. All equal ones are 1."""
+    best, least = max(scores, default=1.0), 0.0 if from_zero else min(scores, default=0.0)
+    return [(score - least) / (best - least) if best > least else 1.0 for score in scores]
+
+
+def _reciprocal(count: int) -> list[float]:
+    """Twice 1 / (60 + rank), so that two sides of weight ½ give the sum of reciprocal ranks."""
+    return [2 / (CONSTANT + rank) for rank in range(1, count + 1)]

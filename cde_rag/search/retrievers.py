@@ -8,7 +8,7 @@ from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, switched_all_the_time
 from cde_rag.records import embedded_text
-from cde_rag.search.fusion import reciprocal_ranks
+from cde_rag.search.fusion import fuse
 from cde_rag.stores.base import Hit, Record, Store
 
 Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat]]
@@ -61,25 +61,39 @@ class BM25Retriever:
 
 @dataclass(frozen=True)
 class HybridRetriever:
-    """By the sum of reciprocal ranks in several rankings; equal sums in the order of the first.
+    """By vectors and by words, fused; equal scores by vectors first, then by words.
+
+    As many hits of each side are fused however few are asked for, so that a longer ranking begins as a shorter one.
 
     Attributes:
-        rankers: Two or more.
-        candidates: How many hits of each count.
+        vectors: Ranks by vectors.
+        words: Ranks by words.
+        candidates: How many hits of each are fused.
+        fusion: See `fuse`.
+        weight: Of the vectors; see `fuse`.
     """
 
-    rankers: tuple[Ranker, ...]
+    vectors: Ranker
+    words: Ranker
     candidates: int
+    fusion: str
+    weight: float
 
     @property
     def depth(self) -> int:
         """See `Ranker.depth`."""
-        return self.candidates * len(self.rankers)
+        return 2 * self.candidates
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
         """See `Ranker.best`."""
-        found = [ranker.best(queries, self.candidates, where) for ranker in self.rankers]
-        return [_fused(rankings)[:limit] for rankings in zip(*found, strict=True)]
+        vectors, words = (ranker.best(queries, self.candidates, where) for ranker in (self.vectors, self.words))
+        return [self._fused(*sides)[:limit] for sides in zip(vectors, words, strict=True)]
+
+    def _fused(self, vectors: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:
+        hits = {hit.id: hit for hit in (*words, *vectors)}
+        sides = ([(hit.id, hit.score) for hit in side] for side in (vectors, words))
+        found = fuse(*sides, fusion=self.fusion, weight=self.weight, candidates=self.candidates)
+        return [dataclasses.replace(hits[id_], score=score) for id_, score in found]
 
 
 @dataclass(frozen=True)
@@ -116,13 +130,6 @@ class Reranked:
         given = iter(scores)
         rescored = [[dataclasses.replace(hit, score=next(given)) for hit in hits] for hits in found]
         return [sorted(hits, key=lambda hit: -hit.score)[:limit] for hits in rescored]
-
-
-def _fused(rankings: Sequence[Sequence[Hit]]) -> list[Hit]:
-    hits = {hit.id: hit for ranking in reversed(rankings) for hit in ranking}
-    sums = reciprocal_ranks([[hit.id for hit in ranking] for ranking in rankings])
-    best = sorted(sums.items(), key=lambda one: -one[1])
-    return [dataclasses.replace(hits[id_], score=score) for id_, score in best]
 
 
 def _text(hit: Hit) -> str:

@@ -10,13 +10,13 @@ from cde_rag._validation import check_positive
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
+from cde_rag.search.fusion import CANDIDATES, WAYS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Hit, Store
 
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
-CANDIDATES: Final = 100  # hits by vectors, and by words, that a hybrid ranking is made of
 
 
 class Searchable(Searcher):
@@ -31,22 +31,69 @@ class Searchable(Searcher):
     def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
         super().__init__(store, active, parent_key, DenseRetriever(store, active))
 
-    def hybrid(self, *, candidates: int = CANDIDATES) -> Searcher:
-        """The same searches, ranked by vectors and by words together: the sum of both reciprocal ranks.
-
-        Words find names, codes and rare terms that vectors miss, and need no model.
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        by: str = "vectors",
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[Hit]:
+        """The `k` best hits for one query.
 
         Args:
-            candidates: Hits of either ranking that count; there are no others.
+            query: A text that is not blank.
+            k: Hits at most; there are fewer where fewer records match.
+            by: "vectors"; "words", as `lexical()`; or "hybrid", both, as `hybrid()`.
+            where: A filter over the metadata; see `cde_rag.stores.filters`.
+            score_threshold: What a hit's score reaches, on the scale of this way of ranking.
+            offset: Hits that are passed over: the next page begins at `offset + k`; see `search_batch`.
 
         Raises:
-            ValueError: `candidates` is below 1.
+            ContextMismatchError: The collection was moved to another model, which is not here under its name.
+            CorpusError: The query is blank or no valid Unicode.
+            FilterError: A filter outside the grammar.
+            StoreError: By words, where the collection was made without them; `index_texts` adds them.
+            ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` another word.
+        """
+        if by == "vectors":
+            return super().search(query, k, where=where, score_threshold=score_threshold, offset=offset)
+        return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
 
-        Source: Cormack, Clarke & Büttcher (2009), with their constant of 60 ranks.
+    def searcher(self, by: str) -> Searcher:
+        """All searches, ranked as named: itself, `lexical()` or `hybrid()`.
+
+        Raises:
+            ValueError: Another name.
+        """
+        if by not in WAYS:
+            raise ValueError(f"Expected one of {', '.join(WAYS)} in by=…, found {by!r}. Name one of them.")
+        if by == "vectors":
+            return self
+        return self.lexical() if by == "words" else self.hybrid()
+
+    def hybrid(self, *, candidates: int = CANDIDATES, fusion: str = "convex", weight: float | None = None) -> Searcher:
+        """The same searches, ranked by vectors and by words together.
+
+        Words find names, codes and rare terms that vectors miss, and need no model. A hit has a score from 0 to 1 by
+        default; 1 is the best hit by vectors and by words.
+
+        Args:
+            candidates: Hits of either ranking that are fused, however few are asked for, so that pages fit together;
+                there are no others: at most twice as many hits.
+            fusion: "convex", the weighted sum of normalised scores, or "reciprocal_ranks"; see
+                `cde_rag.search.fusion.fuse`.
+            weight: Of the vectors, from 0 (words alone) to 1 (vectors alone); 0.65 by default, 0.5 for ranks.
+
+        Raises:
+            ValueError: `candidates` is below 1, another fusion, or a weight outside [0, 1].
         """
         check_positive(candidates, "candidates")
-        both = (self._ranker, BM25Retriever(self.store))
-        return Searcher(self.store, self._active, self.parent_key, HybridRetriever(both, candidates))
+        weight = check_fusion(fusion, weight)
+        both = HybridRetriever(self._ranker, BM25Retriever(self.store), candidates, fusion, weight)
+        return Searcher(self.store, self._active, self.parent_key, both)
 
     def lexical(self) -> Searcher:
         """The same searches, ranked by words alone: BM25. What shares no word with a query is not found.
@@ -62,14 +109,14 @@ class Searchable(Searcher):
 
         Args:
             query: As in `search`, like `where` and `offset`.
-            k: At most so many hits.
+            k: At most so many hits; there are at most 200, the 100 best of either ranking.
             where: A filter over the metadata.
-            offset: Hits that are passed over; behind the 100 (or `k`) best of either ranking there are no others.
+            offset: Hits that are passed over.
 
         Raises:
             StoreError: The collection was made without words; `index_texts` adds them.
         """
-        return self.hybrid(candidates=max(CANDIDATES, k)).search(query, k, where=where, offset=offset)
+        return self.hybrid().search(query, k, where=where, offset=offset)
 
     def index_texts(self) -> None:
         """Make anew what words are searched in, of all records and without embedding; for collections made without.

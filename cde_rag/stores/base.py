@@ -54,7 +54,8 @@ class Hit:
     Attributes:
         id: The record's id.
         score: Higher is better. Of a search by vectors the dot product of unit vectors, in [-1, 1]; of one by words
-            BM25, above 0; of a hybrid one the sum of both reciprocal ranks; of a reranked one what the reranker gave.
+            BM25, above 0; of a hybrid one the fused score, by default in [0, 1]; of a reranked one what the reranker
+            gave.
         title: The record's title.
         text: The record's text.
         metadata: The record's metadata.

@@ -1,14 +1,24 @@
 """Rankings: rows are queries, columns documents; the order of the columns never matters."""
 
-from itertools import pairwise
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from cde_rag.evaluation.ranking import fuse, rank, rank_vectors
+from cde_rag.evaluation.bm25 import word_hits
+from cde_rag.evaluation.ranking import DEPTH, rank, rank_hybrid, rank_vectors
+from cde_rag.search.fusion import CANDIDATES, WEIGHTS
+from cde_rag.search.retrievers import BM25Retriever, HybridRetriever
+from cde_rag.stores.base import Hit, Record, Row
+from cde_rag.stores.faiss import FaissStore
+
+WORDS = "river bank money loan water flood rate interest fish boat delta".split()
 
 few_scores = st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 1.0])  # many ties
 scores = st.integers(1, 12).flatmap(
@@ -64,19 +74,45 @@ def test_rank_wants_a_row_for_each_query() -> None:
         rank(np.zeros((1, 2), dtype=np.float32), ["a", "b"], ["q1", "q2"])
 
 
-def test_fusion_by_hand() -> None:
-    assert fuse([["a", "b", "c"], ["c", "a"]]) == ["a", "c", "b"]  # 1/61 + 1/62 > 1/63 + 1/61 > 1/62
-    assert fuse([["b"], ["a"]]) == ["a", "b"]  # equal sums: by id
-    assert fuse([["a", "b"], []], depth=1) == ["a"]
+def test_hybrid_by_hand() -> None:
+    documents = np.array([[1, 0], [0.8, 0.6], [0, 1], [0.6, 0.8]], dtype=np.float32)
+    query = np.array([[1, 0]], dtype=np.float32)
+    words = [[("2", 4.0), ("3", 2.0)]]  # 0.65 · (1, 0.8, 0, 0.6) + 0.35 · (0, 0, 1, 0.5)
+    assert rank_hybrid(query, documents, words, ["a", "b", "c", "d"], ["q"]) == [["a", "d", "b", "c"]]
+    assert rank_hybrid(query, documents, [[]], ["a", "b", "c", "d"], ["a"]) == [["b", "d", "c"]]  # not its own
+    assert rank_hybrid(query, documents, words, ["x", "y", "y", "x"], ["q"]) == [["x", "y"]]  # the best passage counts
 
 
-@given(st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True), min_size=1, max_size=3))
-def test_fusion_equals_the_slow_loop(rankings: list[list[str]]) -> None:
-    found = {document for ranking in rankings for document in ranking}
-    sums = {
-        document: sum(1 / (61 + ranking.index(document)) for ranking in rankings if document in ranking)
-        for document in found
-    }
-    fused = fuse(rankings)
-    assert set(fused) == found
-    assert all(sums[one] >= sums[next_] - 1e-12 for one, next_ in pairwise(fused))
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=10, deadline=None)
+def test_an_evaluated_hybrid_finds_what_a_collection_finds(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    texts = [" ".join(dice.choice(WORDS, dice.integers(2, 9))) for _ in range(130)]
+    queries = [" ".join(dice.choice(WORDS, 3)) for _ in range(3)]
+    documents, asked = (dice.normal(size=(count, 8)).astype(np.float32) for count in (len(texts), len(queries)))
+    documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+
+    class Vectors:
+        """Ranks by the vectors above."""
+
+        depth = None
+
+        def best(self, some: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
+            return store.search(asked[[queries.index(query) for query in some]], limit, fingerprint="f", where=where)
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = FaissStore(Path(folder, "papers"))
+        store.create(dim=8, fingerprint="f", context=b"", settings={})
+        rows = [Row(Record(f"d{place:03}", text), "digest") for place, text in enumerate(texts)]
+        store.add(rows, documents, fingerprint="f")
+        searched = HybridRetriever(Vectors(), BM25Retriever(store), CANDIDATES, "convex", WEIGHTS["convex"])
+        found = searched.best(queries, DEPTH, None)
+        store.close()
+    ids, names_ = [row.record.id for row in rows], [f"q{place}" for place in range(len(queries))]
+    evaluated = rank_hybrid(asked, documents, word_hits(texts, queries), ids, names_)
+    for hits, ranking in zip(found, evaluated, strict=True):
+        scores = [round(hit.score, 6) for hit in hits]
+        assert len(set(scores)) > 50
+        places = {hit.id: scores.index(round(hit.score, 6)) for hit in hits}  # ties stand in another order
+        assert [places[document] for document in ranking] == sorted(places.values())
