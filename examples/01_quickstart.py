@@ -60,11 +60,16 @@ folder = Path(tempfile.mkdtemp())
 reference = Collection.create(FaissStore(folder / "reference.faiss"), embedder, parent_key="topic")
 print(reference.add(texts, metadata=[{"topic": source} for source in sources]))
 
+# %% [markdown]
+# `by="hybrid"` ranks by vectors and by words together. A collection ranks by vectors by default; those scores are
+# cosines.
+
 # %%
-for hit in reference.search("which values can't be a key?", k=3):
+for hit in reference.search("which values can't be a key?", k=3, by="hybrid"):
     print(f"{hit.score:.3f}  {hit.metadata['topic']:12}  {' '.join(hit.text.split())[:88]}")
 print()
-for hit in reference.search("fill up with zeros", k=3, where={"topic": {"in": ["formatstrings", "string-methods"]}}):
+some = {"topic": {"in": ["formatstrings", "string-methods"]}}
+for hit in reference.search("fill up with zeros", k=3, by="hybrid", where=some):
     print(f"{hit.score:.3f}  {hit.metadata['topic']:14}  {' '.join(hit.text.split())[:86]}")
 
 # %% [markdown]
@@ -74,7 +79,7 @@ for hit in reference.search("fill up with zeros", k=3, where={"topic": {"in": ["
 # %%
 reference.close()
 reference = Collection.open(FaissStore(folder / "reference.faiss"))
-print(reference.search("which values can't be a key?", k=1)[0].metadata)
+print(reference.search("which values can't be a key?", k=1, by="hybrid")[0].metadata)
 assert reference.embedder.fingerprint == context.fingerprint
 
 # %% [markdown]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cde_rag.demo.demo import Demo
     from cde_rag.indexing.upsert import Progress
 
-HEADINGS = {"own": "own context", "null": "null context", "bm25": "BM25"}
+HEADINGS = {"hybrid": "own context + words", "own": "own context", "null": "null context", "bm25": "BM25"}
 SPACES = {"own": "its own context", "null": "the null context, to compare with"}
 SHOWN = 5  # of the committed questions
 ENOUGH = 0.8  # share of the committed questions that the own context has to answer
@@ -39,7 +39,8 @@ def demo(
     """Index the documentation of this Python and its packages, and ask it questions.
 
     The first run indexes some thousands of docstrings, twice: in their own context, and in the null context, to
-    compare with. Beside both stands what BM25 finds. Later runs open what is stored.
+    compare with. Answers are ranked by vectors and by words; beside them stands what each finds alone. Later runs open
+    what is stored.
 
     \b
     Examples:
@@ -52,7 +53,7 @@ def demo(
         if check:
             _print_check(opened.check(), as_json=as_json)
         elif query is not None and as_json:
-            print_json(hits_json(opened.ask(query, k, systems=["own"])["own"]))
+            print_json(hits_json(opened.ask(query, k, systems=["hybrid"])["hybrid"]))
         elif query is not None:
             _print_answers(opened, query, k)
         elif as_json:
@@ -100,12 +101,12 @@ def _typed() -> str:
 
 def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str] = ()) -> None:
     """The hits of each system in columns; those that are known to be right are marked."""
-    from cde_rag.demo.demo import COLLECTIONS, SYSTEMS
+    from cde_rag.demo.demo import STORED, SYSTEMS
 
     try:
         hits = opened.ask(question, k, systems=SYSTEMS)
     except MissingExtraError as error:
-        hits = opened.ask(question, k, systems=COLLECTIONS)
+        hits = opened.ask(question, k, systems=STORED)
         typer.echo(f"Without BM25: {error}", err=True)
     width = (shutil.get_terminal_size(WIDTH).columns - GAP * (len(hits) - 1)) // len(hits)
     columns = [

@@ -23,7 +23,8 @@ from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.faiss import FaissStore
 
 COLLECTIONS = ("own", "null")
-SYSTEMS = (*COLLECTIONS, "bm25")
+STORED = ("hybrid", *COLLECTIONS)  # systems that need nothing beside the collections
+SYSTEMS = (*STORED, "bm25")
 STATE = "demo.json"  # beside the collections: what they are of, and whether they are complete
 
 
@@ -68,13 +69,19 @@ class Demo:
         Args:
             question: In the user's words.
             k: Hits of each system.
-            systems: "own" (the documentation's own context), "null" (the null context), "bm25".
+            systems: "own" (the documentation's own context), "hybrid" (that and words), "null" (the null context),
+                "bm25".
 
         Raises:
             CorpusError: The question is blank or no valid Unicode.
             MissingExtraError: BM25's packages are not installed.
         """
-        search = {"own": self.own.search, "null": self.null.search, "bm25": self._search_words}
+        search = {
+            "hybrid": self.own.hybrid().search,
+            "own": self.own.search,
+            "null": self.null.search,
+            "bm25": self._search_words,
+        }
         return {system: search[system](question, k) for system in systems}
 
     def check(self, k: int = 5) -> dict[str, float]:

@@ -64,6 +64,9 @@ def rank_hybrid(
     words: Iterable[Scored],
     document_ids: Sequence[str],
     query_ids: Sequence[str],
+    *,
+    fusion: str = "convex",
+    weight: float | None = None,
 ) -> list[Ranking]:
     """The documents of the best passages by vectors and words, fused as `Collection.hybrid` fuses them.
 
@@ -73,12 +76,15 @@ def rank_hybrid(
         words: For each query, its best passages by BM25, named by their positions; see `word_hits`.
         document_ids: As in `rank`.
         query_ids: One for each query.
+        fusion: As in `fuse`.
+        weight: As in `fuse`.
     """
     rankings: list[Ranking] = []
     for vector, by_words, query in zip(queries, words, query_ids, strict=True):
         scores = documents @ vector
         by_vectors = [(str(place), float(scores[place])) for place in _highest(scores, CANDIDATES)]
-        fused = sorted(fuse(by_vectors, by_words), key=lambda hit: (-hit[1], document_ids[int(hit[0])]))
+        hits = fuse(by_vectors, by_words, fusion=fusion, weight=weight)
+        fused = sorted(hits, key=lambda hit: (-hit[1], document_ids[int(hit[0])]))
         found = dict.fromkeys(document_ids[int(place)] for place, _ in fused)
         rankings.append([document for document in found if document != query][:DEPTH])
     return rankings

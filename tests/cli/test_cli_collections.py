@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -102,9 +103,11 @@ def test_several_sources_are_one_corpus(run, records: Path, tmp_path: Path, mode
 
 
 def test_search_prints_what_the_collection_finds(run, collection: Path, model_folder: Path):
-    shown = run("search", collection, "money in the bank", "-k", 3, "--json", "--where", '{"year": {"lt": 2010}}')
+    asked = ("search", collection, "money in the bank", "-k", 3, "--json", "--where", '{"year": {"lt": 2010}}')
+    shown = run(*asked)
+    assert shown.stdout == run(*asked, "--by", "hybrid").stdout
     with Collection.open(FaissStore(collection), model=model_folder) as opened:
-        expected = opened.search("money in the bank", k=3, where={"year": {"lt": 2010}})
+        expected = opened.search("money in the bank", k=3, by="hybrid", where={"year": {"lt": 2010}})
     hits = json.loads(shown.stdout)["hits"]
     assert [set(hit) for hit in hits] == [{"id", "score", "title", "text", "metadata"}] * 3
     assert [(hit["id"], hit["score"], hit["metadata"]) for hit in hits] == [
@@ -120,11 +123,13 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
     with Collection.open(FaissStore(collection), model=model_folder) as opened:
         every = [(hit.id, hit.score) for hit in opened.search("river", 20)]
         both = [(hit.id, hit.score) for hit in opened.search_hybrid("river", 5, offset=1)]
+        words = [(hit.id, hit.score) for hit in opened.search("river", 5, by="words")]
         groups = opened.hybrid().search_groups("river", 2, group_by="year", offset=1)
-    assert every[2:6] == hits("-k", 4, "--offset", 2)
-    assert every[:3] == hits("-k", 20, "--score-threshold", every[2][1] - 1e-6)
-    assert both == hits("--hybrid", "-k", 5, "--offset", 1)
-    asked = ("search", collection, "river", "--hybrid", "--group-by", "year", "-k", 2, "--offset", 1)
+    assert every[2:6] == hits("-k", 4, "--offset", 2, "--by", "vectors")
+    assert every[:3] == hits("-k", 20, "--score-threshold", every[2][1] - 1e-6, "--by", "vectors")
+    assert both == hits("-k", 5, "--offset", 1)
+    assert words == hits("-k", 5, "--by", "words")
+    asked = ("search", collection, "river", "--group-by", "year", "-k", 2, "--offset", 1)
     found = json.loads(run(*asked, "--json").stdout)["groups"]
     assert [(one["value"], [hit["id"] for hit in one["hits"]]) for one in found] == [
         (group.value, [hit.id for hit in group.hits]) for group in groups
@@ -140,11 +145,21 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
 @pytest.mark.parametrize(
     "option",
     ["-k=0", "-k=99999999999999999999", "--offset=-1", "--score-threshold=nan", "--score-threshold=x", "--group-by=a.b",
-     "--group-by=and"],
+     "--group-by=and", "--by=both"],
 )  # fmt: skip
 def test_a_search_with_a_senseless_option_is_wrong_usage(run, collection: Path, option: str):
     name, value = option.split("=")
     assert name in run("search", collection, "river", name, value, code=2).stderr
+
+
+def test_a_collection_without_words_is_searched_by_vectors_and_says_so(run, records: Path, tmp_path: Path):
+    with mock.patch("cde_rag.stores.faiss.database.has_fts5", return_value=False):
+        run("index", records, tmp_path / "wordless")
+    found = run("search", tmp_path / "wordless", "river", "--json")
+    assert found.stdout == run("search", tmp_path / "wordless", "river", "--json", "--by", "vectors").stdout
+    assert found.stderr.startswith("Searched by vectors alone. Expected a collection whose words can be searched")
+    for by in ("words", "hybrid"):
+        assert "index_texts" in run("search", tmp_path / "wordless", "river", "--by", by, code=1).stderr
 
 
 def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):

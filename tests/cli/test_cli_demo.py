@@ -60,9 +60,9 @@ def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "100")
     lines = run("demo", "--path", tmp_path / "demo", "--query", "river", "-k", 2).stdout.splitlines()
     assert lines[:2] == ["", "river"]
-    assert lines[2].split("  ")[0] == "own context"
-    assert lines[2].split()[2:] == ["null", "context", "BM25"]
-    assert lines[3].count("m.") == 3
+    assert lines[2].split("  ")[0] == "own context + words"
+    assert lines[2].split()[4:] == ["own", "context", "null", "context", "BM25"]
+    assert lines[3].count("m.") == 4
     assert not any(mark in line for mark in "✓·" for line in lines)  # nobody knows what answers this
 
 
@@ -86,7 +86,7 @@ def test_bm25_may_be_missing(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_check_measures_every_system(run, tmp_path: Path):
     found = json.loads(run("demo", "--path", tmp_path / "demo", "--check", "--json", code=1).stdout)
     assert found["hit@5"]["bm25"] == 0.5
-    assert set(found["hit@5"]) == {"own", "null", "bm25"}
+    assert set(found["hit@5"]) == {"hybrid", "own", "null", "bm25"}
     assert found["hit@5"]["own"] < 0.8  # of which the exit code tells
     shown = run("demo", "--path", tmp_path / "demo", "--check", code=1).stdout.splitlines()
     assert shown[0] == "Share of twenty questions that one of the first 5 hits answers:"

@@ -9,6 +9,7 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet
 from cde_rag.evaluation.parents import unit
 
 VECTORS = {"red cat": (1.0, 0.0), "red dog": (0.9, 0.4), "red": (0.8, 0.6), "a red dog?": (0.96, 0.28)}
+WORDS = [[("2", 2.0), ("1", 1.0)]]  # what "a red dog?" finds, best first: positions and scores
 
 
 class Embed:
@@ -35,18 +36,18 @@ def small_set(parents: tuple[str | None, ...] | None = None) -> RetrievalSet:
 
 def test_what_runs() -> None:
     assert [name for name, _ in baseline_rankings(small_set(), BASELINES, None)] == ["bm25"]
-    assert {name for name, _ in baseline_rankings(small_set(), BASELINES, embed)} == BASELINES - FOR_PARENTS
+    assert {name for name, _ in baseline_rankings(small_set(), BASELINES, embed, WORDS)} == BASELINES - FOR_PARENTS
     passages = small_set(("p", "p", None))
-    assert {name for name, _ in baseline_rankings(passages, BASELINES, embed)} == BASELINES
-    dear = {"neighbours", "late_chunking"}
+    assert {name for name, _ in baseline_rankings(passages, BASELINES, embed, WORDS)} == BASELINES
+    dear = {"hybrid", "neighbours", "late_chunking"}
     assert {name for name, _ in baseline_rankings(passages, ["minilm"], embed)} == BASELINES - dear
 
 
 def test_rankings_by_hand() -> None:
-    found = dict(baseline_rankings(small_set(), BASELINES, embed))
+    found = dict(baseline_rankings(small_set(), BASELINES, embed, WORDS))
     assert found["bm25"] == [["dog", "red", "cat"]]
     assert found["minilm"] == [["dog", "cat", "red"]]  # cosines 0.987, 0.960, 0.936
-    assert found["hybrid"] == [["dog", "cat", "red"]]  # second and third once each: equal sums, by id
+    assert found["hybrid"] == [["dog", "red", "cat"]]  # 0.65 · (0.47, 1, 0) + 0.35 · (0, 0.5, 1): cat, dog, red
 
 
 def test_no_shared_word_is_not_found() -> None:

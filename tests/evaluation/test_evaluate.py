@@ -12,17 +12,17 @@ from beir_folders import write_set
 from tiny import WORDS
 
 import cde_rag
-from cde_rag import ContextualEmbedder
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
 from cde_rag.evaluation.baselines import FOR_PARENTS
-from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS, ndcg
 from cde_rag.evaluation.parents import unit
-from cde_rag.evaluation.ranking import fuse, rank, rank_vectors
+from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
+from cde_rag.stores.faiss import FaissStore
 
 WITH_PARENTS = {"parents", "parents_hybrid", *FOR_PARENTS}
 PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid", "own_hybrid"}
@@ -109,23 +109,21 @@ def test_every_set_has_the_systems_that_it_gives_ground_for(evaluation: Evaluati
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
-@pytest.mark.parametrize(("system", "siblings"), [("own_hybrid", False), ("parents_hybrid", True)])
-def test_a_hybrid_fuses_its_part_with_bm25_and_shows_no_part(
-    folders: list[Path], tiny_model: CDEModel, system: str, siblings: bool
+@pytest.mark.parametrize(("system", "parent_key"), [("own_hybrid", None), ("parents_hybrid", "parent")])
+def test_a_hybrid_is_what_a_collection_finds_and_shows_no_part(
+    folders: list[Path], tiny_model: CDEModel, tmp_path: Path, system: str, parent_key: str | None
 ) -> None:
     data = read_beir(folders[1], parent_key="parent")
-    texts, ids = data.corpus.texts, (data.corpus.ids, data.query_ids)
-    scores = (BM25(texts).scores(query) for query in data.queries)
-    words = rank((np.where(found > 0, found, -np.inf) for found in scores), *ids)
-    parents = data.corpus.parents if siblings else None
+    corpus = data.corpus
     by_hand = []
     for seed in (0, 1):
-        embedder = ContextualEmbedder.from_corpus(texts, model=tiny_model, context_size=8, seed=seed)
-        documents = embedder.embed_documents(texts, parents=parents)
-        part = rank_vectors(embedder.embed_queries(data.queries), documents, *ids)
-        by_hand.append(
-            [ndcg(fuse(pair), judged, 10) for *pair, judged in zip(words, part, data.judgments, strict=True)]
-        )
+        embedder = ContextualEmbedder.from_corpus(corpus.texts, model=tiny_model, context_size=8, seed=seed)
+        with Collection.create(FaissStore(tmp_path / str(seed)), embedder, parent_key=parent_key) as papers:
+            parents = [{} if one is None else {"parent": one} for one in corpus.parents or ()]
+            papers.add(corpus.texts, ids=corpus.ids, metadata=parents)
+            found = [[hit.id for hit in papers.search(query, 100, by="hybrid")] for query in data.queries]
+        others = ([id_ for id_ in ids if id_ != query] for query, ids in zip(data.query_ids, found, strict=True))
+        by_hand.append([ndcg(ids, judged, 10) for ids, judged in zip(others, data.judgments, strict=True)])
     ran = evaluate([data], model=tiny_model, context_size=8, seeds=(0, 1), systems=[system])
     (found,) = ran.sets
     assert list(found.scores) == [system]
