@@ -15,6 +15,7 @@ from cde_rag import records as intake
 from cde_rag.cli import app
 from cde_rag.cli.output import print_hits
 from cde_rag.errors import ContextMismatchError
+from cde_rag.search.searcher import Searcher
 from cde_rag.stores.base import Hit
 from cde_rag.stores.faiss import FaissStore
 
@@ -273,7 +274,7 @@ def test_ctrl_c_elsewhere_is_no_traceback(run, collection: Path, monkeypatch):
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Collection, "search", interrupt)
+    monkeypatch.setattr(Searcher, "search", interrupt)
     assert run("search", collection, "river", code=130).stderr == "Stopped. Run the same command again to continue.\n"
 
 

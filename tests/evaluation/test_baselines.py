@@ -61,7 +61,7 @@ def test_centring_takes_the_documents_mean_from_both_sides() -> None:
     vectors = {"near": (0.8, 0.6), "far": (-0.6, 0.8), "ask": (1.0, 0.0)}
     corpus = Corpus("two", ("near", "far"), ("near", "far"))
     data = RetrievalSet(corpus, ("q",), ("ask",), ({"near": 1},))
-    centred = dict(baseline_rankings(data, BASELINES, Embed(vectors)))
+    centred = dict(baseline_rankings(data, ["centred"], Embed(vectors)))
     assert centred["centred"] == [["near", "far"]]
     mean = np.array([0.1, 0.7])
     query, near = np.array([1.0, 0.0]) - mean, np.array([0.8, 0.6]) - mean
