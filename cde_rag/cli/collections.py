@@ -21,7 +21,7 @@ from cde_rag.cli.output import (
     why_nothing,
 )
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError, StoreFormatError, TenantError
-from cde_rag.search.fusion import WAYS
+from cde_rag.search.fusion import CANDIDATES, WAYS
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -121,11 +121,14 @@ def search(
     if not collection.exists() and store_at(Path(query)).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
     with open_collection(existing(collection, tenant), model) as opened:
-        searcher = opened.searcher(by or _default_by(opened))
+        by = by or _default_by(opened)
+        searcher = opened.searcher(by)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = [] if group_by is None else searcher.search_groups(query, k, group_by=group_by, **asked)
         hits = searcher.search(query, k, **asked) if group_by is None else []
         nothing = "" if as_json or hits or groups else why_nothing(opened, where, group_by)
+    if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
+        typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
         print_json(hits_json(hits) if group_by is None else groups_json(groups))
     elif not nothing:
