@@ -14,6 +14,7 @@ from cde_rag.model import checkpoints, loading
 from cde_rag.model.batching import length_buckets, pad
 from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.names import ModelName
+from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.two_stage import TwoStage
@@ -36,7 +37,7 @@ def native_dtype(device: str) -> str:
 
 
 class CDEModel:
-    """A two-stage model, with one-way or two-way context attention.
+    """A two-stage model, with one-way or two-way context attention, or a pair of a one-way model and a plain encoder.
 
     The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
 
@@ -57,7 +58,7 @@ class CDEModel:
 
     def __init__(
         self,
-        network: TwoStage | TwoWay,
+        network: TwoStage | TwoWay | PairNetwork,
         tokenizer: TextTokenizer,
         digest: str,
         *,
@@ -214,25 +215,8 @@ class CDEModel:
             TypeError: `prepared` is of a model with another kind of context attention.
         """
         ids, mask = (each.to(self.device) for each in pad(rows))
+        given = None if siblings is None else torch.tensor(siblings, device=self.device)
+        there = None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device)
         with torch.inference_mode():
-            if isinstance(self.network, TwoStage) and isinstance(prepared, PreparedContext):
-                vectors = self.network.second_stage(
-                    self.network.embeddings,
-                    ids,
-                    None if bool(mask.all()) else mask,
-                    role,
-                    prepared,
-                    None if siblings is None else torch.tensor(siblings, device=self.device),
-                    None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device),
-                )
-            elif isinstance(self.network, TwoWay) and isinstance(prepared, PreparedTokens | PreparedKeys):
-                if siblings is not None:
-                    raise ModelError(
-                        f"{self.config.name} reads no siblings: only one-way models do. Leave parents out."
-                    )
-                vectors = self.network.embed(ids, mask, prepared)
-            else:
-                raise TypeError(
-                    f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context)."
-                )
+            vectors = self.network.embed(ids, mask, role, prepared, given, there)
         return vectors.cpu().numpy()

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -24,6 +24,15 @@ CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json
 SCALE = ".scale"  # beside an int8 tensor: its float16 scales, per row and group
 GROUP = 64  # entries of a row that share a scale
 MAX_WEIGHTS_BYTES = 2 * 1024**3
+
+
+@runtime_checkable
+class WrittenAsJson(Protocol):
+    """A model's config, as far as a digest needs to know it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All that determines the vector space, and the model's name."""
+        ...
 
 
 def find(name: str | Path) -> Path:
@@ -103,7 +112,12 @@ def write(folder: Path, network: TwoStage, tokenizer_json: str) -> None:
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def _checked(path: Path, expected: str) -> bytes:
+def checked(path: Path, expected: str) -> bytes:
+    """The content of a model's file.
+
+    Raises:
+        ModelError: It is missing, too large, or not what its config has the digest of.
+    """
     try:
         if path.stat().st_size > MAX_WEIGHTS_BYTES:
             raise ModelError(f"{path} is larger than {MAX_WEIGHTS_BYTES} bytes; is it a model of this library?")
@@ -135,8 +149,8 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(f"Expected a model config at {folder / CONFIG}, found: {error!r}.") from error
     config = ModelConfig.from_json(value)
-    content = _checked(folder / WEIGHTS, weights_sha256)
-    tokenizer = TextTokenizer(_checked(folder / TOKENIZER, tokenizer_sha256).decode())
+    content = checked(folder / WEIGHTS, weights_sha256)
+    tokenizer = TextTokenizer(checked(folder / TOKENIZER, tokenizer_sha256).decode())
     with torch.device("meta"):
         network = TwoStage(config)
     try:
@@ -146,7 +160,7 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, weights_sha256)
 
 
-def digest(config: ModelConfig, weights_sha256: str) -> str:
+def digest(config: WrittenAsJson, weights_sha256: str) -> str:
     """sha256 hex over the config (its name apart) and the weights file: what a Context is bound to."""
     sizes = {key: value for key, value in config.to_json().items() if key != "name"}
     return hashlib.sha256(json.dumps([sizes, weights_sha256], sort_keys=True).encode()).hexdigest()

@@ -34,6 +34,11 @@ class PreparedContext:
         return replace(self, keys=self.keys.to(dtype), values=self.values.to(dtype))
 
 
+def not_prepared(prepared: object) -> TypeError:
+    """The error for what another kind of model prepared of a Context."""
+    return TypeError(f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context).")
+
+
 class SetAttention(nn.Module):
     """Condenses a set of context embeddings, of any size and in any order, to learned latents.
 

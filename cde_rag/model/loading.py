@@ -7,6 +7,8 @@ from pathlib import Path
 from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints, hub
 from cde_rag.model.names import ModelName
+from cde_rag.model.pair import pair_checkpoint
+from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way import checkpoint, published
@@ -14,7 +16,7 @@ from cde_rag.model.two_way.network import TwoWay
 from cde_rag.model.weights import read_json
 
 
-def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, TextTokenizer, str, Path]:
+def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay | PairNetwork, TextTokenizer, str, Path]:
     """Read a model.
 
     Args:
@@ -29,12 +31,15 @@ def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay, Text
         ModelError: No such model, or its files are incomplete, damaged, pickled or of a newer format.
     """
     folder, exact = resolve(name, token=token)
-    if published.is_published(read_json(folder / checkpoints.CONFIG)):
+    config = read_json(folder / checkpoints.CONFIG)
+    if published.is_published(config):
         return *checkpoint.read(folder, exact), folder
     if name.has_options:
         raise ModelError(
             f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."
         )
+    if pair_checkpoint.is_pair(config):
+        return *pair_checkpoint.read(folder), folder
     return *checkpoints.read(folder), folder
 
 

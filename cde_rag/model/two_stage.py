@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from cde_rag.model.attention import Embeddings
 from cde_rag.model.config import ModelConfig
-from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, siblings_weight
+from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, not_prepared, siblings_weight
 from cde_rag.model.first_stage import FirstStage
 from cde_rag.model.second_stage import SecondStage
 
@@ -54,6 +54,37 @@ class TwoStage(nn.Module):
         latents = self.set_attention(context, counts).to(next(given.parameters()).dtype)
         weight = siblings_weight(context, counts, self.config.full_likeness)
         return self.second_stage.prepare(latents, self.turned(self.output_map(context, counts)), weight)
+
+    def embed(
+        self,
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"],
+        role: int,
+        prepared: object,
+        siblings: Float[Tensor, "batch siblings dim"] | None = None,
+        sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
+    ) -> Float[Tensor, "batch dim"]:
+        """The second stage.
+
+        Args:
+            ids: Token ids, padded on the right.
+            mask: True where there is a token.
+            role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
+            prepared: From `prepare`; keys and values in the dtype of the layers.
+            siblings: First-stage vectors of each text's siblings in their order, padded; None where no text of the
+                batch has any.
+            sibling_mask: True where there is a sibling; given together with `siblings`.
+
+        Returns:
+            Float32, unit norm.
+
+        Raises:
+            TypeError: `prepared` is of a model with another kind of context attention.
+        """
+        if not isinstance(prepared, PreparedContext):
+            raise not_prepared(prepared)
+        present = None if bool(mask.all()) else mask
+        return self.second_stage(self.embeddings, ids, present, role, prepared, siblings, sibling_mask)
 
     def turned(self, output_map: Float[Tensor, "dim dim"]) -> Float[Tensor, "dim dim"]:
         """What pooled texts are multiplied with: an output map, and behind it the rotation of a rotated model."""

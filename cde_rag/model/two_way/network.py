@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cde_rag.errors import ContextError
+from cde_rag.errors import ContextError, ModelError
 from cde_rag.model.attention import mean_pool
+from cde_rag.model.context_path import not_prepared
 from cde_rag.model.two_way import backbones
 from cde_rag.model.two_way.config import CACHED, MODERN_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
 from cde_rag.model.two_way.layers import PreparedKeys
@@ -175,9 +176,25 @@ class TwoWay(nn.Module):
         self,
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
-        prepared: PreparedTokens | PreparedKeys,
+        role: int,
+        prepared: object,
+        siblings: Float[Tensor, "batch siblings dim"] | None = None,
+        sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
     ) -> Float[Tensor, "batch dim"]:
-        """The second stage: float32, unit norm."""
+        """The second stage; a text's role is in the prefix that its ids begin with.
+
+        Returns:
+            Float32, unit norm.
+
+        Raises:
+            ModelError: Siblings are given.
+            TypeError: `prepared` is of a model with another kind of context attention.
+        """
+        del role, sibling_mask
+        if not isinstance(prepared, PreparedTokens | PreparedKeys):
+            raise not_prepared(prepared)
+        if siblings is not None:
+            raise ModelError(f"{self.config.name} reads no siblings: only one-way models do. Leave parents out.")
         return F.normalize(self.second_stage(ids, mask, prepared), dim=-1)
 
 

@@ -15,7 +15,7 @@ from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way import checkpoint
 from cde_rag.model.two_way.network import TwoWay
 from cde_rag_training.config import StartConfig
-from cde_rag_training.networks.start import load_start
+from cde_rag_training.networks.start import load_start, trainable
 
 ENCODER = ("second_stage.layers.", "second_stage.backbone.native.")
 
@@ -147,7 +147,7 @@ def _trained(folder: Path) -> tuple[TwoStage | TwoWay, TextTokenizer]:
     if not (folder / checkpoints.CONFIG).is_file():
         raise ModelError(f"{folder}: expected the folder of a trained model, found no {checkpoints.CONFIG} in it.")
     network, tokenizer, *_ = loading.load(ModelName(base=str(folder)), token=None)
-    return network, tokenizer
+    return trainable(network), tokenizer
 
 
 def _differing(network: TwoStage | TwoWay, other: TwoStage | TwoWay) -> str:

@@ -13,6 +13,7 @@ from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints, loading
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.names import ModelName
+from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way import published
@@ -69,12 +70,28 @@ def load_start(config: StartConfig, *, seed: int) -> Start:
     if folder is not None and kind in published.TOKENIZERS:
         tokenizer = TextTokenizer(bert_tokenizer(folder))
         return Start(two_way_from_backbone(folder, tokenizer, config, seed=seed), tokenizer, new_first_stage=False)
-    network, tokenizer, *_ = loading.load(ModelName.parse(config.model), token=None)
+    loaded, tokenizer, *_ = loading.load(ModelName.parse(config.model), token=None)
+    network = trainable(loaded)
     if isinstance(network, TwoStage):
         network.config = replace(network.config, name=config.name)
     else:
         network.config = replace(network.config, name=config.name)
     return Start(network, tokenizer, new_first_stage=False)
+
+
+def trainable(network: TwoStage | TwoWay | PairNetwork) -> TwoStage | TwoWay:
+    """A network of a kind that can be trained.
+
+    Raises:
+        ModelError: It is a pair.
+    """
+    if isinstance(network, PairNetwork):
+        config = network.config
+        raise ModelError(
+            f"{config.name}: expected a model that can be trained, found a pair of encoders. Train {config.first}, its "
+            "first half."
+        )
+    return network
 
 
 def _bert_config(folder: Path, config: StartConfig) -> ModelConfig:

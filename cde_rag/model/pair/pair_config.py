@@ -1,0 +1,115 @@
+"""What a pair of encoders is made of: the model that is its first half, the sizes of its second, how both are added."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from cde_rag.context.identity import ModelIdentity
+from cde_rag.errors import ModelError
+from cde_rag.model.config import LARGEST, ModelConfig
+
+FORMAT = 1
+PAIR = "pair"  # what a pair's config.json has as its attention
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairConfig:
+    """The sizes of a model whose vectors are those of two encoders, one behind the other.
+
+    Source: ours; the second encoder's sizes are those of multilingual-e5-small.
+    """
+
+    name: str
+    first: str  # bundled name of the one-way model that is the first half
+    first_sha256: str  # its digest: what its Contexts are bound to
+    dim: int  # of the embedding, both halves
+    second_dim: int = 384  # of the second half, and of its hidden states
+    vocab_size: int = 40000  # pieces, of the second half
+    layers: int = 12  # of the second half
+    heads: int = 12
+    intermediate: int = 1536
+    max_positions: int = 512
+    max_length: int = 256  # tokens of a text that each half reads
+    norm_eps: float = 1e-12
+    query_prefix: str = "query: "  # the second half reads it before a query
+    document_prefix: str = "passage: "
+    second_share: float = 0.5  # of a score, the second half's
+    first_stage_max_length: int = 128  # as the first half's
+    max_siblings: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.second_share < 1:
+            raise ModelError(f"second_share has to lie between 0 and 1, found {self.second_share}.")
+        if self.dim <= self.second_dim:
+            raise ModelError(f"dim has to be both halves', more than the second's {self.second_dim}; found {self.dim}.")
+        _ = self.second  # whose sizes are checked there
+
+    @property
+    def second(self) -> ModelConfig:
+        """The second half's sizes, as its layers take them."""
+        return ModelConfig(
+            name=self.name,
+            vocab_size=self.vocab_size,
+            dim=self.second_dim,
+            layers=self.layers,
+            context_layers=self.layers,
+            heads=self.heads,
+            intermediate=self.intermediate,
+            max_positions=self.max_positions,
+            max_length=self.max_length,
+            norm_eps=self.norm_eps,
+            first_stage_layers=0,
+            first_stage_max_length=self.first_stage_max_length,
+        )
+
+    @property
+    def context_size(self) -> None:
+        """Context documents that a context has to have: any number will do."""
+        return None
+
+    @property
+    def null_embedding(self) -> bool:
+        """Whether the model learned to do without a corpus: its first half did, its second reads none."""
+        return True
+
+    def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
+        """What of the model determines the vector space."""
+        return ModelIdentity(
+            name=self.name,
+            weights_sha256=weights_sha256,
+            tokenizer_sha256=tokenizer_sha256,
+            attention="one_way",
+            semantics="cde-rag-pair",
+            roles="vector",
+            prefixes={"query": self.query_prefix, "document": self.document_prefix},
+            max_length=self.max_length,
+            pooling="mean",
+            normalisation="unit",
+            dim=self.dim,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, with the format's number."""
+        return {"format": FORMAT, "attention": PAIR, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "PairConfig":
+        """Read what `to_json` wrote.
+
+        Raises:
+            ModelError: Another format, or fields that are missing, unknown or of another type.
+        """
+        if value.get("format") != FORMAT:
+            raise ModelError(
+                f"Expected a pair's config of format {FORMAT}, found format {value.get('format')!r}. Update cde-rag, "
+                "or give the folder of another model."
+            )
+        given = {key: item for key, item in value.items() if key not in ("format", "attention")}
+        if given.keys() != (expected := {field.name for field in fields(cls)}):
+            raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
+        for field in fields(cls):
+            if type(given[field.name]) is not field.type:
+                raise ModelError(f"The config's {field.name} has to be {field.type}, found {given[field.name]!r}.")
+            if field.type is int and not 0 <= given[field.name] <= LARGEST:
+                raise ModelError(f"The config's {field.name} has to be in 0 … {LARGEST}, found {given[field.name]}.")
+        return cls(**given)

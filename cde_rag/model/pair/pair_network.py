@@ -1,0 +1,104 @@
+"""The network of a pair: a one-way model and a plain encoder, whose vectors stand one behind the other."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from cde_rag.model.attention import Embeddings, EncoderLayer, mean_pool
+from cde_rag.model.config import ModelConfig
+from cde_rag.model.context_path import PreparedContext, not_prepared
+from cde_rag.model.pair.pair_config import PairConfig
+from cde_rag.model.pair.pair_tokenizer import halves
+from cde_rag.model.two_stage import TwoStage
+
+
+class PlainEncoder(nn.Module):
+    """A BERT encoder that reads each text by itself; a text's vector is the mean over its tokens.
+
+    Source: Devlin et al. 2018; Wang et al. 2024 (multilingual E5).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+
+    def forward(
+        self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+    ) -> Float[Tensor, "batch dim"]:
+        """Read each text by itself.
+
+        Returns:
+            Float32, unit norm.
+        """
+        present = None if bool(mask.all()) else mask
+        text_mask = None if present is None else present[:, None, None, :]
+        x = self.embeddings(ids).to(next(self.layers.parameters()).dtype)
+        for layer in self.layers:
+            x = layer(x, text_mask)
+        return F.normalize(mean_pool(x, present), dim=-1)
+
+
+class PairNetwork(nn.Module):
+    """Two encoders as one: a score is the sum of their scores, each on one scale, since their vectors are concatenated.
+
+    The first half reads corpus and siblings, the second neither: every context is the null context to it. All is turned
+    by a rotation, which changes no score, so that dimensions of both halves mix and the first ones tell most.
+
+    Source: ours.
+    """
+
+    rotation: Float[Tensor, "dim dim"]
+
+    def __init__(self, config: PairConfig, first: TwoStage) -> None:
+        super().__init__()
+        self.config = config
+        self.first = first
+        self.second = PlainEncoder(config.second)
+        self.register_buffer("rotation", torch.zeros(config.dim, config.dim).fill_diagonal_(1))
+
+    def set_dtype(self, dtype: torch.dtype) -> None:
+        """The dtype that both encoders' layers compute in; the first stage and all else stay float32."""
+        self.first.set_dtype(dtype)
+        self.second.layers.to(dtype)
+
+    def read(self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch dim"]:
+        """The first stage, which is the first half's: float32, unit norm, zeros in the second half's dimensions."""
+        (first_ids, first_mask), _ = halves(ids, mask, self.first.config.vocab_size)
+        vectors = self.first.read(first_ids, first_mask)
+        return F.pad(vectors, (0, self.config.second_dim))
+
+    def prepare(self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]) -> PreparedContext:
+        """What the first half needs of a corpus; see `TwoStage.prepare`."""
+        return self.first.prepare(self._of_first(context), counts)
+
+    def embed(
+        self,
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"],
+        role: int,
+        prepared: object,
+        siblings: Float[Tensor, "batch siblings dim"] | None = None,
+        sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
+    ) -> Float[Tensor, "batch dim"]:
+        """Embed a batch of texts; arguments as in `TwoStage.embed`.
+
+        Returns:
+            Float32, unit norm.
+
+        Raises:
+            TypeError: `prepared` is of a model with another kind of context attention.
+        """
+        if not isinstance(prepared, PreparedContext):
+            raise not_prepared(prepared)
+        (first_ids, first_mask), (second_ids, second_mask) = halves(ids, mask, self.first.config.vocab_size)
+        read = None if siblings is None else self._of_first(siblings)
+        first = self.first.embed(first_ids, first_mask, role, prepared, read, sibling_mask)
+        second = self.second(second_ids, second_mask)
+        share = self.config.second_share
+        both = torch.cat([(1 - share) ** 0.5 * first, share**0.5 * second], dim=1)
+        return F.normalize(both @ self.rotation, dim=-1)
+
+    def _of_first(self, vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows first"]:
+        return vectors[..., : self.first.config.dim].contiguous()
