@@ -96,7 +96,7 @@ def test_bf16_is_the_same_space(single, name, texts):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
-def test_context_and_siblings_act(single, texts):
+def test_context_and_siblings_act(single, name, texts):
     own = ContextualEmbedder.from_corpus(texts, model=single)
     few = texts[:200]
     lone = own.embed_passages(few, [[]] * 200).vectors
