@@ -1,10 +1,10 @@
-"""What the library tells of its work: log records under `cde_rag`, and OpenTelemetry spans where a program has them.
+"""Telemetry: log records under `cde_rag`, and OpenTelemetry spans if the program uses them.
 
 An operation has a name, counts, and the first 16 hex digits of a fingerprint. Texts, ids, metadata and filters are
-never told, nor the messages of errors, which may quote them: of an error there is the type.
+never recorded, nor the messages of errors, which may quote them: of an error only the type is recorded.
 
-Spans go to the tracer provider of a program that imported OpenTelemetry (the extra `observability` brings its
-API); no other has to have it. Log records are of the level DEBUG; one of a failure is too, since it is raised.
+Spans go to the tracer provider of a program that imported OpenTelemetry (the extra `observability` installs its
+API); other programs do not need it. Log records have level DEBUG, also those of failures, since these are raised.
 """
 
 import logging
@@ -23,11 +23,11 @@ _log = logging.getLogger("cde_rag")
 
 @contextmanager
 def operation(name: str, attributes: Attributes) -> Generator[Callable[[Attributes], None], None, None]:
-    """Tell of what the block does; it gets a function that notes what is known later.
+    """Record the block as an operation; yields a function that adds attributes known later.
 
     Args:
         name: Such as `cde_rag.search`.
-        attributes: Counts, and what `short` makes of a fingerprint.
+        attributes: Counts, and fingerprints shortened by `short`.
     """
     started, noted = time.monotonic(), dict(attributes)
     trace: Any = sys.modules.get("opentelemetry.trace")
@@ -47,7 +47,7 @@ def operation(name: str, attributes: Attributes) -> Generator[Callable[[Attribut
 
 
 def short(fingerprint: str) -> str:
-    """As much of a fingerprint as is told."""
+    """Return the part of a fingerprint that is recorded."""
     return fingerprint[:16]
 
 

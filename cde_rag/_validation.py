@@ -1,4 +1,4 @@
-"""What counts as a text, and its digest."""
+"""Validation and digests of texts."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -8,12 +8,12 @@ from cde_rag.errors import CorpusError
 
 
 def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> None:
-    """Refuse one text where a list is due, which would be read letter by letter, and what is no list.
+    """Refuse a single text in place of a list, which would be read letter by letter, and non-iterables.
 
     Args:
-        texts: What the caller was given.
+        texts: Argument of the caller.
         call: Name of the called function, for the message.
-        what: What the strings are.
+        what: Noun for the strings, for the message.
 
     Raises:
         TypeError: `texts` is a `str`, or cannot be iterated over.
@@ -25,21 +25,21 @@ def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> No
 
 
 def check_str(text: object, *, where: str) -> None:
-    """Refuse what is no text; `where` is what the message calls it.
+    """Refuse values that are no str; `where` is the value's name in the message.
 
     Raises:
-        TypeError: It is no `str`.
+        TypeError: `text` is no `str`.
     """
     if not isinstance(text, str):
         raise TypeError(f"{where} has to be a str, found {type(text).__name__}.")
 
 
 def utf8(text: str, *, where: str) -> bytes:
-    """The bytes of a text.
+    """Encode a text as UTF-8.
 
     Args:
         text: Any text, NUL included.
-        where: What the message calls it, such as `"text 3"`.
+        where: Name of the text in the message, such as `"text 3"`.
 
     Raises:
         CorpusError: The text holds a lone surrogate, which no encoding can write.
@@ -54,10 +54,10 @@ def utf8(text: str, *, where: str) -> bytes:
 
 
 def check_texts(texts: Sequence[str], *, first: int = 0) -> None:
-    """Refuse what cannot be embedded.
+    """Refuse texts that cannot be embedded.
 
     Args:
-        texts: What the caller was given.
+        texts: Argument of the caller.
         first: Position of the first of them in the caller's list, for messages.
 
     Raises:
@@ -72,16 +72,16 @@ def check_texts(texts: Sequence[str], *, first: int = 0) -> None:
 
 
 def digest(text: str, *, where: str = "The text") -> bytes:
-    """sha256 of a text's UTF-8 bytes, 32 bytes. Raises like `utf8`."""
+    """Compute the sha256 of a text's UTF-8 bytes, 32 bytes. Raises like `utf8`."""
     return hashlib.sha256(utf8(text, where=where)).digest()
 
 
 def check_positive(number: object, name: str) -> None:
-    """Refuse what is no count of at least one.
+    """Refuse values that are no whole number of at least one.
 
     Raises:
-        TypeError: It is no int.
-        ValueError: It is below 1.
+        TypeError: `number` is no int.
+        ValueError: `number` is below 1.
     """
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{name} must be an int, not {number!r}")

@@ -1,23 +1,23 @@
-"""Errors: each message says what was expected, what was found, and what to do.
+"""Errors and warnings; each message has the expected, the found, and the remedy.
 
 CDEError
 ├── ContextError
 │   ├── ContextMissingError      vectors or a query without their context
-│   ├── ContextMismatchError     vectors and embedder live in different spaces
+│   ├── ContextMismatchError     vectors and embedder are in different vector spaces
 │   └── ContextFormatError       an unreadable, damaged or newer context file
-├── ModelError                   weights, config or tokenizer that cannot be loaded as asked
+├── ModelError                   weights, config or tokenizer that cannot be loaded
 ├── StoreError                   a store that is missing, damaged, locked or not writable
 │   ├── StoreFormatError         damaged or newer files
 │   └── FilterError              a filter outside the grammar
 ├── CorpusError                  texts or records that cannot be used (also ValueError)
-├── CanaryError                  a new generation that loses what queries are known to find
+├── CanaryError                  a new generation that loses known results of canary queries
 ├── TenantError                  a call that does not name exactly one tenant
 ├── ResumeError                  an interrupted run that cannot be continued
 └── MissingExtraError            an optional dependency is not installed (also ImportError)
 
 CDEWarning (UserWarning)
-├── TruncationWarning            texts longer than the model reads
-├── SmallContextWarning          a context of so few documents that it says little of a corpus
+├── TruncationWarning            texts longer than the model's token limit
+├── SmallContextWarning          a context of too few documents to represent a corpus
 ├── PartialContextWarning        a context sampled from a part of the corpus
 └── ContextReusedWarning         a new corpus meets a context that was made from another
 """
@@ -39,11 +39,11 @@ class ContextMissingError(ContextError):
 
 
 class ContextMismatchError(ContextError):
-    """Vectors and embedder live in different spaces.
+    """Vectors and embedder are in different vector spaces.
 
     Args:
-        expected: Fingerprint (or model digest) of the vectors at hand.
-        found: Fingerprint (or model digest) of what was offered.
+        expected: Fingerprint (or model digest) of the stored vectors.
+        found: Fingerprint (or model digest) of the embedder.
         remedy: What the reader of the message should do.
     """
 
@@ -64,7 +64,7 @@ class ContextFormatError(ContextError):
 
 
 class ModelError(CDEError):
-    """Weights, config or tokenizer that cannot be loaded as asked."""
+    """Weights, config or tokenizer cannot be loaded."""
 
 
 class StoreError(CDEError):
@@ -84,7 +84,7 @@ class CorpusError(CDEError, ValueError):
 
 
 class CanaryError(CDEError):
-    """A new generation that loses what queries are known to find."""
+    """A new generation loses known results of canary queries."""
 
 
 class TenantError(CDEError, ValueError):
@@ -112,7 +112,7 @@ class SmallContextWarning(CDEWarning):
 
 
 class PartialContextWarning(CDEWarning):
-    """The context was sampled from what seems to be a part of the corpus."""
+    """The context was probably sampled from only a part of the corpus."""
 
 
 class ContextReusedWarning(CDEWarning):
@@ -132,5 +132,5 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that brings an extra, as a sentence without its full stop."""
+    """Return the command that installs an extra, as a sentence without its full stop."""
     return f"Install it with: pip install 'cde-rag[{extra}]' (in a clone: pip install '.[{extra}]')"

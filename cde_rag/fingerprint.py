@@ -1,4 +1,4 @@
-"""Stamps: the vector space's fingerprint as metadata, in any store that keeps some beside its vectors.
+"""Stamps: the vector space's fingerprint as metadata, in any store that keeps metadata alongside its vectors.
 
     collection.modify(metadata=stamp(embedder.fingerprint))                  # when the vectors are written
     check(collection.metadata, embedder.fingerprint, where=collection.name)  # before they are searched
@@ -16,12 +16,12 @@ KEY: Final = "cde_fingerprint"
 
 
 def stamp(fingerprint: str) -> dict[str, str]:
-    """Metadata that name a vector space; merge them into those of a collection, table or index."""
+    """Return metadata with a fingerprint; merge them into those of a collection, table or index."""
     return {KEY: fingerprint}
 
 
 def stamped(metadata: Mapping[str, Any] | None) -> str | None:
-    """The fingerprint in a store's metadata; None where there is no stamp."""
+    """Return the fingerprint in a store's metadata; None if there is no stamp."""
     found = (metadata or {}).get(KEY)
     return found if isinstance(found, str) else None
 
@@ -30,8 +30,8 @@ def check(metadata: Mapping[str, Any] | None, fingerprint: str, *, where: str) -
     """Refuse to write to, or search, vectors of another space.
 
     Args:
-        metadata: Of the store; other keys are ignored.
-        fingerprint: Of the embedder of the texts or queries.
+        metadata: Metadata of the store; other keys are ignored.
+        fingerprint: Fingerprint of the embedder of the texts or queries.
         where: The store's name or path, for messages.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What comes into a collection: records made of columns, checked one by one, and cut into chunks."""
+"""Input records: construction from columns, validation and default ids."""
 
 import hashlib
 import json
@@ -24,12 +24,12 @@ _ENDED = object()
 
 
 def embedded_text(record: Record) -> str:
-    """What of a record is embedded: title and text."""
+    """Return the text of a record that is embedded: title and text."""
     return f"{record.title} {record.text}" if record.title else record.text
 
 
 def parent_of(record: Record, parent_key: str | None) -> Parent | None:
-    """The parent of a checked record; none where its metadata lacks the key, or has null or "" there."""
+    """Return the parent of a checked record; None if its metadata lacks the key, or has null or "" there."""
     return cast(Parent | None, _named_parent(record, parent_key))
 
 
@@ -39,10 +39,10 @@ def _named_parent(record: Record, parent_key: str | None) -> object:
 
 
 def check_key(key: str, name: str) -> None:
-    """Refuse what cannot be a top-level key of metadata in a filter; `name` is for the message.
+    """Refuse invalid top-level metadata keys of a filter; `name` is for the message.
 
     Raises:
-        ValueError: It has dots, or is empty or one of and, or, not.
+        ValueError: The key has dots, is empty, or is one of and, or, not.
     """
     if "." in key or key in ("", "and", "or", "not"):
         raise ValueError(f"{name} has to be a key without dots, and not and, or, not; found {key!r}")
@@ -56,7 +56,7 @@ def from_columns(
     metadata: Iterable[Mapping[str, Any]] | None,
     parent_key: str | None,
 ) -> Iterator[Record]:
-    """Records of parallel columns. Without ids a record's id is a digest of title, text and parent.
+    """Build records from parallel columns. Without ids a record's id is a digest of title, text and parent.
 
     Raises:
         CorpusError: Columns of different lengths; before the first record where the lengths are known.
@@ -86,10 +86,10 @@ def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Ite
 
 
 def default_id(record: Record, parent_key: str | None) -> str:
-    """The id of a record that came without: a digest of title, text and parent, the same in every run.
+    """Compute a record's default id: a digest of title, text and parent, the same in every run.
 
-    The parent 1 and the parent "1" are two, and so are all parts in other places: where NUL between them does not say
-    which is which, they are written as JSON.
+    The parent 1 and the parent "1" are different, and so are equal strings in different fields: if joining by NUL would
+    be ambiguous, the fields are encoded as JSON.
     """
     parent = _named_parent(record, parent_key)
     strings = [part for part in (record.title, record.text, parent) if part is not None]
@@ -101,7 +101,7 @@ def default_id(record: Record, parent_key: str | None) -> str:
 
 
 def checked(record: Record, position: int, parent_key: str | None) -> Record:
-    """As `usable`; `position` is the record's place in the call, for messages.
+    """Validate a record like `usable`, with its position in the call in the message.
 
     Raises:
         CorpusError: The record cannot be used.
@@ -116,10 +116,10 @@ def checked(record: Record, position: int, parent_key: str | None) -> Record:
 
 
 def usable(record: Record, parent_key: str | None) -> Record:
-    """A record that can be embedded and stored; its metadata is what JSON gives back.
+    """Validate a record, and return it with its metadata as JSON would give it back.
 
     Args:
-        record: What the caller gave.
+        record: The caller's record.
         parent_key: The metadata key that names a parent.
 
     Raises:
@@ -157,7 +157,7 @@ def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deeper(value: object, levels: int) -> bool:
-    """Whether there are more levels of lists and objects in each other."""
+    """Return True if lists and objects are nested deeper than `levels`."""
     if not isinstance(value, dict | list):
         return False
     inner = cast(Iterable[object], value.values() if isinstance(value, dict) else value)
@@ -185,10 +185,10 @@ def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[R
 
 
 class Positions:
-    """Where in a call its ids stood, in sixteen bytes for each record.
+    """Index of the positions of ids in a call, sixteen bytes per record.
 
-    Ids are kept as hashes in sorted runs; a run is merged with those before it that are no longer (as in an LSM tree),
-    so that a call of n records sorts each hash log n times, and looks up an id in log n runs.
+    Ids are kept as hashes in sorted runs; a run is merged with earlier runs that are not longer (as in an LSM tree), so
+    that a call of n records sorts each hash log n times, and looks up an id in log n runs.
     """
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Positions:
         self._runs.append((run, positions))
 
     def first(self, ids: Sequence[str]) -> list[int]:
-        """The first position of each of some ids, which all stood in the call."""
+        """Return the first position of each of some ids, all of which occurred in the call."""
         asked = np.fromiter(map(hash, ids), np.int64)
         found = np.full(len(asked), self._count)
         for run, positions in self._runs:

@@ -24,15 +24,15 @@ _TEXT_COLUMNS: Final = ("text", "document", "content", "page_content", "chunk") 
 def source_of(
     target: str, *, text: str | None = None, vector: str | None = None, seed: int = 0
 ) -> Generator[Source, None, None]:
-    """The store that a target names, for the length of a `with`.
+    """Open the store named by a target, for the duration of a `with`.
 
     Args:
         target: `qdrant:http://localhost:6333#papers`, `qdrant:folder#papers` (the client's local mode),
             `chroma:folder#papers`, `lancedb:folder#papers` or `pgvector:postgresql://user@host/database#table`.
-        text: Where the text is: of Qdrant's payload the key, or `langchain` or `llamaindex`; of LanceDB and pgvector
-            the column. By default what is there under a usual name.
-        vector: Name of the vector, or column, where there are several.
-        seed: Of the sample; Qdrant and PostgreSQL draw their own.
+        text: Location of the text: for Qdrant the payload key, or `langchain` or `llamaindex`; for LanceDB and pgvector
+            the column. By default the first of the usual names.
+        vector: Name of the vector, or column, if there are several.
+        seed: Random seed of the sample; Qdrant and PostgreSQL use their own.
 
     Raises:
         MissingExtraError: The client of that store is not installed.
@@ -52,10 +52,10 @@ def source_of(
 
 
 class _Target:
-    """What the sources have in common.
+    """Common base of the sources.
 
     Args:
-        target: How the user named it, without what may be a password.
+        target: Name given by the user, without a possible password.
         random: Draws the sample.
     """
 
@@ -65,15 +65,15 @@ class _Target:
 
     @property
     def target(self) -> str:
-        """See `Source.target`."""
+        """Name of the store in reports."""
         return self._target
 
     def stamp(self) -> str | None:
-        """See `Source.stamp`; only Chroma has metadata."""
+        """Return None, since only Chroma has metadata."""
         return None
 
     def drawn(self, stored: int, count: int, read: Callable[[list[int]], list[StoredVector]]) -> list[StoredVector]:
-        """Random rows that have a text, read by their positions until there are enough of them, or all are read."""
+        """Read random rows by position until `count` of them have a text, or all are read."""
         places = self._random.sample(range(stored), min(stored, _PERMUTED))
         found: list[StoredVector] = []
         for start in range(0, len(places), count):
@@ -101,11 +101,11 @@ class _Qdrant(_Target):
         self._vector = _one_of(names, vector, f"{target}: vectors")
 
     def count(self) -> int:
-        """See `Source.count`."""
+        """Return the number of points."""
         return self._call(lambda: self._client.count(self._name)).count
 
     def sample(self, count: int) -> list[StoredVector]:
-        """See `Source.sample`."""
+        """Draw random points that have a text, by Qdrant's own sampling."""
         from qdrant_client import models
 
         points: list[Any] = self._call(
@@ -136,11 +136,11 @@ class _Chroma(_Target):
         self._collection = collection
 
     def count(self) -> int:
-        """See `Source.count`."""
+        """Return the number of records."""
         return int(self._collection.count())
 
     def sample(self, count: int) -> list[StoredVector]:
-        """See `Source.sample`."""
+        """Draw random records that have a document."""
 
         def read(places: list[int]) -> list[StoredVector]:
             pages = [
@@ -152,7 +152,7 @@ class _Chroma(_Target):
         return self.drawn(self.count(), count, read)
 
     def stamp(self) -> str | None:
-        """See `Source.stamp`."""
+        """Return the stamp in the collection's metadata, or None."""
         return stamped(self._collection.metadata)
 
 
@@ -168,11 +168,11 @@ class _LanceDB(_Target):
         self._vector = _one_of(lists, vector, f"{target}: columns of vectors")
 
     def count(self) -> int:
-        """See `Source.count`."""
+        """Return the number of rows."""
         return self._table.count_rows()
 
     def sample(self, count: int) -> list[StoredVector]:
-        """See `Source.sample`."""
+        """Draw random rows that have a text and a vector."""
 
         def read(places: list[int]) -> list[StoredVector]:
             rows = zip(places, self._table.take_offsets(places).to_list(), strict=True)
@@ -208,12 +208,12 @@ class _Pgvector(_Target):
         self._id = sql.Identifier("id") if "id" in columns else sql.SQL("row_number() OVER ()")
 
     def count(self) -> int:
-        """See `Source.count`."""
+        """Return the number of rows with a vector."""
         query = self._sql.SQL("SELECT count({}) FROM {}").format(self._sql.Identifier(self._vector), self._table)
         return int(self._connection.execute(query).fetchone()[0])
 
     def sample(self, count: int) -> list[StoredVector]:
-        """See `Source.sample`; PostgreSQL reads the whole table for it."""
+        """Draw random rows that have a text and a vector; PostgreSQL reads the complete table for it."""
         text, vector = self._sql.Identifier(self._text), self._sql.Identifier(self._vector)
         query = self._sql.SQL(
             "SELECT ({id})::text, {text}::text, {vector}::text FROM {table} WHERE {text}::text ~ '[^[:space:]]' "
@@ -279,7 +279,7 @@ def _pgvector(
 
 @contextmanager
 def _told(target: str, *errors: type[Exception]) -> Generator[None, None, None]:
-    """Errors of a client as ours."""
+    """Convert a client's errors to StoreError."""
     try:
         yield
     except CDEError:
@@ -289,7 +289,10 @@ def _told(target: str, *errors: type[Exception]) -> Generator[None, None, None]:
 
 
 def _folder(target: str, place: str, expected: str) -> Path:
-    """The folder of a database, which holds a file or folder of that name: a client would make one of any folder."""
+    """Return the folder of a database.
+
+    It must contain the expected entry, since a client would create a database in any folder.
+    """
     if "\0" not in place and (Path(place) / expected).exists():
         return Path(place)
     raise StoreError(f"{target}: expected a folder with {expected}, found none at {place!r}.")
@@ -302,7 +305,7 @@ def _no_choice(target: str, **given: str | None) -> None:
 
 
 def _one_of(names: list[str], asked: str | None, what: str) -> str:
-    """The name that was asked for, or the only one."""
+    """Return the requested name, or the only one."""
     if asked in names or (asked is None and len(names) == 1):
         return names[0] if asked is None else asked
     found = ", ".join(name[:24] or "(unnamed)" for name in names) or "none"
@@ -319,7 +322,10 @@ def _text_column(columns: list[str], asked: str | None, target: str) -> str:
 
 
 def _payload_text(payload: Mapping[str, Any], text: str | None) -> str | None:
-    """The text in a payload of Qdrant; by default as LlamaIndex, LangChain, this library or the usual names have it."""
+    """Return the text in a Qdrant payload.
+
+    By default in the schema of LlamaIndex, LangChain, this library or under a usual key.
+    """
     from cde_rag.stores.qdrant.payload_schemas import reading
 
     for dialect in ("llamaindex", "langchain", *_TEXT_COLUMNS) if text is None else (text,):

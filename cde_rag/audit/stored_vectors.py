@@ -27,12 +27,12 @@ _Z: Final = 1.96  # of an interval of 95 %
 
 
 class StoredVector(NamedTuple):
-    """A text in a store, and the vector that is stored for it.
+    """Text in a store, with its stored vector.
 
     Attributes:
-        id: In the store.
-        text: What was embedded.
-        vector: Of any length and norm.
+        id: Id in the store.
+        text: Embedded text.
+        vector: Vector of any length and norm.
     """
 
     id: str
@@ -50,18 +50,18 @@ class Source(Protocol):
         ...
 
     def count(self) -> int:
-        """Vectors in it."""
+        """Return the number of vectors."""
         ...
 
     def stamp(self) -> str | None:
-        """The stamp in its metadata, if there is one; see `cde_rag.fingerprint`."""
+        """Return the stamp in its metadata, or None; see `cde_rag.fingerprint`."""
         ...
 
     def sample(self, count: int) -> list[StoredVector]:
-        """Random ones that have a text, at most so many.
+        """Draw at most `count` random vectors that have a text.
 
         Raises:
-            StoreError: It cannot be read.
+            StoreError: The store cannot be read.
         """
         ...
 
@@ -73,17 +73,17 @@ class Audit:
     Attributes:
         target: The store.
         model: Name of the embedder's model.
-        fingerprint: Of the embedder's space.
-        stored: Vectors in the store.
-        stamp: Fingerprint that the store says its vectors are of; None where it says none.
-        sampled: Texts that were embedded again.
-        reproduced: Vectors that are the embedder's (cosine at least 0.9998).
-        interval: Where the share of such vectors in the whole store lies, with 95 % (Wilson 1927).
-        as_queries: Others, which are what it makes of the texts as queries.
-        without_context: Others, which are what its model makes of them without a context.
-        other_length: Others, which have another length or no direction.
-        others: Ids of all that are not reproduced.
-        cosine: Median of the cosines of those that are nothing of this; None where there are none.
+        fingerprint: Fingerprint of the embedder's space.
+        stored: Number of vectors in the store.
+        stamp: Fingerprint in the store's metadata; None if there is none.
+        sampled: Number of texts that were embedded again.
+        reproduced: Number of vectors that the embedder reproduces (cosine at least 0.9998).
+        interval: 95 % interval of the share of such vectors in the complete store (Wilson 1927).
+        as_queries: Number of other vectors that the embedder reproduces from the texts as queries.
+        without_context: Number of other vectors that its model reproduces without a context.
+        other_length: Number of other vectors with another length, or of zeros.
+        others: Ids of all vectors that are not reproduced.
+        cosine: Median cosine of the vectors in none of these classes; None if there are none.
     """
 
     target: str
@@ -176,10 +176,10 @@ def audit_collection(
 
     Args:
         store: Holds a collection.
-        embedder: Of its active generation.
+        embedder: Embedder of its active generation.
         parent_key: The metadata key that names a record's parent; None where parents are not used.
         sample: Records at most.
-        seed: Of the sample.
+        seed: Random seed of the sample.
 
     Raises:
         ContextMismatchError: The embedder is of another space.
@@ -201,7 +201,7 @@ def audit_collection(
 
 
 def _vectors(store: Store, rows: Sequence[Row], fingerprint: str) -> dict[str, Float32[np.ndarray, " dim"]]:
-    """The vectors of rows by id, without those that another process deletes or replaces meanwhile."""
+    """Return the vectors of rows by id, without those deleted or replaced by another process meanwhile."""
     vectors: dict[str, Float32[np.ndarray, " dim"]] = {}
     for row in rows:
         with suppress(KeyError):
@@ -281,7 +281,7 @@ def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.nda
 
 
 def _wilson(successes: int, trials: int) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927)."""
+    """Compute the score interval of a share (Wilson 1927)."""
     share, weight = successes / trials, _Z**2 / trials
     centre = (share + weight / 2) / (1 + weight)
     half = _Z * math.sqrt(share * (1 - share) / trials + weight / (4 * trials)) / (1 + weight)

@@ -24,16 +24,16 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Retrieval with contextual document embeddings: index texts, search them, measure how well that works.
+    """Retrieval with contextual document embeddings: index, search and evaluate.
 
     \b
     First steps:
-      cde-rag demo                                # this Python's documentation, indexed and asked
+      cde-rag demo                                # search this Python's documentation
       cde-rag index notes/ notes.faiss            # a folder of text and Markdown files
       cde-rag search notes.faiss "how do I …"
 
-    Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 done, 1 an error that one
-    sentence explains, 2 wrong usage, 130 stopped by Ctrl-C; 3, of drift alone, that a new context pays.
+    Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 success, 1 error, 2 wrong usage,
+    130 stopped by Ctrl-C; 3, from drift only, a new context is worth it.
     """
 
 

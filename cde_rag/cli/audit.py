@@ -26,29 +26,27 @@ def audit(
     ],
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What is said to have made the vectors."),
+        typer.Option(metavar="NAME", help="Model that is supposed to have made the vectors."),
     ] = None,
     context: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of a contextual model: its context, *.context.safetensors.")
+        Path | None, typer.Option(metavar="FILE", help="Context of a contextual model, *.context.safetensors.")
     ] = None,
     text: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Payload key or column of the text, or langchain, llamaindex for Qdrant."),
     ] = None,
-    vector: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Vector or column, where there are several.")
-    ] = None,
+    vector: Annotated[str | None, typer.Option(metavar="NAME", help="Vector or column, if there are several.")] = None,
     document_prefix: Annotated[str | None, typer.Option(help='Such as "passage: ". [default: the model\'s]')] = None,
     query_prefix: Annotated[str | None, typer.Option(help='Such as "query: ". [default: the model\'s]')] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Texts that are embedded again.")] = 64,
-    seed: Annotated[int, typer.Option(help="Of the sample; Qdrant and PostgreSQL draw their own.")] = 0,
+    sample: Annotated[int, typer.Option(min=1, help="Number of texts to embed again.")] = 64,
+    seed: Annotated[int, typer.Option(help="Random seed of the sample; Qdrant and PostgreSQL use their own.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell whether stored vectors are those that a model (and context) makes of their texts.
+    """Check that stored vectors were made from their texts by a given model (and context).
 
-    Embeds a sample of the texts again and compares: which share of the vectors the model reproduces, whether vectors of
-    several models or contexts are mixed, and what to do. Exit code 1 where not all are reproduced. Adds, changes and
-    deletes no record; the clients of Qdrant and Chroma write files of their own when they open a local folder.
+    Embeds a sample of the texts again, and reports the share of vectors that the model reproduces, mixed vectors of
+    several models or contexts, and remedies. Exit code 1 if not all are reproduced. Adds, changes and deletes no
+    record; the clients of Qdrant and Chroma write files of their own when they open a local folder.
 
     \b
     Examples:
@@ -56,7 +54,7 @@ def audit(
       cde-rag audit chroma:chroma_db#papers --model cde-mini --context papers.context.safetensors
       cde-rag audit 'pgvector:postgresql://me@localhost/app#chunks' --model intfloat/e5-small-v2 \\
         --document-prefix "passage: " --query-prefix "query: "
-      cde-rag audit papers.faiss                              # a collection of cde-rag knows its model and context
+      cde-rag audit papers.faiss                              # a collection of cde-rag stores its model and context
     """
     from cde_rag.audit import audit as compare
     from cde_rag.audit import source_of
@@ -77,12 +75,12 @@ def audit(
 
 
 def _is_folder(target: str) -> bool:
-    """Whether a target is the folder of a collection of ours."""
+    """Return True if a target is the folder of a cde-rag collection."""
     return not target.startswith(("qdrant:", "chroma:", "lancedb:", "pgvector:"))
 
 
 def _of_collection(folder: Path, model: str | None, sample: int, seed: int) -> "Audit":
-    """The audit of a collection of ours, each passage with its siblings."""
+    """Audit a cde-rag collection, each passage with its siblings."""
     from cde_rag.audit import audit_collection
 
     with open_collection(existing(folder), model) as opened:
@@ -95,7 +93,7 @@ def _prefixes(document: str | None, query: str | None) -> dict[str, str] | None:
 
 
 def _embedder(model: str | None, context: Path | None, prefixes: dict[str, str] | None) -> "Embedder":
-    """The embedder that a user names.
+    """Load the embedder named by the options.
 
     Raises:
         ContextMissingError: A contextual model without its context.

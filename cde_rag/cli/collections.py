@@ -28,15 +28,13 @@ if TYPE_CHECKING:
     from cde_rag.stores.base import Store
     from cde_rag.stores.tenant_stores import FolderTenants
 
-ModelOption = Annotated[
-    str | None, typer.Option(help="Folder of the collection's model, where that is not a bundled one.")
-]
+ModelOption = Annotated[str | None, typer.Option(help="Folder of the collection's model, if it is not a bundled one.")]
 CollectionArgument = Annotated[
     Path,
     typer.Argument(metavar="COLLECTION", help="The collection's folder. A new NAME.qdrant is kept by Qdrant Edge."),
 ]
 TenantOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Whose collection, where COLLECTION holds one for each tenant.")
+    str | None, typer.Option(metavar="NAME", help="Tenant, if COLLECTION holds one collection per tenant.")
 ]
 _MOST: Final = 1_000_000_000  # hits
 
@@ -75,8 +73,8 @@ def _ranking(text: str) -> str:
 
 def search(
     collection: CollectionArgument,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What you look for, in your own words.")],
-    k: Annotated[int, typer.Option("-k", min=1, max=_MOST, help="Hits, or groups of them, at most.")] = 10,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Query in natural language.")],
+    k: Annotated[int, typer.Option("-k", min=1, max=_MOST, help="Maximum number of hits, or of groups.")] = 10,
     where: Annotated[
         dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
     ] = None,
@@ -91,15 +89,13 @@ def search(
     ] = None,
     group_by: Annotated[
         str | None,
-        typer.Option(
-            parser=_metadata_key, metavar="KEY", help="Show the best hits of each value of this metadata field."
-        ),
+        typer.Option(parser=_metadata_key, metavar="KEY", help="Group hits by this metadata field."),
     ] = None,
     score_threshold: Annotated[
         float | None,
-        typer.Option(parser=_number, metavar="FLOAT", help="Show only hits with this score or a higher one."),
+        typer.Option(parser=_number, metavar="FLOAT", help="Minimum score of a hit."),
     ] = None,
-    offset: Annotated[int, typer.Option(min=0, max=_MOST, help="Pass over so many hits (groups): the next page.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, max=_MOST, help="Skip this many hits (or groups).")] = 0,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
@@ -151,12 +147,12 @@ def _default_by(opened: "Collection") -> str:
 def inspect(
     collection: CollectionArgument,
     erasure: Annotated[
-        bool, typer.Option("--erasure", help="Also read every document, to tell what contexts keep of deleted ones.")
+        bool, typer.Option("--erasure", help="Also read every document, to find deleted ones in the context.")
     ] = False,
     tenant: TenantOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what a collection is: documents, model, context, fingerprint. Needs no model.
+    """Show a collection's documents, model, context and fingerprint. Needs no model.
 
     \b
     Examples:
@@ -211,10 +207,10 @@ def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json:
 
 
 def open_collection(store: "Store", model: str | None) -> "Collection":
-    """The collection in a store.
+    """Open the collection in a store.
 
     Raises:
-        ModelError: Its model is not here, or another one is named.
+        ModelError: Its model cannot be found, or another one is named.
     """
     from cde_rag import Collection
 
@@ -241,11 +237,11 @@ def store_at(path: Path) -> "Store":
 
 
 def existing(path: Path, tenant: str | None = None) -> "Store":
-    """The store at a path; that of a tenant, where there are tenants.
+    """Return the existing store at a path; that of a tenant, if one is named.
 
     Raises:
-        StoreError: There is none.
-        TenantError: A tenant is named where there are none, or none is where there are.
+        StoreError: There is no store.
+        TenantError: A tenant is named for a collection without tenants, or none for one with tenants.
     """
     store = whole(path)
     from cde_rag.collection.tenant_names import check_is_of, check_names_a_tenant, place_key
@@ -264,10 +260,10 @@ def existing(path: Path, tenant: str | None = None) -> "Store":
 
 
 def whole(path: Path) -> "Store":
-    """The store at a path, be it one that tenants have in common.
+    """Return the existing store at a path, which may be the common store of tenants.
 
     Raises:
-        StoreError: There is none.
+        StoreError: There is no store.
     """
     store = store_at(path)
     if not store.exists():
@@ -280,10 +276,10 @@ def whole(path: Path) -> "Store":
 
 
 def new_store(path: Path, tenant: str | None) -> "Store":
-    """The store at a path, or for it; a tenant's, where one is named.
+    """Return the store at a path, existing or new; a tenant's, if one is named.
 
     Raises:
-        StoreError: There is nothing for tenants at the path.
+        StoreError: There is no store of tenants at the path.
         TenantError: There is a collection without tenants.
     """
     from cde_rag.collection.tenant_names import place_key
@@ -295,7 +291,7 @@ def new_store(path: Path, tenant: str | None) -> "Store":
 
 
 def tenant_stores(path: Path) -> "FolderTenants":
-    """The stores of tenants at a path.
+    """Return the stores of tenants at a path.
 
     Raises:
         TenantError: There is a collection without tenants.

@@ -1,4 +1,4 @@
-"""What a command line of ours is: errors and warnings as sentences on stderr, Ctrl-C that says how to go on."""
+"""Base of the command lines: errors and warnings as sentences on stderr, Ctrl-C with a hint to resume."""
 
 import sys
 import warnings
@@ -47,7 +47,7 @@ def _spoken_warnings() -> Generator[None, None, None]:
 
 
 def command_line() -> typer.Typer:
-    """A command line without commands yet."""
+    """Return a command line without commands."""
     return typer.Typer(
         cls=Commands,
         no_args_is_help=True,

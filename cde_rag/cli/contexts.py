@@ -19,37 +19,35 @@ if TYPE_CHECKING:
 
 def recontextualize(
     collection: CollectionArgument,
-    seed: Annotated[int, typer.Option(help="Of the new context's sample.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the new context's sample.")] = 0,
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of the new context. [default: 512, or the model's]")
     ] = None,
-    strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each of so many centroids.")] = (
-        "random"
-    ),
+    strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each centroid.")] = ("random"),
     to_model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Move to this model: bundled name or folder. [default: the one it has]"),
+        typer.Option(metavar="NAME", help="Move to this model: bundled name or folder. [default: the current one]"),
     ] = None,
     canary: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help='Queries to be asked before the switch, JSONL: {"query": …, "ids": […]}.'),
+        typer.Option(metavar="FILE", help='Queries that must pass before the switch, JSONL: {"query": …, "ids": […]}.'),
     ] = None,
     may_lose: Annotated[
-        int, typer.Option(min=0, help="Canary queries that may find none of their ids in the new context.")
+        int, typer.Option(min=0, help="Maximum number of canary queries that may fail in the new context.")
     ] = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what it would cost with the model it has, and change nothing.")
+        bool, typer.Option("--dry-run", help="Estimate the cost with the current model, and change nothing.")
     ] = False,
     tenant: TenantOption = None,
     model: ModelOption = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Sample a new context from a collection's own documents, embed all of them in it, and switch.
+    """Sample a new context from a collection's own documents, re-embed all of them, and switch.
 
-    The collection is searched and written in its old context until the switch. Interrupted, the same command goes on
-    where it stopped. What was there before stays for rollback. With --canary it switches only if queries that find a
-    document of theirs among ten hits now find one in the new context.
+    The collection can be searched and written in its old context until the switch. To resume an interrupted command,
+    run it again. The old generation is kept for rollback. With --canary it switches only if queries that find one of
+    their documents among ten hits now also find one in the new context.
 
     \b
     Examples:
@@ -97,10 +95,10 @@ def rollback(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go back to the context before the last recontextualize.
+    """Return to the context before the last recontextualize.
 
-    What was added since is embedded in it first, and what was deleted stays deleted. Interrupted, the same command goes
-    on where it stopped.
+    Documents added since are embedded in it first, and deleted ones stay deleted. To resume an interrupted command, run
+    it again.
 
     \b
     Example:
@@ -119,10 +117,10 @@ def rollback(
 
 
 def _canary(path: Path, may_lose: int) -> "Canary":
-    """The canary in a file.
+    """Read the canary queries from a file.
 
     Raises:
-        CorpusError: It cannot be read, or a line is none of a canary.
+        CorpusError: It cannot be read, or a line is invalid.
     """
     from cde_rag.indexing.canary import Canary
 

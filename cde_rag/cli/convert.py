@@ -10,7 +10,7 @@ from cde_rag.cli.output import JsonOption, print_json
 
 def convert(
     model: Annotated[str, typer.Argument(help="Hub id such as jxm/cde-small-v2, also with @revision; or a folder.")],
-    folder: Annotated[Path, typer.Argument(help="Is made; must not exist.")],
+    folder: Annotated[Path, typer.Argument(help="New folder; must not exist.")],
     as_json: JsonOption = False,
 ) -> None:
     """Make a folder of a published model that works without network: weights, tokenizer, and their digests.

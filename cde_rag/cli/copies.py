@@ -23,10 +23,10 @@ def export(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a whole collection to one Parquet file: records, vectors, context and settings. Needs no model.
+    """Export a collection to one Parquet file: records, vectors, context and settings. Needs no model.
 
-    It may be searched and written meanwhile. Any tool that reads Parquet reads the file; import makes a collection of
-    it again, in a store of any kind.
+    It may be searched and written meanwhile. Any Parquet tool can read the file; import restores the collection, in a
+    store of any kind.
 
     \b
     Examples:
@@ -51,16 +51,16 @@ def import_(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new collection of what export wrote. Nothing is embedded, and no model is needed.
+    """Import a collection from an export. Nothing is embedded, and no model is needed.
 
-    The file is compared with its checksum before anything is written. Interrupted, the same command goes on; before it
-    is through the collection cannot be opened. With --tenant it is made one of COLLECTION's, and has to be the export
-    of that tenant.
+    The file's checksum is verified before anything is written. To resume an interrupted import, run it again; until it
+    has finished, the collection cannot be opened. With --tenant the export must be that tenant's, and becomes one of
+    COLLECTION's tenants.
 
     \b
     Examples:
       cde-rag import papers.parquet papers.faiss
-      cde-rag import papers.parquet papers.qdrant             # kept by Qdrant Edge
+      cde-rag import papers.parquet papers.qdrant             # stored by Qdrant Edge
     """
     from cde_rag.transfer.parquet import import_collection
 
@@ -76,11 +76,10 @@ def import_(
 def backup(
     collection: CollectionArgument, folder: BackupArgument, tenant: TenantOption = None, as_json: JsonOption = False
 ) -> None:
-    """Copy a collection while it is searched and written, and read the copy to see that it is whole. Needs no model.
+    """Back up a collection while it is searched and written, and verify the copy. Needs no model.
 
-    Of a FAISS collection all is kept as it was at one instant, of others the records and vectors as export does. The
-    folder is whole or not there. Where COLLECTION holds a collection for each tenant it is one of all, or with --tenant
-    of one.
+    A FAISS collection is copied completely, as of one instant; of others, records and vectors are exported. The backup
+    is created atomically. If COLLECTION holds a collection per tenant, all are backed up, or with --tenant one of them.
 
     \b
     Examples:
@@ -96,9 +95,9 @@ def backup(
 def restore(
     folder: BackupArgument, collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False
 ) -> None:
-    """Make a new collection of what backup wrote. Every byte of it is compared with its checksum first.
+    """Restore a collection from a backup. All checksums are verified first.
 
-    With --tenant it is made one of COLLECTION's, and has to be the backup of that tenant.
+    With --tenant the backup must be that tenant's, and becomes one of COLLECTION's tenants.
 
     \b
     Examples:

@@ -26,17 +26,17 @@ GAP = 2  # characters between columns
 
 
 def demo(
-    query: Annotated[str | None, typer.Option(metavar="TEXT", help="Ask this, and nothing else.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Hits for each question.")] = 5,
+    query: Annotated[str | None, typer.Option(metavar="TEXT", help="Search for this, and exit.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Number of hits per question.")] = 5,
     check: Annotated[
-        bool, typer.Option("--check", help="Measure on twenty questions how often one of the first 5 hits is right.")
+        bool, typer.Option("--check", help="Measure the share of twenty questions answered by one of the first 5 hits.")
     ] = False,
-    path: Annotated[Path | None, typer.Option(help="Where the index is kept. [default: your cache folder]")] = None,
+    path: Annotated[Path | None, typer.Option(help="Folder of the index. [default: your cache folder]")] = None,
     model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Index the documentation of this Python and its packages, and ask it questions.
+    """Index the documentation of this Python and its packages, and search it.
 
     The first run indexes some thousands of docstrings, twice: in their own context, and in the null context, to
     compare with. Answers are ranked by vectors and by words; beside them stands what each finds alone. Later runs open
@@ -119,7 +119,7 @@ def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str]
 
 
 def _mark(entry: str, right: Several[str]) -> str:
-    """What says whether an entry answers, where that is known."""
+    """Return the mark of an entry: right, not right, or empty if the answers are unknown."""
     if not right:
         return ""
     return "✓ " if entry in right else "· "

@@ -39,7 +39,7 @@ ANSWER = 1  # position in TEXTS
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Say what is installed, what this machine can do, and whether the bundled model works. Exit code 1 if it does not.
+    """Show installed packages and hardware, and test the bundled model. Exit code 1 if it fails.
 
     \b
     Example:

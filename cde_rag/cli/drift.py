@@ -23,27 +23,29 @@ def _image(path: Path | None) -> Path | None:
 
 def drift(
     collection: CollectionArgument,
-    seed: Annotated[int, typer.Option(help="Of the new context's sample.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the new context's sample.")] = 0,
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of the new context. [default: 512]")
     ] = None,
-    strategy: Annotated[str, typer.Option(help="Of the new context: random, or clusters.")] = "random",
+    strategy: Annotated[str, typer.Option(help="Sampling of the new context: random, or clusters.")] = "random",
     probes: Annotated[
-        int, typer.Option(min=1, help="Documents to measure it on; seven texts each are embedded, and a context's.")
+        int, typer.Option(min=1, help="Number of documents to probe; embeds seven texts per document, plus a context.")
     ] = 512,
-    worth: Annotated[float, typer.Option(help="NDCG@10 that a new context has to win, as a fraction.")] = 0.01,
+    worth: Annotated[
+        float, typer.Option(help="Minimum gain in NDCG@10 that justifies a new context, as a fraction.")
+    ] = 0.01,
     plot: Annotated[
-        Path | None, typer.Option(callback=_image, metavar="FILE", help="Draw it: a .png, .svg or .pdf.")
+        Path | None, typer.Option(callback=_image, metavar="FILE", help="Write a plot: .png, .svg or .pdf.")
     ] = None,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate what a new context would win, without judgments and without a change to the collection.
+    """Estimate the gain of a new context, without judgments and without changing the collection.
 
-    Some documents are looked at in the present context, in the one that recontextualize with the same options would
-    make, and in none, and asked for by words of their own. Exit codes, for cron: 0 no need; 3 a new context surely wins
-    something, and probably what it is worth; 1 and 2 as everywhere.
+    A sample of documents is embedded in the current context, in the one that recontextualize with the same options
+    would sample, and in none; the queries are made of their own words. Exit codes, for cron: 0 no need; 3 a new context
+    surely gains something, and probably at least --worth; 1 and 2 as everywhere.
 
     \b
     Examples:

@@ -20,13 +20,14 @@ def evaluate(
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(help="Of the context; give several for a mean over contexts. [default: 0]")
+        list[int] | None,
+        typer.Option(help="Random seed of the context; repeatable, for a mean over contexts. [default: 0]"),
     ] = None,
     system: Annotated[
         list[str] | None, typer.Option(help=f"Run this one; may be repeated. [default: all] {SYSTEM_NAMES}")
     ] = None,
     foreign: Annotated[
-        Path | None, typer.Option(help="Folder whose corpus gives the foreign context. [default: the next set]")
+        Path | None, typer.Option(help="Folder with the corpus of the foreign context. [default: the next set]")
     ] = None,
     split: Annotated[str, typer.Option(help="Name of the judgments: qrels/SPLIT.tsv.")] = "test",
     parent_key: Annotated[
@@ -35,15 +36,17 @@ def evaluate(
     max_characters: Annotated[
         int | None, typer.Option(min=1, help="Split longer documents; their best passage counts. [default: never]")
     ] = None,
-    max_queries: Annotated[int, typer.Option(min=1, help="Of a set; of more, a sample.")] = 2000,
+    max_queries: Annotated[
+        int, typer.Option(min=1, help="Maximum number of queries per set; larger sets are sampled.")
+    ] = 2000,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how well the model finds the right documents, beside what you could have without it.
+    """Evaluate a model's retrieval, compared with baselines that need no contextual model.
 
     A set is a folder with corpus.jsonl, queries.jsonl (these also as .gz) and qrels/test.tsv. The table shows NDCG@10
-    of the corpus's own context beside the null context, the context of a foreign corpus, BM25, all-MiniLM-L6-v2 and
-    others, and intervals for the differences. Figures in JSON are fractions.
+    of the corpus's own context, the null context, the context of a foreign corpus, BM25, all-MiniLM-L6-v2 and others,
+    with intervals for the differences. Values in JSON are fractions.
 
     \b
     Examples:

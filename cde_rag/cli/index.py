@@ -28,19 +28,19 @@ def index(
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="Field that names the longer document which a record was cut from; a record is embedded given the "
-            "others of its parent. [default: for text files the file]",
+            help="Field with the name of the longer document that a record was cut from; records of one parent are "
+            "embedded as siblings. [default: for text files the file]",
         ),
     ] = None,
     alone: Annotated[
         bool,
-        typer.Option("--alone", help="Embed passages of text files without their siblings: for questions of detail."),
+        typer.Option("--alone", help="Embed passages of text files without siblings, for queries about details."),
     ] = False,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Pass over records and text files that cannot be used, and report them.")
+        bool, typer.Option("--skip-bad", help="Skip and report unusable records and text files.")
     ] = False,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Afterwards delete what is in the collection and not in the sources.")
+        bool, typer.Option("--sync", help="Afterwards delete documents that are not in the sources.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be added, embedded and deleted; write nothing.")
@@ -50,7 +50,7 @@ def index(
     ] = None,
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
-    max_characters: Annotated[int, typer.Option(min=1, help="Longest passage that text files are cut into.")] = 600,
+    max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of a passage of text files.")] = 600,
     max_line_bytes: Annotated[
         int, typer.Option(min=1, help="Longest line of JSONL or CSV; a longer one is a bad record.")
     ] = 64 * 2**20,
@@ -58,12 +58,12 @@ def index(
         int | None,
         typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512, or the model's]"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of that sample.")] = 0,
     tenant: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Whose documents: COLLECTION holds a collection for each tenant, in the null context until "
+            help="Tenant of the documents: COLLECTION holds a collection per tenant, in the null context until "
             "recontextualize --tenant NAME.",
         ),
     ] = None,
@@ -73,26 +73,25 @@ def index(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put documents into a collection, which is made if there is none.
+    """Upsert documents into a collection, which is created if necessary.
 
     Reads JSONL (fields id, text and, if you like, title), CSV and TSV with a header (these also as .gz), Parquet, and
-    text and Markdown files, which are cut into passages and not by line. Other fields become metadata, which searches
-    can filter; the cells of a CSV are strings, also where they look like numbers.
+    text and Markdown files, which are split into passages. Other fields become metadata for filters; cells of a CSV
+    are strings, also if they look like numbers.
 
-    A new collection first samples its context from the documents and keeps it; documents that come later are embedded
-    in the same context. Documents that are there already cost no work, so that an interrupted command is continued by
-    running it again.
+    A new collection first samples its context from the documents and keeps it; later documents are embedded in the same
+    context. Unchanged documents are not embedded again: to resume an interrupted command, run it again.
 
-    A document replaces the one that has its id. The ids of passages are made of the folder's name and the file's path
-    in it (docs/guide/start.md#0), those of a file that is named itself of its absolute path (/home/me/start.md#0).
+    A document replaces the one with its id. Ids of passages are made of the folder's name and the file's path in it
+    (docs/guide/start.md#0), or of the absolute path for a file given by itself (/home/me/start.md#0).
 
     \b
     Examples:
       cde-rag index papers.jsonl papers.faiss
-      cde-rag index papers.jsonl papers.qdrant                # kept by Qdrant Edge
-      cde-rag index docs/ docs.faiss                          # folder of text and Markdown, cut into passages
-      cde-rag index docs/ docs.faiss --sync                   # the folder changed: delete what left it
-      cde-rag index docs/ docs.faiss --sync --dry-run         # see first what that would change
+      cde-rag index papers.jsonl papers.qdrant                # stored by Qdrant Edge
+      cde-rag index docs/ docs.faiss                          # folder of text and Markdown, split into passages
+      cde-rag index docs/ docs.faiss --sync                   # also delete documents that left the folder
+      cde-rag index docs/ docs.faiss --sync --dry-run         # show the changes first
       cde-rag index chunks.parquet books.faiss --parent-key book
       cde-rag index acme.jsonl customers.faiss --tenant acme
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
@@ -188,7 +187,7 @@ def _tenant_store(path: Path, name: str, model: str | None) -> "Store | None":
 def _open(
     store: "Store", path: Path, reader: "RecordReader", *, parent_key: str | None, alone: bool, model: str | None
 ) -> "tuple[Collection, int]":
-    """The collection, and how many records the sources have; reads them once, so that bad records show first."""
+    """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     opened = open_collection(store, model)
     if parent_key not in (None, opened.parent_key):
         raise StoreError(
@@ -213,7 +212,7 @@ def _open(
 
 
 def _tenant(path: Path, reader: "RecordReader", name: str, *, parent_key: str | None, model: str | None) -> "Store":
-    """The store of a tenant, which is made where it is not there, like the place of all."""
+    """Return the store of a tenant, which is created if necessary, with the common store."""
     from cde_rag import CDEModel, Context, ContextualEmbedder, Tenants
 
     stores = tenant_stores(path)
@@ -251,7 +250,7 @@ def _create(
     context_size: int | None,
     seed: int,
 ) -> "tuple[Collection, int]":
-    """A new collection, and how many records the sources have; reads them once, before anything is written."""
+    """Create a collection and count the sources' records; reads them once, before anything is written."""
     from cde_rag import Collection, ContextualEmbedder
     from cde_rag.records import embedded_text
 

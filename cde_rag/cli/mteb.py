@@ -17,10 +17,11 @@ def mteb(
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(help="Of the contexts; give several for mean and spread. [default: 0]")
+        list[int] | None,
+        typer.Option(help="Random seed of the contexts; repeatable, for mean and spread. [default: 0]"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep MTEB's result files here, and go on from them.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of MTEB's result files, to resume from.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
     progress: ProgressOption = None,
@@ -28,10 +29,10 @@ def mteb(
 ) -> None:
     """Score a model on tasks of MTEB, each task in a context of its own texts.
 
-    With several seeds each task is scored under so many contexts; the table shows the mean and, as spread, the standard
-    deviation over contexts, all else being equal. Published models read each task with the prefix they were trained
-    with for it. Tasks by name are downloaded; folders need no network. Interrupted, the same command with --output goes
-    on where it stopped. Figures in JSON are as MTEB gives them, mostly fractions.
+    With several seeds each task is scored under several contexts; the table shows the mean and, as spread, the standard
+    deviation over contexts. Published models use the prefix they were trained with for each task. Tasks by name are
+    downloaded; folders need no network. To resume an interrupted command, run it again with the same --output. Values
+    in JSON are as MTEB gives them, mostly fractions.
 
     \b
     Examples:

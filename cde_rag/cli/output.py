@@ -1,4 +1,4 @@
-"""What commands print: JSON and tables on stdout, progress on stderr."""
+"""Output of commands: JSON and tables on stdout, progress on stderr."""
 
 import json
 import re
@@ -25,36 +25,37 @@ INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
 
 class Update(Protocol):
-    """What moves a bar."""
+    """Callback that updates a progress bar."""
 
     def __call__(self, done: int, total: int | None, before: int = 0) -> None:
-        """So much is done, of so much, and so much of it was when the bar appeared."""
+        """Set the progress: units done, total, and units done before the bar appeared."""
         ...
 
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ProgressOption = Annotated[
-    bool | None, typer.Option("--progress/--no-progress", help="Show a bar on stderr.  [default: on a terminal]")
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show a progress bar on stderr.  [default: on a terminal]"),
 ]
 
 
 def print_json(value: object) -> None:
-    """One JSON value over several lines, in ASCII."""
+    """Print one JSON value over several lines, in ASCII."""
     typer.echo(json.dumps(value, indent=2))
 
 
 def hits_json(hits: "Sequence[Hit]") -> dict[str, Any]:
-    """The shape of every answer: `{"hits": [{"id", "score", "title", "text", "metadata"}]}`."""
+    """Return the JSON object of search results: `{"hits": [{"id", "score", "title", "text", "metadata"}]}`."""
     return {"hits": [asdict(hit) for hit in hits]}
 
 
 def groups_json(groups: "Sequence[Group]") -> dict[str, Any]:
-    """The shape of grouped answers: `{"groups": [{"value", "hits": […]}]}`, hits as in `hits_json`."""
+    """Return the JSON object of grouped results: `{"groups": [{"value", "hits": […]}]}`, hits as in `hits_json`."""
     return {"groups": [asdict(group) for group in groups]}
 
 
 def print_groups(groups: "Sequence[Group]") -> None:
-    """The value of each group, and its hits."""
+    """Print the value of each group, and its hits."""
     for group in groups:
         typer.echo(one_line(str(group.value), _width()))
         print_hits(group.hits)
@@ -82,18 +83,18 @@ def _width() -> int:
 
 
 def printable(text: str) -> str:
-    """A text in which nothing commands the terminal: each such character becomes `�`."""
+    """Replace control characters, which could send commands to the terminal, by `�`."""
     return _COMMANDS.sub("�", text)
 
 
 def one_line(text: str, width: int) -> str:
-    """A printable text on one line, cut to a number of characters."""
+    """Return a printable text on one line, truncated to a number of characters."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def print_fields(fields: dict[str, Any]) -> None:
-    """One `name  value` a line."""
+    """Print one `name  value` per line."""
     width = max(map(len, fields))
     for name, value in fields.items():
         typer.echo(f"{name.replace('_', ' '):<{width}}  {'–' if value is None else printable(str(value))}")
@@ -101,9 +102,9 @@ def print_fields(fields: dict[str, Any]) -> None:
 
 @contextmanager
 def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Update, None, None]:
-    """A bar on stderr with speed and time left; yields what to call with how much is done, of how much.
+    """Show a bar on stderr with speed and time left; yields its update function.
 
-    It appears with the first call, which also says how much was done before, so that it counts for no speed.
+    It appears with the first call, whose `before` gives the progress made earlier, which is left out of the speed.
     """
     from tqdm import tqdm
 
@@ -122,7 +123,7 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
 
 
 def why_nothing(collection: "Collection", where: Mapping[str, Any] | None, group_by: str | None) -> str:
-    """What to say where a search found nothing; with the metadata of a document, which tells fields and types."""
+    """Return an explanation of an empty result, with a document's metadata to show its fields and types."""
     all_, matching = collection.count(), collection.count(where)
     one = next(collection.scroll(), None)
     if one is None:

@@ -1,4 +1,4 @@
-"""The Context artifact: what a model's first stage makes of a corpus, made once and kept beside the vectors."""
+"""Context artifact: a sample of a corpus encoded by a model's first stage, stored alongside the vectors."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -23,19 +23,21 @@ FORMAT = 2  # 1 says no sibling rule, which is rule 1
 
 @dataclass(frozen=True, kw_only=True)
 class ContextManifest:
-    """What the artifact says of itself. Only `identity` and the documents determine the space; the rest is information.
+    """Manifest of the artifact.
+
+    Only `identity` and the documents determine the vector space; the rest is information.
 
     Attributes:
         format: Version of the file's layout.
         identity: The model that made the context.
-        fingerprint: Names the vector space, 64 hex digits.
-        context_size: Context documents, repeated ones included.
-        source: `"all"`, `"first_slice"`, `"explicit"`, `"generic"`: which texts were sampled; `"null"` for none.
+        fingerprint: Fingerprint of the vector space, 64 hex digits.
+        context_size: Number of context documents, repeated ones included.
+        source: Origin of the texts: `"all"`, `"first_slice"`, `"explicit"` or `"generic"`; `"null"` for none.
         sampling: Strategy of the sample.
-        seed: Of the sample.
+        seed: Random seed of the sample.
         documents_seen: Texts the sample was drawn from.
         sibling_rule: Rule by which siblings of vectors in this context are chosen; see `cde_rag.context.siblings`.
-        library_version: Of cde-rag.
+        library_version: Version of cde-rag.
         created: UTC, ISO 8601.
     """
 
@@ -57,12 +59,12 @@ _T = TypeVar("_T", ModelIdentity, ContextManifest)
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """Context embeddings of a corpus under one model. Immutable; rows stand in the order of their documents' digests.
+    """Context embeddings of a corpus under one model. Immutable; rows are sorted by their documents' digests.
 
     Attributes:
-        manifest: What made it.
+        manifest: Model, sample and fingerprint.
         context_embeddings: First-stage vectors of the context documents; no rows for the null context.
-        counts: How often each document stands in the sample.
+        counts: Number of occurrences of each document in the sample.
         digests: sha256 of each document.
     """
 
@@ -90,11 +92,11 @@ class Context:
         """Make a Context of a sample; a document that stands in it repeatedly becomes one row with a count.
 
         Args:
-            identity: Of the model that embedded the documents.
+            identity: Identity of the model that embedded the documents.
             documents: The context documents.
             context_embeddings: Their first-stage vectors; row i belongs to `documents[i]`.
             sampling: Strategy, for information, like the rest.
-            seed: Of the sample.
+            seed: Random seed of the sample.
             documents_seen: Texts the sample was drawn from.
             source: Which texts those were.
 
@@ -124,10 +126,10 @@ class Context:
 
     @classmethod
     def null(cls, model: HasIdentity) -> "Context":
-        """The explicit absence of a corpus: the model's learned null latents take its place.
+        """Return the null context, for no corpus: the model's learned null latents take its place.
 
         Raises:
-            TypeError: That is no model.
+            TypeError: `model` is no model.
         """
         _check_model(model, HasIdentity)
         identity, counts, digests = model.identity, np.empty(0, dtype=np.int64), np.empty((0, 32), dtype=np.uint8)
@@ -144,13 +146,13 @@ class Context:
 
     @classmethod
     def generic(cls, model: ReadsContexts) -> "Context":
-        """The context of texts about everything and nothing, which come with the library: for a corpus not known yet.
+        """Return the context of generic texts bundled with the library, for a corpus not known yet.
 
-        As many as the model expects. A context of the corpus itself is better; this one is for a start, and for models
-        that have no null context.
+        Has as many texts as the model expects. A context of the corpus itself is better; this one serves as a start,
+        and for models without a null context.
 
         Raises:
-            TypeError: That is no model that reads contexts.
+            TypeError: `model` is no model that reads contexts.
 
         Source: the random strings that jxm/cde-small-v1 and -v2 come with.
         """
@@ -183,14 +185,14 @@ class Context:
 
     @property
     def is_null(self) -> bool:
-        """Whether there is no corpus."""
+        """True if there is no corpus."""
         return self.size == 0
 
     def __repr__(self) -> str:
         return f"Context({self.fingerprint[:16]}, {self.identity.name}, {self.size} documents)"
 
     def to_bytes(self) -> bytes:
-        """The file's content; equal contexts give equal bytes."""
+        """Serialise to the file's content; equal contexts give equal bytes."""
         tensors = {"context_embeddings": self.context_embeddings, "counts": self.counts, "digests": self.digests}
         manifest = asdict(self.manifest)
         if self.manifest.format == 1:
@@ -199,11 +201,11 @@ class Context:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> "Context":
-        """Read what `to_bytes` wrote, and check all of it.
+        """Parse the output of `to_bytes`, and verify all of it.
 
         Args:
             data: The file's content.
-            where: What an error message calls it.
+            where: Name of the file in error messages.
 
         Raises:
             ContextFormatError: Too large, truncated, changed, or of a newer format.
@@ -222,10 +224,10 @@ class Context:
         return cls(manifest, **tensors)
 
     def save(self, path: str | Path) -> None:
-        """Write one `*.context.safetensors`; a kill at any instant leaves the old file or the new one, whole.
+        """Write one `*.context.safetensors` atomically: after a crash the old file or the new one is there, complete.
 
         Raises:
-            ContextError: The place is not writable, or full.
+            ContextError: The disk is not writable, or full.
         """
         try:
             write_durably(Path(path), self.to_bytes())
@@ -255,14 +257,14 @@ class Context:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Why a path cannot be opened; a ValueError is that of a NUL character in it."""
+    """Return the reason why a path cannot be opened; a ValueError is that of a NUL character in it."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _fingerprint(
     identity: ModelIdentity, digests: UInt8[np.ndarray, "context 32"], counts: Int64[np.ndarray, " context"]
 ) -> str:
-    """sha256 over all that determines the vector space, and nothing else."""
+    """Compute the sha256 over all that determines the vector space, and nothing else."""
     space = asdict(identity)
     del space["name"]
     documents = [[row.tobytes().hex(), int(count)] for row, count in zip(digests, counts, strict=True)]
@@ -275,7 +277,7 @@ def _check_model(model: object, kind: type[object]) -> None:
 
 
 def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
-    """A dataclass of values that have the types of its fields. Raises `TypeError` or `KeyError` for any others."""
+    """Build a dataclass from values of the right types. Raises `TypeError` or `KeyError` for any others."""
     for each in fields(kind):
         expected = cast(type, get_origin(each.type) or each.type)
         if not isinstance(values[each.name], expected):
@@ -284,7 +286,7 @@ def _typed(kind: type[_T], values: dict[str, Any]) -> _T:
 
 
 def _problem(manifest: ContextManifest, tensors: Mapping[str, np.ndarray]) -> str | None:
-    """What does not hold of a context's content, or nothing."""
+    """Return a description of the first problem in a context's content, or None."""
     size = len(tensors.get("counts", ()))
     expected = {
         "context_embeddings": ("float32", (size, manifest.identity.dim)),

@@ -1,6 +1,6 @@
-"""One safetensors file with one JSON manifest: integrity, limits and durable writing.
+"""File format of a Context: one safetensors file with one JSON manifest, integrity check and atomic writing.
 
-The manifest's `integrity` is the sha256 of the whole file with 64 zeros in that place: no bit can change unnoticed.
+The manifest's `integrity` is the sha256 of the complete file with 64 zeros in its place: any change is detected.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _INTEGRITY = re.compile(rb'\\"integrity\\":\\"([0-9a-f]{64})\\"')  # JSON inside
 
 
 def pack(tensors: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> bytes:
-    """The file's content; equal arguments give equal bytes."""
+    """Serialise tensors and manifest; equal arguments give equal bytes."""
     text = canonical_json({**manifest, "integrity": "0" * 64})
     blank = safetensors.numpy.save(dict(tensors), metadata={"manifest": text})
     start = _integrity(blank, where="manifest").start(1)
@@ -32,12 +32,12 @@ def pack(tensors: Mapping[str, np.ndarray], manifest: Mapping[str, Any]) -> byte
 
 
 def unpack(data: bytes, *, newest: int, where: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Tensors and manifest of what `pack` wrote, after a look at every byte.
+    """Parse the output of `pack`, and verify every byte of it.
 
     Args:
         data: The file's content.
         newest: The highest manifest format that the caller reads.
-        where: What an error message calls the file.
+        where: Name of the file in error messages.
 
     Raises:
         ContextFormatError: Too large, truncated, changed, or of a newer format.
@@ -60,7 +60,7 @@ def unpack(data: bytes, *, newest: int, where: str) -> tuple[dict[str, np.ndarra
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file so that after a kill at any instant the old content or the new one is there, whole."""
+    """Write a file atomically and durably: after a crash the old content or the new one is there, complete."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -79,12 +79,12 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:
-    """JSON with one spelling for one value."""
+    """Serialise to canonical JSON: equal values give equal strings."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def unreadable(where: str, found: str) -> ContextFormatError:
-    """The error for a file that is not what was once written."""
+    """Return the error for a damaged context file."""
     return ContextFormatError(
         f"{where}: expected a whole context file, found {found}. Restore it from a copy, or make the context again."
     )

@@ -1,4 +1,4 @@
-"""Context documents beside the sample: a small corpus repeated, and texts for when there is no corpus."""
+"""Context documents beyond a plain sample: a small corpus repeated, and generic texts for no corpus."""
 
 from collections.abc import Sequence
 from itertools import cycle, islice
@@ -10,9 +10,9 @@ GENERIC = Path(__file__).with_name("generic_documents.txt")  # one text a line; 
 
 
 def repeated(documents: Sequence[str], size: int) -> list[str]:
-    """Go through documents again and again until there are `size`; what is as large already stays as it is.
+    """Repeat documents in turn until there are `size`; a larger list is returned unchanged.
 
-    They are visited in the order of their digests, so the same set gives the same documents as often each.
+    They are taken in the order of their digests, so that equal sets give equal numbers of repetitions.
 
     Args:
         documents: At least one.
@@ -33,10 +33,10 @@ def repeated(documents: Sequence[str], size: int) -> list[str]:
 
 
 def generic_documents(size: int | None) -> list[str]:
-    """The texts that come with the library, as context documents.
+    """Return the generic texts bundled with the library, as context documents.
 
     Args:
-        size: How many; repeated if there are fewer. None: all of them.
+        size: Number of texts; repeated if there are fewer. None: all of them.
     """
     documents = GENERIC.read_text(encoding="utf-8").splitlines()
     return documents if size is None else repeated(documents[:size], size)

@@ -1,4 +1,4 @@
-"""What a Context needs to know of a model."""
+"""Model identity: the properties of a model that a Context depends on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jaxtyping import Float32
 
 @dataclass(frozen=True, kw_only=True)
 class ModelIdentity:
-    """What of a model determines the vector space. All but `name` goes into the fingerprint.
+    """Properties of a model that determine the vector space. All but `name` are part of the fingerprint.
 
     Attributes:
         name: Exact name of the model, for people.
@@ -18,11 +18,11 @@ class ModelIdentity:
         tokenizer_sha256: 64 hex digits.
         attention: `"one_way"`, `"two_way"` (design §4), `"two_way_cached"`, which approximates the second, or `"none"`
             for a plain embedder, which reads no context.
-        semantics: Which reading of the architecture the weights are for.
-        roles: How the model is told query from document: `"prefix"` or `"vector"`.
+        semantics: Interpretation of the architecture that the weights were trained with.
+        roles: Means by which the model distinguishes queries from documents: `"prefix"` or `"vector"`.
         prefixes: The string before a text, for `"query"` and `"document"`.
-        max_length: Tokens of a text that are read; 0 where none are cut off.
-        pooling: How token states become one vector, such as `"mean"`.
+        max_length: Maximum tokens of a text; 0 if texts are not truncated.
+        pooling: Pooling of token states into one vector, such as `"mean"`.
         normalisation: Such as `"unit"`.
         dim: Length of a vector.
     """
@@ -42,11 +42,11 @@ class ModelIdentity:
 
 @runtime_checkable
 class HasIdentity(Protocol):
-    """A model, as far as a Context needs to know it."""
+    """Interface of a model that a Context can belong to."""
 
     @property
     def identity(self) -> ModelIdentity:
-        """What of the model determines the vector space."""
+        """Properties of the model that determine the vector space."""
         ...
 
 

@@ -56,7 +56,7 @@ class _Lowest:
         self.hashes.add(rank)
 
     def texts(self) -> list[str]:
-        """Lowest hash first."""
+        """Return the texts, lowest hash first."""
         return [text for _, text in sorted(self.heap, reverse=True)]
 
 
@@ -64,7 +64,7 @@ def sample_random(texts: Iterable[str], size: int, *, seed: int) -> Sample:
     """Draw `size` texts, each set of unique texts equally likely. Reads a stream in the memory of `size` texts.
 
     Args:
-        texts: The corpus; blank texts are passed over. A corpus with fewer unique texts is taken whole.
+        texts: The corpus; blank texts are skipped. A corpus with fewer unique texts is taken completely.
         size: Context documents wanted.
         seed: Another seed, another draw.
 
@@ -126,13 +126,13 @@ def sample_clusters(
     seed: int,
     embed: Callable[[list[str]], Float32[np.ndarray, "documents dim"]],
 ) -> Sample:
-    """Draw one text near each of `size` centroids of the corpus: rare subjects are heard as much as common ones.
+    """Draw one text near each of `size` centroids of the corpus: rare subjects get the same weight as common ones.
 
     A random sample of 16 texts for each centroid is embedded and clustered with spherical k-means. Machines that round
     differently may settle ties differently.
 
     Args:
-        texts: The corpus; blank texts are passed over. A corpus with fewer unique texts is taken whole, not embedded.
+        texts: The corpus; blank texts are skipped. A corpus with fewer unique texts is taken completely, not embedded.
         size: Context documents wanted.
         seed: Another seed, another draw.
         embed: Unit vectors of texts; called once.
@@ -155,7 +155,7 @@ def sample_clusters(
 
 
 def _centroids(vectors: Float32[np.ndarray, "documents dim"], size: int, seed: int) -> Float32[np.ndarray, "size dim"]:
-    """Spherical k-means from a k-means++ start; a cluster that loses all its documents keeps its centroid.
+    """Compute spherical k-means from a k-means++ start; a cluster that loses all its documents keeps its centroid.
 
     Source: Arthur and Vassilvitskii 2007; half the squared distance of unit vectors is 1 - cosine.
     """
@@ -176,7 +176,7 @@ def _centroids(vectors: Float32[np.ndarray, "documents dim"], size: int, seed: i
 
 
 def _not_blank(texts: Iterable[str], *, call: str, first: int = 0) -> Iterator[tuple[str, bytes]]:
-    """The texts that are not blank, with their bytes."""
+    """Yield the texts that are not blank, with their bytes."""
     check_list(texts, call=call)
     for position, text in enumerate(texts, first):
         check_str(text, where=f"{call}: text {position}")
@@ -201,5 +201,5 @@ def _salt(seed: int) -> bytes:
 
 
 def _hash(data: bytes, salt: bytes) -> int:
-    """128 bits of a keyed hash; two texts share one with a chance of 2⁻¹²⁸."""
+    """Return 128 bits of a keyed hash; two texts collide with a probability of 2⁻¹²⁸."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=16, key=salt).digest(), "big")

@@ -14,7 +14,7 @@ def choose_siblings(digests: Sequence[bytes], limit: int = SIBLINGS, *, rule: in
     """Choose the siblings of every passage of one parent.
 
     Both rules give half of the limit to the passages nearest in position, one place to the parent's first passage,
-    which says what the parent is about, and the rest to passages spread over the parent. A parent with no more than
+    which mostly introduces its subject, and the rest to passages spread over the parent. A parent with no more than
     `limit` other passages gives them all. The rules differ in the spread: rule 1 spaces it evenly, so that each new
     passage moves it for every passage; rule 2 draws it by digest among the parent's beginning, which grows by halves.
 
@@ -106,7 +106,7 @@ def sibling_positions(
     *,
     rule: int = SIBLING_RULE,
 ) -> list[list[int]]:
-    """Positions of each text's siblings among the texts of one call.
+    """Return the positions of each text's siblings among the texts of one call.
 
     Args:
         parents: The parent of each text, in the order of the texts; `None` for a text without one.
@@ -131,13 +131,13 @@ def sibling_positions(
 
 
 def _window(position: int, count: int, near: int) -> tuple[int, int]:
-    """The window that holds a position and the `near` others nearest to it, of two equally near the earlier one."""
+    """Return the window of a position and the `near` others nearest to it; of two equally near the earlier one."""
     first = min(max(position - (near + 1) // 2, 0), count - 1 - near)
     return first, first + near + 1
 
 
 def _reach(key: bytes, count: int, limit: int) -> int:
-    """How many of the first of `count` > `limit` passages one of them draws its spread from: over two thirds."""
+    """Return the number of first passages, out of `count` > `limit`, that the spread is drawn from: over two thirds."""
     share = int.from_bytes(key[-4:], "big")  # of 2³²; whole numbers, as fractions may differ between machines
     reach = (limit * (2 << 32) + limit * share) // 3
     while reach + reach // 2 <= count << 32:

@@ -1,4 +1,4 @@
-"""The documentation of the running Python: docstrings of its standard library and of the packages installed beside it.
+"""Corpus of the demo: docstrings of the running Python's standard library and of its installed packages.
 
 Sources are parsed, never imported. Private names, dunder methods and tests are left out.
 """
@@ -33,7 +33,7 @@ _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def documentation() -> Iterator[Record]:
-    """Every documented public module, class, function, method and property, each once.
+    """Yield a record for every documented public module, class, function, method and property, each once.
 
     Returns:
         Records whose id is the dotted name as the source defines it, whose title is that name with its parameters, and
@@ -57,7 +57,7 @@ def documentation() -> Iterator[Record]:
 
 
 def documentation_digest() -> str:
-    """sha256 hex of what determines the documentation: Python's version, and the installed packages with theirs."""
+    """Compute the sha256, in hex, of Python's version and the versions of the installed packages."""
     _, packages = _roots()
     installed = importlib.metadata.distributions(path=[str(root) for root in packages])
     versions = sorted((found.metadata["Name"], found.version) for found in installed)
@@ -65,13 +65,13 @@ def documentation_digest() -> str:
 
 
 def _roots() -> tuple[Path, list[Path]]:
-    """The folder of the standard library and those of installed packages."""
+    """Return the folder of the standard library and those of installed packages."""
     paths = sysconfig.get_paths()
     return Path(paths["stdlib"]), [Path(root) for root in sorted({paths["purelib"], paths["platlib"]})]
 
 
 def _tops(root: Path) -> list[Path]:
-    """Top-level modules and packages."""
+    """Return top-level modules and packages."""
     return sorted(path for path in root.iterdir() if _is_public(path.stem) and (path.is_dir() or path.suffix == ".py"))
 
 
@@ -80,7 +80,7 @@ def _is_public(module: str) -> bool:
 
 
 def _entries(top: Path, root: Path) -> Iterator[Record]:
-    """The documented names of one top-level module or package, those of the shallowest modules first."""
+    """Yield the documented names of one top-level module or package, those of the shallowest modules first."""
     for path in _sources(top):
         place = path.relative_to(root)
         module = ".".join(part for part in place.with_suffix("").parts if part != "__init__")
@@ -104,7 +104,7 @@ def _sources(top: Path) -> list[Path]:
 
 
 def _definitions(path: Path, module: str) -> Iterator[tuple[str, str, _Documented]]:
-    """Dotted name, kind and syntax tree of a module and of all that it defines."""
+    """Yield dotted name, kind and syntax tree of a module and of all its definitions."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old escapes in other people's strings
@@ -128,7 +128,7 @@ def _members(parent: ast.AST, name: str, *, function: str) -> Iterator[tuple[str
 
 
 def _parameters(node: _Documented, kind: str) -> str:
-    """What a call takes, without types and `self`; for a class what its `__init__` takes."""
+    """Return the parameters of a function, or of a class's `__init__`, without types and `self`."""
     if isinstance(node, ast.ClassDef):
         node = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), node)
     if not isinstance(node, _FUNCTIONS) or kind == "property":

@@ -1,4 +1,4 @@
-"""The documentation, indexed once in its own context and once in the null context, and searched beside BM25."""
+"""Demo: the documentation, indexed in its own context and in the null context, and compared with BM25."""
 
 import json
 import os
@@ -29,18 +29,18 @@ STATE = "demo.json"  # beside the collections: what they are of, and whether the
 
 
 def default_folder() -> Path:
-    """Where the demo is kept: in the user's cache folder."""
+    """Return the demo's folder in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "cde-rag", "demo")
 
 
 class Demo:
-    """The documentation of the running Python, ready to be asked.
+    """Searchable documentation of the running Python.
 
-    The first use indexes it, and the next continues what was interrupted. Where Python, its packages or the model are
-    others than then, it is indexed anew.
+    The first use indexes it; an interrupted run resumes at the next use. If Python, its packages or the model have
+    changed since, it is indexed again.
 
     Args:
-        folder: Where the collections are kept, and nothing else.
+        folder: Folder of the collections, and of nothing else.
         model: As in `ContextualEmbedder`.
         on_progress: Called with "own" and then with "null" while the documentation is indexed.
 
@@ -64,7 +64,7 @@ class Demo:
         self.own, self.null = (Collection.open(self._store(name), model=self._model) for name in COLLECTIONS)
 
     def ask(self, question: str, k: int = 5, *, systems: Sequence[str] = SYSTEMS) -> dict[str, list[Hit]]:
-        """What each system answers, best first.
+        """Search with each system, best results first.
 
         Args:
             question: In the user's words.
@@ -85,7 +85,7 @@ class Demo:
         return {system: search[system](question, k) for system in systems}
 
     def check(self, k: int = 5) -> dict[str, float]:
-        """For each system, the share of the committed questions that one of its first k hits answers."""
+        """Return, for each system, the share of the committed questions that one of its first k hits answers."""
         asked = questions()
         answers = [(self.ask(question.text, k), question.answers) for question in asked]
         found = {

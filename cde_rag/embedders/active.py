@@ -24,7 +24,7 @@ class ActiveEmbedder:
 
     Args:
         store: Holds a collection.
-        embedder: Of the space that is active now.
+        embedder: Embedder of the space that is active now.
 
     Raises:
         ContextMismatchError: The embedder is of another space.
@@ -36,15 +36,15 @@ class ActiveEmbedder:
 
     @property
     def last(self) -> Embedder:
-        """What was used last; the store is not asked."""
+        """Embedder that was used last; does not read the store."""
         return self._embedder
 
     @property
     def embedder(self) -> Embedder:
-        """Of the space that is active now.
+        """Embedder of the active generation.
 
         Raises:
-            ContextMismatchError: The active Context was made by a model that is not here under its name.
+            ContextMismatchError: The active Context was made by a model that cannot be found under its name.
         """
         if self._store.manifest().fingerprint != self._embedder.fingerprint:
             self._embedder = bound(self._store, self._embedder)
@@ -58,14 +58,14 @@ class ActiveEmbedder:
         self._embedder = embedder
 
     def use(self, work: Callable[[Embedder], Result]) -> Result:
-        """Do something in the active space; again, where another generation was activated meanwhile.
+        """Call a function with the active embedder; retry if another generation was activated meanwhile.
 
         Args:
-            work: Can be done again where it raises ContextMismatchError.
+            work: Function that can be called again after it raised ContextMismatchError.
 
         Raises:
-            ContextMismatchError: The active Context was made by a model that is not here under its name.
-            StoreError: Other generations are activated all the time.
+            ContextMismatchError: The active Context was made by a model that cannot be found under its name.
+            StoreError: Another generation was activated during every attempt.
         """
         for _ in range(SWITCHES):
             embedder = self._embedder
@@ -91,7 +91,7 @@ class ActiveEmbedder:
 
 
 def switched_all_the_time() -> StoreError:
-    """The error for a store whose active generation is another one in every try."""
+    """Return the error for a store whose active generation changed during every attempt."""
     return StoreError(
         f"Expected a vector space that stays for one call, found another in each of {SWITCHES} tries: other runs move "
         "this collection all the time. Wait until they have ended."
@@ -99,11 +99,13 @@ def switched_all_the_time() -> StoreError:
 
 
 def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:
-    """An embedder of a generation's space (of the active one's by default): the same model, else the one it names.
+    """Bind an embedder to a generation's Context (default: the active one).
+
+    Uses the same model if it made that Context, else loads the model named in it.
 
     Raises:
         ContextFormatError: The stored Context is damaged, or of a newer format.
-        ContextMismatchError: It was made by other weights, which are not here under their name.
+        ContextMismatchError: It was made by other weights, which cannot be found under their name.
     """
     context = stored_context(store, generation)
     try:
@@ -121,11 +123,11 @@ def loaded(
     model: str | Path | CDEModel | None = None,
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
 ) -> Embedder:
-    """The embedder of a stored Context, its model loaded by the name that is in the Context, unless one is given.
+    """Load the embedder of a stored Context; its model by the name in the Context, unless one is given.
 
     Raises:
         ContextMismatchError: The model has other weights than the one that made the Context.
-        ModelError: There is no such model here.
+        ModelError: There is no such model.
     """
     identity = context.identity
     try:
@@ -158,7 +160,7 @@ def loaded(
 
 
 def stored_context(store: Store, generation: int | None = None) -> Context:
-    """The Context of a generation; of the active one by default.
+    """Read the Context of a generation (default: the active one).
 
     Raises:
         ContextFormatError: It is damaged, or of a newer format.

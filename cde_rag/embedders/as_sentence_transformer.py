@@ -1,8 +1,8 @@
-"""A model with its Context as a SentenceTransformer.
+"""Adapter from a ContextualEmbedder to a SentenceTransformer.
 
-`encode_query` and `encode_document` are `embed_queries` and `embed_documents`. There is no parent level: what
-sentence-transformers hands over are single texts in batches of its own order, so that no text has siblings; passages of
-longer documents are better off in a `Collection` with a `parent_key`. Nor can such a model be trained there.
+`encode_query` and `encode_document` are `embed_queries` and `embed_documents`. There is no parent level:
+sentence-transformers passes single texts in batches of its own order, so that no text has siblings; for passages of
+longer documents use a `Collection` with a `parent_key`. Such a model cannot be trained by sentence-transformers.
 """
 
 import copy
@@ -30,11 +30,11 @@ TASKS = ("query", "document")  # as sentence-transformers calls the roles
 
 
 class ContextualModule(torch.nn.Module):
-    """The one module of the SentenceTransformer: an embedder, with all it needs to embed.
+    """The single module of the SentenceTransformer: an embedder with its Context.
 
     Args:
-        embedder: Computes; on another device a copy of it does, once the SentenceTransformer is moved there.
-        default_task: What `encode` without a task means: "query", "document", or None for an error.
+        embedder: The embedder; copied to another device if the SentenceTransformer is moved there.
+        default_task: Task of `encode` without one: "query", "document", or None for an error.
 
     Raises:
         ValueError: Another task.
@@ -55,16 +55,16 @@ class ContextualModule(torch.nn.Module):
         return self.embedder.context.identity.max_length
 
     def get_sentence_embedding_dimension(self) -> int:
-        """Length of an embedding."""
+        """Return the length of an embedding."""
         return self.embedder.dim
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, task: str | None = None) -> dict[str, Any]:
-        """What `forward` needs.
+        """Prepare the features for `forward`.
 
         Args:
             inputs: Texts.
-            prompt: None, or the very prefix that the model has for the task.
-            task: "query" or "document"; `encode_query` and `encode_document` say it.
+            prompt: None, or exactly the model's prefix for the task.
+            task: "query" or "document"; set by `encode_query` and `encode_document`.
 
         Raises:
             ModelError: No task, or a prompt of the caller's own.
@@ -84,7 +84,7 @@ class ContextualModule(torch.nn.Module):
         return {"texts": list(inputs), "task": task}
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Adds `sentence_embedding`, float32 `(texts, dim)`, unit norm.
+        """Add `sentence_embedding`, float32 `(texts, dim)`, unit norm.
 
         Raises:
             CorpusError: A text is blank or holds a lone surrogate.
@@ -112,7 +112,7 @@ class ContextualModule(torch.nn.Module):
 
     @classmethod
     def load(cls, input_path: str) -> "ContextualModule":
-        """Read what `save` wrote; `SentenceTransformer(folder, trust_remote_code=True)` calls it.
+        """Load a saved module; called by `SentenceTransformer(folder, trust_remote_code=True)`.
 
         Raises:
             ContextFormatError: The Context is damaged, or of a newer format.
@@ -138,14 +138,14 @@ class ContextualModule(torch.nn.Module):
 
 
 def sentence_transformer(embedder: ContextualEmbedder, *, default_task: str | None = None) -> Any:
-    """A SentenceTransformer that embeds as the embedder does.
+    """Wrap an embedder as a SentenceTransformer with the same embeddings.
 
     `save_pretrained` writes model and Context to a folder that works offline; `load` reads it.
 
     Args:
-        embedder: Its Context is fixed for good.
-        default_task: What `encode` without a task means: "query" or "document". By default it is an error which names
-            `encode_query` and `encode_document`; BERTopic and others that know no tasks need "document".
+        embedder: The embedder; its Context cannot be changed later.
+        default_task: Task of `encode` without one: "query" or "document". By default such a call is an error that names
+            `encode_query` and `encode_document`; BERTopic and others without tasks need "document".
 
     Returns:
         A `sentence_transformers.SentenceTransformer`; `similarity` is the cosine.
@@ -160,15 +160,15 @@ def sentence_transformer(embedder: ContextualEmbedder, *, default_task: str | No
 
 
 def load(folder: str | Path, *, device: str | None = None) -> Any:
-    """Read what `save_pretrained` wrote, running no code of the folder.
+    """Load a folder written by `save_pretrained`, without running code of the folder.
 
-    `SentenceTransformer(folder, trust_remote_code=True)` reads it too: since version 6 sentence-transformers asks for
-    that flag wherever a module is not its own, although this one is installed. But the flag lets the code of a folder
-    run that only looks like one of these; here nothing but the model and its Context is read.
+    `SentenceTransformer(folder, trust_remote_code=True)` loads it too: since version 6 sentence-transformers requires
+    that flag for every module that is not its own, although this one is installed. But the flag also runs the code of a
+    folder that only looks like one of these; this function reads nothing but the model and its Context.
 
     Args:
-        folder: Of a SentenceTransformer made by `sentence_transformer`.
-        device: Such as "cpu" or "cuda"; CUDA where there is one by default.
+        folder: Folder of a SentenceTransformer made by `sentence_transformer`.
+        device: Such as "cpu" or "cuda"; by default CUDA if available.
 
     Raises:
         ContextFormatError: The Context is damaged, or of a newer format.
@@ -189,7 +189,7 @@ def load(folder: str | Path, *, device: str | None = None) -> Any:
 
 
 def _read(folder: Path, *, device: str | None) -> ContextualModule:
-    """What `ContextualModule.save` wrote."""
+    """Load a folder written by `ContextualModule.save`."""
     context = Context.load(folder / CONTEXT)
     name = replace(ModelName.parse(context.identity.name), base=str(folder / MODEL), revision=None)
     default_task = read_json(folder / CONFIG).get("default_task")

@@ -28,9 +28,9 @@ TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets len
 
 
 class ContextualEmbedder:
-    """A model bound to one Context; all it makes lies in the one vector space that `fingerprint` names.
+    """A model bound to one Context; all its embeddings are in one vector space, identified by `fingerprint`.
 
-    The context is prepared once, here. Thread-safe.
+    The context is prepared once, in the constructor. Thread-safe.
 
     Args:
         model: A CDEModel, or what `CDEModel.from_pretrained` takes.
@@ -73,14 +73,14 @@ class ContextualEmbedder:
         dtype: str | None = None,
         mini_batch_size: int = 32,
     ) -> "ContextualEmbedder":
-        """Sample the corpus, run the first stage once, and bind the model to the Context that comes out.
+        """Sample the corpus, run the first stage once, and bind the model to the resulting Context.
 
         Args:
             texts: The documents as they will be embedded, in any order; read once, needs memory for the sample only.
             model: As in the class.
-            context_size: Context documents (J): by default as many as the model expects, or 512 where any number will
-                do. A smaller corpus is used whole, repeated where the model expects more.
-            seed: Of the sample.
+            context_size: Number of context documents (J): by default as many as the model expects, or 512 if it accepts
+                any number. A smaller corpus is used completely, and repeated if the model expects more.
+            seed: Random seed of the sample.
             strategy: "random" (paper §4.2), "clusters" (one document near each of J centroids) or "strata".
             strata: For "strata": each text's stratum; the sample is proportional.
             source: What `texts` are, for information: "all", or such as "first_slice" of a corpus.
@@ -135,7 +135,7 @@ class ContextualEmbedder:
 
     @property
     def device(self) -> str:
-        """Where it computes, such as "cpu"."""
+        """Device of the model, such as "cpu"."""
         return self.model.device
 
     @property
@@ -149,7 +149,7 @@ class ContextualEmbedder:
         return self.model.config.max_siblings
 
     def rebound(self, context: Context) -> "ContextualEmbedder":
-        """The same model in another Context.
+        """Bind the same model to another Context.
 
         Raises:
             ContextMismatchError: The Context was made by other weights.
@@ -157,7 +157,7 @@ class ContextualEmbedder:
         return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size)
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""
+        """Count the tokens of all texts after truncation, prefixes and special tokens included."""
         return sum(len(tokens.ids) for tokens in self.model.tokenize(texts))
 
     def embed_documents(
@@ -278,7 +278,7 @@ def _unit(vectors: Float32[np.ndarray, "texts dim"]) -> Float32[np.ndarray, "tex
 
 
 def context_size_for(model: CDEModel, asked: int | None) -> int:
-    """How many context documents a model is given; ContextError where it takes another number than was asked for."""
+    """Return the number of context documents; ContextError if the model takes another number than requested."""
     expected = model.context_size
     if expected is None:
         return ANY_CONTEXT_SIZE if asked is None else asked
@@ -291,7 +291,10 @@ def context_size_for(model: CDEModel, asked: int | None) -> int:
 
 
 def as_model(model: str | Path | CDEModel, device: str | None = None, dtype: str | None = None) -> CDEModel:
-    """A model that was named, loaded; `from_pretrained`'s errors, and TypeError for a loaded one and a device."""
+    """Load a model given by name.
+
+    Raises like `from_pretrained`, and TypeError for a loaded model with a device or dtype.
+    """
     if not isinstance(model, CDEModel):
         return CDEModel.from_pretrained(model, device=device, dtype=dtype)
     if device is not None or dtype is not None:

@@ -1,4 +1,4 @@
-"""What a collection asks of an embedder, contextual or plain."""
+"""Interface of embedders, contextual or plain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ class EmbedderOptions:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embeddings and what had to be cut for them.
+    """Embeddings, with flags for truncated texts.
 
     Attributes:
         vectors: Unit norm; row i belongs to text i.
-        truncated: Which texts were longer than the model reads.
+        truncated: True for texts that exceeded the model's token limit.
     """
 
     vectors: Float32[np.ndarray, "texts dim"]
@@ -52,7 +52,7 @@ class Embedder(Protocol):
 
     @property
     def context(self) -> Context:
-        """What is stored with the vectors; the null context where the model reads none."""
+        """Context stored with the vectors; the null context if the model reads none."""
         ...
 
     @property
@@ -92,11 +92,11 @@ class Embedder(Protocol):
         ...
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Tokens of all texts together, as far as they are read."""
+        """Count the tokens of all texts after truncation."""
         ...
 
     def rebound(self, context: Context) -> "Embedder":
-        """The same model in another Context.
+        """Bind the same model to another Context.
 
         Raises:
             ContextMismatchError: The Context was made by other weights.

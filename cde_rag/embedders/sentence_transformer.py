@@ -1,6 +1,6 @@
-"""A sentence-transformers model without any context as an embedder, so that a collection can start with one, or return.
+"""Embedder without context from a sentence-transformers model, as a start for a collection or a way back.
 
-The model stays what it is: each text is read by itself, as `encode_query` or `encode_document` read it.
+Each text is embedded by itself, exactly as by `encode_query` or `encode_document`.
 """
 
 import threading
@@ -23,7 +23,7 @@ from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 
 
 class PlainEmbedder:
-    """A sentence-transformers model that gives a collection vectors without context. Thread-safe.
+    """A sentence-transformers model as a collection's embedder, without context. Thread-safe.
 
     Its Context is the null context, its fingerprint that of its files. `embed_documents`, as a function of texts, is
     also a surrogate for training.
@@ -31,9 +31,9 @@ class PlainEmbedder:
     Args:
         model: A folder of a SentenceTransformer, or a hub id such as "sentence-transformers/all-MiniLM-L6-v2", with
             `@revision` if need be; the name in its identity finds the very same model again.
-        max_length: Tokens of a text that are read; the model's own by default.
-        prefixes: What stands before a "query" and a "document"; the model's own prompts by default.
-        device: Such as "cpu" or "cuda"; CUDA where there is one by default.
+        max_length: Maximum tokens of a text; by default the model's own.
+        prefixes: Prefixes of a "query" and a "document"; by default the model's own prompts.
+        device: Such as "cpu" or "cuda"; by default CUDA if available.
         dtype: "float32", "bfloat16" or "float16"; as sentence-transformers loads it by default.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
 
@@ -76,7 +76,7 @@ class PlainEmbedder:
 
     @property
     def device(self) -> str:
-        """Where it computes, such as "cpu"."""
+        """Device of the model, such as "cpu"."""
         return str(self._model.device)
 
     @property
@@ -90,10 +90,10 @@ class PlainEmbedder:
         return 0
 
     def rebound(self, context: Context) -> "PlainEmbedder":
-        """This embedder, if the context is its own.
+        """Return this embedder if the context is its own.
 
         Raises:
-            ContextMismatchError: It is another model's.
+            ContextMismatchError: The context is another model's.
         """
         if replace(context.identity, name="") != replace(self.identity, name=""):
             raise ContextMismatchError(
@@ -156,7 +156,7 @@ class PlainEmbedder:
             return self._embed(texts, "document", progress=progress)
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Tokens of all texts together, as far as they are read, prefixes and special tokens included."""
+        """Count the tokens of all texts after truncation, prefixes and special tokens included."""
         limit = self.identity.max_length
         if not limit:
             return sum(self._lengths(texts, "document"))
@@ -184,7 +184,7 @@ class PlainEmbedder:
         return Embedded(vectors / norms, np.array(lengths) > self.identity.max_length)
 
     def _shown(self, texts: Sequence[str], role: str) -> tuple[list[str], list[int]]:
-        """Texts cut far behind the last token that is read, and their tokens; not counted where the model reads all."""
+        """Cut texts well beyond the token limit; return them with their token counts (0 if there is no limit)."""
         limit = self.identity.max_length
         if not limit:
             return list(texts), [0] * len(texts)
@@ -197,7 +197,7 @@ class PlainEmbedder:
         return shown, lengths
 
     def _lengths(self, texts: Sequence[str], role: str) -> list[int]:
-        """Tokens of each text, uncut."""
+        """Count the tokens of each text without truncation."""
         prefix, tokenizer = self.identity.prefixes[role], self._model.tokenizer
         given = [prefix + text for text in texts]
         if isinstance(tokenizer, Tokenizer):  # of static vectors

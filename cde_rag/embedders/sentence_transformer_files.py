@@ -37,14 +37,14 @@ DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what models call the pro
 def load(
     name: str, *, max_length: int | None, prefixes: Mapping[str, str] | None, device: str | None, dtype: str | None
 ) -> tuple[Any, ModelIdentity]:
-    """A SentenceTransformer and its identity; its files are hashed before they are read.
+    """Load a SentenceTransformer and compute its identity; its files are hashed before they are read.
 
     Args:
         name: A folder or a hub id, with `@revision` if need be.
-        max_length: Tokens of a text that are read; the model's own by default.
-        prefixes: For "query" and "document"; the model's own prompts by default.
+        max_length: Maximum tokens of a text; by default the model's own.
+        prefixes: For "query" and "document"; by default the model's own prompts.
         device: Such as "cpu".
-        dtype: Of `DTYPES`; as sentence-transformers loads it by default.
+        dtype: One of `DTYPES`; by default as sentence-transformers loads it.
 
     Raises:
         MissingExtraError: The extra `interop` is not installed.
@@ -75,7 +75,7 @@ def load(
 
 
 def _resolve(name: str) -> tuple[Path, str]:
-    """The folder of a model, downloaded if need be, and the name under which it is found again."""
+    """Return the folder of a model, downloaded if necessary, and its exact name for later loading."""
     folder = Path(name)
     if folder.is_dir():
         return folder, str(folder.resolve())
@@ -94,7 +94,7 @@ def _resolve(name: str) -> tuple[Path, str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files that determine the vectors: the model's own and those of its modules."""
+    """Return the files that determine the vectors: the model's own and those of its modules."""
     place = folder / MODULES
     try:
         parts = [Path(str(module["path"])) for module in json.loads(place.read_bytes())]
@@ -126,7 +126,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _leads_elsewhere(path: Path) -> bool:
-    """Whether a model that has this file is read from other folders, too."""
+    """Return True if a model with this file loads other folders, too."""
     if path.name == ADAPTER:
         return True
     if not (path.name.startswith("sentence_") and path.suffix == ".json"):
@@ -139,12 +139,12 @@ def _leads_elsewhere(path: Path) -> bool:
 
 
 def _written(files: Iterable[Path]) -> list[tuple[int, int, int]]:
-    """When files were last written, as far as that can be told."""
+    """Return inode, size and modification time of files, to detect changes."""
     return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in files)]
 
 
 def _identity(name: str, digests: Mapping[str, str], model: Any, prefixes: Mapping[str, str] | None) -> ModelIdentity:
-    """What determines the vectors: all files that the model is read from, its prefixes and its length."""
+    """Return the identity that determines the vectors: all files of the model, its prefixes and its length."""
     tokenizer = {path: digest for path, digest in digests.items() if _of_tokenizer(path)}
     weights = {path: digest for path, digest in digests.items() if path not in tokenizer}
     if prefixes is None:

@@ -1,4 +1,4 @@
-"""How well a contextual model retrieves, always beside what a user could have without it."""
+"""Evaluation of a contextual model's retrieval, always compared with baselines that need no such model."""
 
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
 from cde_rag.evaluation.harness import EvaluationProgress, evaluate

@@ -1,4 +1,4 @@
-"""What a user could have without a contextual model: BM25, a plain embedder, and what adds context to it untrained."""
+"""Baselines without a contextual model: BM25, a plain embedder, and training-free ways to add context to it."""
 
 from collections.abc import Collection, Iterator, Sequence
 from importlib.util import find_spec
@@ -25,14 +25,14 @@ BASELINES = DENSE | {"bm25"}
 
 @runtime_checkable
 class DenseBaseline(Protocol):
-    """What is asked of MiniLM."""
+    """Interface of the plain embedder, MiniLM."""
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        """Unit vectors of texts."""
+        """Embed texts as unit vectors."""
         ...
 
     def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> Float32[np.ndarray, "texts dim"]:
-        """Unit vectors of passages that are read with the others of their parent."""
+        """Embed passages as unit vectors, each read together with the others of its parent."""
         ...
 
 
@@ -59,20 +59,20 @@ class MiniLM:
         self._model.to(DTYPES[native_dtype(self._model.device.type)])
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        """Unit vectors of texts."""
+        """Embed texts as unit vectors."""
         return unit(
             self._model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False).float().cpu().numpy()
         )
 
     def late_chunking(self, texts: Sequence[str], parents: Sequence[str | None]) -> Float32[np.ndarray, "texts dim"]:
-        """Unit vectors of passages that are read with the others of their parent."""
+        """Embed passages as unit vectors, each read together with the others of its parent."""
         return late_chunking(self._model, texts, parents)
 
 
 def baseline_rankings(
     data: RetrievalSet, wanted: Collection[str], embed: DenseBaseline | None, words: Sequence[Scored] = ()
 ) -> Iterator[tuple[str, list[Ranking]]]:
-    """The systems without a contextual model: name (of `report.SYSTEMS`) and a ranking per query, as each is ready.
+    """Yield the name (in `report.SYSTEMS`) of each baseline and its ranking per query, as soon as it is ready.
 
     Args:
         data: The set.
@@ -108,7 +108,7 @@ def baseline_rankings(
 
 
 def whitening(documents: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim dim"]:
-    """A mild whitening by the documents' second moments: U (λ/λ̄ + s)^(−a) Uᵀ; symmetric."""
+    """Compute a mild whitening by the documents' second moments: U (λ/λ̄ + s)^(−a) Uᵀ; symmetric."""
     values, vectors = np.linalg.eigh(documents.T.astype(np.float64) @ documents / len(documents))
     scale = (values.clip(min=0) / values.mean() + WHITENING_SHIFT) ** -WHITENING_EXPONENT
     return ((vectors * scale) @ vectors.T).astype(np.float32)

@@ -28,11 +28,11 @@ class Corpus:
     """The documents of a retrieval set.
 
     Attributes:
-        name: Of the folder.
-        ids: Of the documents; those passages that a document was split into have its id.
-        texts: What is embedded: title and text. None is blank.
-        parents: The parent of each document or None, None if none has one; a parent's documents stand in its order.
-        blank: Documents that are left out since they have neither title nor text.
+        name: Name of the folder.
+        ids: Ids of the documents; passages split from one document share its id.
+        texts: Texts to embed: title and text. None is blank.
+        parents: Parent of each document or None, None if none has one; a parent's documents are in its order.
+        blank: Number of documents left out since they have neither title nor text.
     """
 
     name: str
@@ -60,15 +60,15 @@ class RetrievalSet:
 
     @property
     def blocks(self) -> Int64[np.ndarray, " queries"]:
-        """A number for each query, the same where the best document (of the highest grade, then the lowest id) is.
+        """Block number of each query; queries with the same best document (highest grade, then lowest id) share one.
 
-        What a system does on queries of one number is not independent.
+        Results on queries of one block are not independent.
         """
         best = [min(judged, key=lambda document: (-judged[document], document)) for judged in self.judgments]
         return np.unique(np.array(best, dtype=object), return_inverse=True)[1]
 
     def select(self, positions: Sequence[int]) -> "RetrievalSet":
-        """The same corpus with the queries at these positions."""
+        """Return the same corpus with the queries at these positions."""
         return RetrievalSet(
             self.corpus,
             tuple(self.query_ids[i] for i in positions),
@@ -77,10 +77,10 @@ class RetrievalSet:
         )
 
     def sample_queries(self, limit: int, *, seed: int = 0) -> "RetrievalSet":
-        """The same corpus with at most `limit` queries, in their order.
+        """Return the same corpus with at most `limit` queries, in order.
 
-        Kept are those with the lowest sha256 of `<seed>:<query id>`, so the choice depends on no order, and a smaller
-        sample is part of a larger one.
+        Keeps those with the lowest sha256 of `<seed>:<query id>`, so that the choice does not depend on the order, and
+        a smaller sample is part of a larger one.
         """
         hashes = [sha256(f"{seed}:{query}".encode()).digest() for query in self.query_ids]
         lowest = sorted(range(len(hashes)), key=hashes.__getitem__)[:limit]
@@ -90,7 +90,7 @@ class RetrievalSet:
 def read_beir(
     folder: str | Path, *, split: str = "test", parent_key: str | None = None, max_characters: int | None = None
 ) -> RetrievalSet:
-    """Read a retrieval set.
+    """Read a retrieval set in BEIR's layout.
 
     Documents that the judgments name and the corpus lacks count as never found, as in BEIR, and so does a document that
     has its query's id.
@@ -178,7 +178,7 @@ def read_corpus(folder: str | Path, *, parent_key: str | None = None, max_charac
 
 
 def _splitter(max_characters: int | None) -> Callable[[str], list[str]]:
-    """Cuts a text at paragraphs and sentences, or leaves it whole."""
+    """Return a function that splits a text at paragraphs and sentences, or not at all."""
     if max_characters is None:
         return lambda text: [text]
     if max_characters < 1:
@@ -233,7 +233,7 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The place of each line, for messages, and the line without its end; blank lines are passed over."""
+    """Yield each line's location, for messages, and the line without its end; blank lines are skipped."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -248,7 +248,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The place of each line, for messages, and its JSON object."""
+    """Yield each line's location, for messages, and its JSON object."""
     for where, line in _lines(path):
         try:
             row = json.loads(line)
@@ -267,7 +267,7 @@ def _string(row: Mapping[str, Any], key: str, where: str, *, default: str | None
 
 
 def _identifier(row: Mapping[str, Any], where: str) -> str:
-    """A string that is not empty, or a whole number, which is read as one."""
+    """Return the id of a row: a string that is not empty, or a whole number as a string."""
     value = row.get("_id")
     if type(value) not in (str, int) or value == "":
         raise CorpusError(f"{where}: expected an id in '_id', found {value!r}.")
@@ -275,7 +275,7 @@ def _identifier(row: Mapping[str, Any], where: str) -> str:
 
 
 def _parent(row: Mapping[str, Any], key: str, where: str) -> str | None:
-    """The string or whole number at a dotted key; None where it is missing, null or empty."""
+    """Return the string or whole number at a dotted key; None if it is missing, null or empty."""
     value: Any = row
     for step in key.split("."):
         value = cast("dict[str, Any]", value).get(step) if isinstance(value, dict) else None

@@ -18,12 +18,12 @@ _ROWS_AT_ONCE: Final = 1024
 
 
 class BM25:
-    """Texts to be searched by their words.
+    """In-memory BM25 index.
 
     Lucene's variant with k1 = 1.2 and b = 0.75, Snowball's English stemmer and bm25s's English stop words.
 
     Args:
-        texts: What is searched; a result names a text by its position here.
+        texts: Texts to search; a result has a text's position here.
 
     Raises:
         CorpusError: There are no texts.
@@ -51,16 +51,16 @@ class BM25:
             self._index.index(words, show_progress=False)
 
     def scores(self, query: str) -> Float32[np.ndarray, " texts"]:
-        """One score for each text; zero where it shares no word with the query."""
+        """Return one score per text; zero if it shares no term with the query."""
         words = self._words([query])[0]
         if self._index is None or not words:
             return np.zeros(self._size, dtype=np.float32)
         return self._index.get_scores(words)
 
     def search(self, query: str, k: int = 10) -> list[tuple[int, float]]:
-        """Positions and scores of the best texts that share a word with the query: at most k, best first.
+        """Return positions and scores of the best texts that share a term with the query: at most k, best first.
 
-        Equal scores stand in order of position.
+        Equal scores are in order of position.
 
         Raises:
             ValueError: k is below 1.
@@ -72,7 +72,7 @@ class BM25:
         return [(int(position), float(scores[position])) for position in best if scores[position] > 0]
 
     def _words(self, texts: Sequence[str]) -> list[list[str]]:
-        """Stems without stop words."""
+        """Tokenize texts into stems without stop words."""
         return self._bm25s.tokenize(
             list(texts), stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False
         )

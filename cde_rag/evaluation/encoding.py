@@ -17,30 +17,30 @@ FOLDS = 2  # of the queries, where their relevant documents are kept out of the 
 
 @runtime_checkable
 class TextEmbedder(Protocol):
-    """What is asked of a ContextualEmbedder."""
+    """Interface of a ContextualEmbedder in evaluation."""
 
     @property
     def fingerprint(self) -> str:
-        """Of its context."""
+        """Fingerprint of its context."""
         ...
 
     def embed_documents(
         self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None
     ) -> Float32[np.ndarray, "documents dim"]:
-        """Unit vectors of documents; those of one parent are each other's siblings."""
+        """Embed documents as unit vectors; those of one parent are each other's siblings."""
         ...
 
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
-        """Unit vectors of queries."""
+        """Embed queries as unit vectors."""
         ...
 
 
 @runtime_checkable
 class Binder(Protocol):
-    """A model, asked for embedders."""
+    """Function that binds a model to contexts."""
 
     def __call__(self, corpus: Sequence[str] | None, seed: int) -> TextEmbedder:
-        """The model bound to a context sampled from a corpus with a seed; to the null context for None."""
+        """Bind the model to a context sampled from a corpus with a seed; to the null context for None."""
         ...
 
 
@@ -53,13 +53,13 @@ def contextual_rankings(
     seeds: Sequence[int],
     words: Sequence[Scored] = (),
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
-    """For each of the systems asked for, its rankings with each context: a list per context, a ranking per query.
+    """Yield the rankings of each requested system: a list per context, a ranking per query.
 
-    Seeds whose samples are the same context (a corpus that is taken whole) are run once.
+    Seeds that sample the same context (a corpus that is taken completely) are run once.
 
     Args:
         data: The set.
-        systems: Of `report.SYSTEMS`; those of other modules are passed over.
+        systems: Names in `report.SYSTEMS`; those of other modules are skipped.
         bind: The model.
         foreign: Texts of another corpus.
         seeds: Of the contexts.
@@ -83,13 +83,13 @@ def contextual_rankings(
 
 
 def without_relevant(data: RetrievalSet) -> list[tuple[list[int], list[str]]] | None:
-    """Two halves of the queries, each with the texts of the documents that are relevant to none of them.
+    """Split the queries into two halves, each with the texts of all documents relevant to none of them.
 
-    Queries of one best document stay together. Halves, since where every document is relevant to some query, none would
-    be left for a context.
+    Queries with the same best document stay together. Halves, because none would be left for a context if every
+    document is relevant to some query.
 
     Returns:
-        For each half the queries' positions and the texts; None where a half is left without texts.
+        For each half the queries' positions and the texts; None if a half is left without texts.
     """
     folds: list[tuple[list[int], list[str]]] = []
     for fold in range(FOLDS):
@@ -128,6 +128,6 @@ def _vectors(
 
 
 def _bound(bind: Binder, corpus: Sequence[str], seeds: Sequence[int]) -> list[TextEmbedder]:
-    """One embedder for each different context that the seeds give."""
+    """Return one embedder for each distinct context of the seeds."""
     embedders = [bind(corpus, seed) for seed in seeds]
     return list({embedder.fingerprint: embedder for embedder in embedders}.values())

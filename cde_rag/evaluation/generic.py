@@ -1,4 +1,4 @@
-"""A corpus that is on every machine: what the context of another corpus is taken from when no other is given."""
+"""Foreign corpus available on every machine: the default source of another corpus's context."""
 
 import ast
 import sysconfig
@@ -10,7 +10,7 @@ from cde_rag.evaluation.beir import Corpus
 
 
 def standard_library() -> Corpus:
-    """The docstrings of the running Python's standard library, some thousands; read, never imported.
+    """Return the docstrings of the running Python's standard library, some thousands; read, never imported.
 
     Raises:
         CorpusError: This Python has no readable sources.

@@ -27,7 +27,7 @@ SIBLINGS = frozenset({"parents", "parents_hybrid"})  # these need parents, and a
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProgress:
-    """How far an evaluation is.
+    """Progress of an evaluation.
 
     Attributes:
         done: Systems finished, over all sets.
@@ -57,7 +57,7 @@ def evaluate(
     device: str | None = None,
     on_progress: Callable[[EvaluationProgress], None] | None = None,
 ) -> Evaluation:
-    """Measure a contextual model on retrieval sets, beside what a user could have without it.
+    """Evaluate a contextual model on retrieval sets, compared with baselines that need no such model.
 
     Args:
         folders: In the layout of BEIR, or sets that `read_beir` has read (each with its own split and parents). Give
@@ -65,21 +65,21 @@ def evaluate(
         model: As for `ContextualEmbedder`.
         context_size: Documents of a context; as many as the model expects, or 512, by default.
         seeds: A context is sampled for each; a query's figures are averaged over them.
-        systems: Of `SYSTEMS`; what a set gives no ground for (siblings where there are no parents) is left out,
-            and what the model does not know (a null context, siblings).
+        systems: Names in `SYSTEMS`; systems that do not apply to a set (siblings without parents) or to the model (no
+            null context, no siblings) are left out.
         foreign: Folder with the `corpus.jsonl` of the foreign context. By default each set has the corpus of the next,
             and a single set the docstrings of Python's standard library.
         split: Name of the judgments' file.
         parent_key: Field that names a document's parent; see `read_beir`.
         max_characters: Longer documents are split; see `read_corpus`. Every system ranks them by their best passage.
-        max_queries: Of a set; more are sampled as `RetrievalSet.sample_queries` says.
-        device: Where models compute.
+        max_queries: Maximum per set; larger sets are sampled as in `RetrievalSet.sample_queries`.
+        device: Device of the models.
         on_progress: Called after each system of each set.
 
     Raises:
         ContextError: The model expects another number of context documents.
-        CorpusError: A folder that is not as it should be, no folder, two of one name, or none of the systems can run.
-        MissingExtraError: What a baseline needs is not installed.
+        CorpusError: An invalid folder, no folder, two of one name, or none of the systems can run.
+        MissingExtraError: A dependency of a baseline is not installed.
         ModelError: The model cannot be loaded.
         ValueError: Unknown systems, no seed, or `max_queries` below 1.
     """
@@ -144,7 +144,7 @@ def _read(
 
 
 def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, context_size: int) -> list[str]:
-    """Those of the systems that the set gives ground for, and the model."""
+    """Return the systems that apply to the set and the model."""
     if unknown := sorted(set(systems) - set(SYSTEMS)):
         raise ValueError(f"Expected systems among {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
     absent = set[str]()
@@ -160,7 +160,7 @@ def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, con
 
 
 def _foreign_corpora(sets: Sequence[RetrievalSet], foreign: str | Path | None) -> list[Corpus]:
-    """For each set the given corpus, else that of the next set, else the standard library's docstrings."""
+    """Return for each set the given corpus, else that of the next set, else the standard library's docstrings."""
     corpora = [one.corpus for one in sets]
     if foreign is not None:
         others = [read_corpus(foreign)] * len(sets)
@@ -203,7 +203,7 @@ def _rankings(
 def _mean_over_contexts(
     rankings: Sequence[Sequence[Ranking]], data: RetrievalSet
 ) -> dict[str, Float64[np.ndarray, " queries"]]:
-    """Each metric of each query, averaged over the contexts."""
+    """Average each metric of each query over the contexts."""
     found = [score(one, data.judgments) for one in rankings]
     return {metric: np.mean([one[metric] for one in found], axis=0) for metric in METRICS}
 

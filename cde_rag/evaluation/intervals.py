@@ -1,4 +1,4 @@
-"""How sure a difference between two systems is: a paired bootstrap over queries, and over sets."""
+"""Confidence intervals for differences between two systems: a paired bootstrap over queries, and over sets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _AT_ONCE = 2_000_000  # cells of one array of drawn blocks
 
 @dataclass(frozen=True, slots=True)
 class PairedQueries:
-    """What two systems did on the queries of one set.
+    """Paired results of two systems on the queries of one set.
 
     Attributes:
         differences: One system's metric minus the other's, each averaged over context seeds first.
@@ -26,13 +26,13 @@ class PairedQueries:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean difference and how far chance moves it; fractions, 95 %.
+    """Mean difference with 95 % intervals; fractions.
 
     Attributes:
         mean: Per set the mean over queries, then the mean over sets.
-        queries: Interval for these sets: their queries are drawn again, in blocks. -1 … 1, all that there can be,
-            where each set has a single block: drawn again it is the same, which tells nothing.
-        sets: Interval for unseen corpora: the sets are drawn again too. None for a single set.
+        queries: Interval for these sets: their queries are resampled, in blocks. -1 … 1, the full range, if each set
+            has a single block: its resamples are all equal and give no information.
+        sets: Interval for unseen corpora: the sets are resampled too. None for a single set.
     """
 
     mean: float
@@ -41,12 +41,12 @@ class Difference:
 
 
 def compare(sets: Sequence[PairedQueries], *, draws: int = DRAWS, seed: int = 0) -> Difference:
-    """The difference between two systems over some sets, with both intervals.
+    """Compute the difference between two systems over some sets, with both intervals.
 
     Args:
         sets: At least one, each with at least one query.
-        draws: Bootstrap samples.
-        seed: Of the draws.
+        draws: Number of bootstrap samples.
+        seed: Random seed of the draws.
 
     Source: Efron & Tibshirani (1993), the percentile interval; blocks and sets as in the design, §10.
 
@@ -69,7 +69,7 @@ def compare(sets: Sequence[PairedQueries], *, draws: int = DRAWS, seed: int = 0)
 def _draw(
     sets: Sequence[PairedQueries], places: Int64[np.ndarray, "draws sets"], rng: np.random.Generator
 ) -> Float64[np.ndarray, " draws"]:
-    """For each draw the mean over its sets; a set that stands in it twice is drawn afresh each time."""
+    """Compute for each draw the mean over its sets; a set drawn twice is resampled independently."""
     means = np.empty(places.shape)
     for number, one in enumerate(sets):
         held = places == number
@@ -78,7 +78,7 @@ def _draw(
 
 
 def _block_means(one: PairedQueries, draws: int, rng: np.random.Generator) -> Float64[np.ndarray, " draws"]:
-    """Means over the queries of as many blocks as there are, drawn with replacement."""
+    """Compute means over the queries of blocks drawn with replacement, as many as the set has."""
     _, block = np.unique(one.blocks, return_inverse=True)
     sizes = np.bincount(block)  # (blocks,) queries
     sums = np.bincount(block, weights=one.differences)  # (blocks,)

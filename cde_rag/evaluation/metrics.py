@@ -1,7 +1,7 @@
 """Retrieval metrics of one ranking, with trec_eval's definitions, which are those of BEIR.
 
-A ranking holds document ids, best first. Judgments map each relevant document to its grade, a whole number above zero;
-a query has at least one. Every figure is a fraction in [0, 1].
+A ranking is a list of document ids, best first. Judgments map each relevant document to its grade, a whole number above
+zero; a query has at least one. Every metric is a fraction in [0, 1].
 """
 
 import math
@@ -14,7 +14,7 @@ Judgments = Mapping[str, int]
 
 
 def ndcg(ranking: Sequence[str], judgments: Judgments, k: int) -> float:
-    """Normalised discounted cumulative gain: grades over log2(rank + 1), summed, over the sum of the best order.
+    """Compute normalised discounted cumulative gain: sum of grade / log2(rank + 1), divided by that of the best order.
 
     Source: Järvelin & Kekäläinen (2002) with linear gain, as trec_eval's `ndcg_cut`.
 
@@ -28,17 +28,17 @@ def ndcg(ranking: Sequence[str], judgments: Judgments, k: int) -> float:
 
 
 def recall(ranking: Sequence[str], judgments: Judgments, k: int) -> float:
-    """The share of the relevant documents that are among the first k."""
+    """Return the share of the relevant documents that are among the first k."""
     return len(judgments.keys() & set(ranking[:k])) / len(judgments)
 
 
 def hit(ranking: Sequence[str], judgments: Judgments, k: int) -> float:
-    """1 where a relevant document is among the first k, else 0."""
+    """Return 1 if a relevant document is among the first k, else 0."""
     return float(not judgments.keys().isdisjoint(ranking[:k]))
 
 
 def reciprocal_rank(ranking: Sequence[str], judgments: Judgments, k: int) -> float:
-    """One over the rank of the first relevant document, 0 where none is among the first k; its mean is MRR@k."""
+    """Return one over the rank of the first relevant document, 0 if none is among the first k; its mean is MRR@k."""
     return next((1 / rank for rank, document in enumerate(ranking[:k], start=1) if document in judgments), 0.0)
 
 
@@ -53,7 +53,7 @@ METRICS: dict[str, tuple[Callable[[Sequence[str], Judgments, int], float], int]]
 def score(
     rankings: Sequence[Sequence[str]], judgments: Sequence[Judgments]
 ) -> dict[str, Float64[np.ndarray, " queries"]]:
-    """Every metric of every query's ranking."""
+    """Compute every metric of every query's ranking."""
     return {
         name: np.array([metric(ranking, judged, k) for ranking, judged in zip(rankings, judgments, strict=True)])
         for name, (metric, k) in METRICS.items()

@@ -1,4 +1,4 @@
-"""What a user would try first with a plain embedder for passages of longer documents."""
+"""Baselines for passages of longer documents: simple ways to add the parent's content to a plain embedder."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _WINDOWS_AT_ONCE = 8
 def mix_siblings(
     documents: Float32[np.ndarray, "documents dim"], parents: Sequence[str | None]
 ) -> Float32[np.ndarray, "documents dim"]:
-    """Each document's vector plus 0.3 × the mean of its siblings', at unit norm."""
+    """Add 0.3 × the mean of its siblings' vectors to each document's vector, at unit norm."""
     mixed = documents.copy()
     for group in groups(parents):
         for place, row in enumerate(group):
@@ -31,7 +31,7 @@ def mix_siblings(
 def mix_lead(
     documents: Float32[np.ndarray, "documents dim"], parents: Sequence[str | None]
 ) -> Float32[np.ndarray, "documents dim"]:
-    """Each document's vector plus 0.5 × that of its parent's first passage, which stays itself; at unit norm."""
+    """Add 0.5 × the vector of its parent's first passage to each other passage's vector, at unit norm."""
     mixed = documents.copy()
     for lead, *others in groups(parents):
         mixed[others] += LEAD_SHARE * documents[lead]
@@ -39,7 +39,7 @@ def mix_lead(
 
 
 def join_neighbours(texts: Sequence[str], parents: Sequence[str | None]) -> list[str]:
-    """Each text, then the text before it and the one after it in its parent; what is too long is cut at the end."""
+    """Append the text before and the text after it in its parent to each text; the embedder truncates at the end."""
     joined = list(texts)
     for group in groups(parents):
         for place, position in enumerate(group):
@@ -49,15 +49,15 @@ def join_neighbours(texts: Sequence[str], parents: Sequence[str | None]) -> list
 
 
 def late_chunking(model: Any, texts: Sequence[str], parents: Sequence[str | None]) -> Float32[np.ndarray, "texts dim"]:
-    """Passages of one parent are read together, as many as fit in 512 tokens; each is the mean over its own tokens.
+    """Embed passages of one parent together, as many as fit in 512 tokens; each is the mean over its own tokens.
 
     Args:
         model: A SentenceTransformer that pools by the mean.
-        texts: Of one parent in its order.
-        parents: One for each text; a text without one is read alone.
+        texts: Passages; those of one parent in its order.
+        parents: Parent of each text; a text without one is read alone.
 
     Returns:
-        Unit norm.
+        Vectors of unit norm.
 
     Source: Günther et al. (2024), without overlap between windows.
     """
@@ -81,7 +81,7 @@ def late_chunking(model: Any, texts: Sequence[str], parents: Sequence[str | None
 
 
 def groups(parents: Sequence[str | None]) -> list[list[int]]:
-    """Positions of the texts of each parent, in order; a text without a parent is alone."""
+    """Return the positions of the texts of each parent, in order; a text without a parent is a group of its own."""
     found: defaultdict[str | int, list[int]] = defaultdict(list)
     for position, parent in enumerate(parents):
         found[position if parent is None else parent].append(position)
@@ -89,12 +89,12 @@ def groups(parents: Sequence[str | None]) -> list[list[int]]:
 
 
 def unit(vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
-    """Each row divided by its length; rows of zeros stay."""
+    """Normalise rows to norm 1; rows of zeros stay."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _windows(tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, int]]]:
-    """Positions of the passages that are read together, and how many tokens of each."""
+    """Yield the positions of the passages that are read together, with the number of tokens of each."""
     for group in parents:
         window: list[tuple[int, int]] = []
         room = WINDOW - 2

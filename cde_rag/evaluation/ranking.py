@@ -20,16 +20,16 @@ def rank(
     *,
     depth: int = DEPTH,
 ) -> list[Ranking]:
-    """The best documents for each query.
+    """Rank the best documents for each query.
 
     A document with its query's id is left out: it is the query. Equal scores are ordered by document id, so a ranking
     does not depend on the order of the corpus.
 
     Args:
         scores: For each query one score per document, higher is better; minus infinity means "not found".
-        document_ids: Several passages of one document have its id; the best of them counts.
-        query_ids: One for each row of scores.
-        depth: Documents of a ranking, at most.
+        document_ids: Id per score; passages of one document share its id, and the best of them counts.
+        query_ids: One per row of scores.
+        depth: Maximum number of documents in a ranking.
     """
     by_id = np.argsort(np.asarray(document_ids, dtype=object), kind="stable")
     documents = sorted(set(document_ids))
@@ -49,7 +49,7 @@ def rank_vectors(
     document_ids: Sequence[str],
     query_ids: Sequence[str],
 ) -> list[Ranking]:
-    """The documents of the highest dot products for each query."""
+    """Rank the documents of the highest dot products for each query."""
 
     def rows() -> Iterator[Float32[np.ndarray, " documents"]]:
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
@@ -91,7 +91,7 @@ def rank_hybrid(
 
 
 def _highest(scores: Float32[np.ndarray, " documents"], k: int) -> Int64[np.ndarray, " best"]:
-    """Positions of the k highest scores, best first, equal ones in order of position; none of minus infinity."""
+    """Return positions of the k highest scores, best first, ties in order of position; never of minus infinity."""
     last = np.partition(scores, -k)[-k] if k < len(scores) else -np.inf
     candidates = np.flatnonzero((scores >= last) & (scores > -np.inf))
     return candidates[np.argsort(-scores[candidates], kind="stable")][:k]

@@ -1,4 +1,4 @@
-"""What an evaluation found: figures per set, means over sets, intervals; as JSON and as a table for people."""
+"""Results of an evaluation: metrics per set, means over sets, intervals; as JSON and as a table for people."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -61,21 +61,21 @@ COMPARED = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SetResult:
-    """What was found on one set.
+    """Results on one set.
 
     Attributes:
-        name: The set's.
-        documents: With a text.
-        passages: Embedded texts; more than documents where long ones were split.
-        blank_documents: Left out, since they have neither title nor text.
-        truncated_passages: Longer than the contextual model reads.
-        truncated_queries: Likewise.
-        context_documents: In the own context.
-        missing_documents: That the queries' judgments name and the corpus lacks; they count as never found.
-        foreign_corpus: Whose context `foreign` had; None where it did not run.
-        query_ids: The queries asked.
-        blocks: Queries of one number share their best relevant document.
-        scores: System → metric → one figure for each query, averaged over its contexts.
+        name: Name of the set.
+        documents: Number of documents with a text.
+        passages: Number of embedded texts; more than documents if long ones were split.
+        blank_documents: Number of documents left out, since they have neither title nor text.
+        truncated_passages: Number of passages longer than the contextual model's limit.
+        truncated_queries: Number of queries longer than that limit.
+        context_documents: Number of documents in the own context.
+        missing_documents: Number of judged documents that the corpus lacks; they count as never found.
+        foreign_corpus: Name of the corpus of the `foreign` context; None if that did not run.
+        query_ids: Ids of the evaluated queries.
+        blocks: Block number of each query; queries of one block share their best relevant document.
+        scores: System → metric → one score per query, averaged over its contexts.
     """
 
     name: str
@@ -92,22 +92,22 @@ class SetResult:
     scores: Mapping[str, Mapping[str, Float64[np.ndarray, " queries"]]]
 
     def mean(self, system: str, metric: str = MAIN_METRIC) -> float:
-        """The mean over queries, a fraction."""
+        """Return the mean over queries, a fraction."""
         return float(self.scores[system][metric].mean())
 
     def paired(self, system: str, other: str) -> PairedQueries | None:
-        """NDCG@10 of one system minus another's, query by query; None where one of them did not run."""
+        """Return NDCG@10 of one system minus another's, query by query; None if one of them did not run."""
         if not {system, other} <= self.scores.keys():
             return None
         return PairedQueries(self.scores[system][MAIN_METRIC] - self.scores[other][MAIN_METRIC], self.blocks)
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:
-        """Those of `COMPARED` that can be told of this set alone."""
+        """Differences of the pairs in `COMPARED` that ran on this set."""
         return _differences([self])
 
     def to_json(self) -> dict[str, Any]:
-        """Counts, means and intervals, without the single queries."""
+        """Return counts, means and intervals as a JSON object, without single queries."""
         return {
             "documents": self.documents,
             "passages": self.passages,
@@ -125,13 +125,13 @@ class SetResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
-    """What was found on all sets. `str(evaluation)` is a table for people.
+    """Results on all sets. `str(evaluation)` is a table for people.
 
     Attributes:
         model: Exact name of the contextual model.
-        context_size: Context documents asked for.
-        seeds: Of the contexts.
-        sets: One result for each set, in the order asked.
+        context_size: Number of context documents requested.
+        seeds: Random seeds of the contexts.
+        sets: One result per set, in the order given.
     """
 
     model: str
@@ -150,27 +150,27 @@ class Evaluation:
         return tuple(name for name in SYSTEMS if any(name in one.scores for one in self.sets))
 
     def mean(self, system: str, metric: str = MAIN_METRIC) -> float | None:
-        """The mean over those counted sets on which the system ran, a fraction; None where it ran on none."""
+        """Return the mean over the counted sets on which the system ran, a fraction; None if it ran on none."""
         means = [one.mean(system, metric) for one in self.counted if system in one.scores]
         return float(np.mean(means)) if means else None
 
     def difference(self, system: str, other: str) -> Difference | None:
-        """NDCG@10 of one system minus another's over the counted sets on which both ran; None if they did on none."""
+        """Return NDCG@10 of one system minus another's over the counted sets on which both ran; None if on none."""
         return _difference(self.counted, system, other)
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:
-        """Those of `COMPARED` that can be told."""
+        """Differences of the pairs in `COMPARED` that ran together on some counted set."""
         return _differences(self.counted)
 
     @property
     def foreign_corpus(self) -> str | None:
-        """Whose context `foreign` had; None where it did not run."""
+        """Corpus of the `foreign` context, or "the next set" if sets differ; None if it did not run."""
         names = {one.foreign_corpus for one in self.sets}
         return names.pop() if len(names) == 1 else "the next set"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; all figures are fractions. Means are over those counted sets on which a system ran."""
+        """Return a JSON object; all metrics are fractions. Means are over the counted sets on which a system ran."""
         return {
             **{metric: self._means(metric) for metric in METRICS},
             "intervals": _intervals(self.differences),
@@ -213,7 +213,7 @@ class Evaluation:
         return {system: mean for system, mean in means.items() if mean is not None}
 
     def _rows(self) -> list[list[str]]:
-        """The counted sets, the means of the systems that ran on all of them, the other sets."""
+        """Return the table's rows: counted sets, means of the systems that ran on all of them, other sets."""
         means = (
             self.mean(system) if all(system in one.scores for one in self.counted) else None for system in self.systems
         )
@@ -261,7 +261,7 @@ def _described(difference: Difference) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of equal columns: the first to the left, the others to the right."""
+    """Format rows as columns of equal width: the first left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     return [
         "  ".join(

@@ -20,14 +20,14 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which field of a line or row is what; every other field is metadata.
+    """Mapping of a line's or row's fields to a record; every other field is metadata.
 
     Attributes:
         id: A string or whole number. `None`: the field `id`, else `_id`, else the id that `Collection.add` would make.
         text: A string that is not blank.
         title: A string; may be missing.
-        parent: Names the longer document: a string or a whole number. It stays in the metadata, and counts for an id
-            that has to be made.
+        parent: Field with the name of the longer document: a string or a whole number. It stays in the metadata, and is
+            part of a generated id.
     """
 
     id: str | None = None
@@ -37,7 +37,7 @@ class Fields:
 
 
 class UnusableError(ValueError):
-    """Why a line, row or file is no record: what was expected and what was found."""
+    """A line, row or file is no usable record; the message has the expected and the found."""
 
 
 Found: TypeAlias = tuple[str, Record | UnusableError]
@@ -65,7 +65,7 @@ def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
 
 
 def kind(value: object) -> str:
-    """What JSON calls the type of a value, with an article."""
+    """Return the JSON name of a value's type, with an article."""
     return "null" if value is None else _KINDS.get(type(value), f"a {type(value).__name__}")
 
 

@@ -27,8 +27,8 @@ class Heading(NamedTuple):
 class Headings:
     """The headings of a Markdown text.
 
-    Those inside lists and quotations do not count, nor what is underlined and has several lines, which is mostly a
-    paragraph in front of a rule. Front matter has none.
+    Headings inside lists and quotations are ignored, and underlined ones of several lines, which are mostly a paragraph
+    in front of a rule. Front matter has none.
 
     Attributes:
         all: In order.
@@ -49,10 +49,10 @@ class Headings:
             self._paths.append((*above, heading))
 
     def above(self, start: int) -> tuple[Heading, ...]:
-        """Under which headings the first words from a place on stand, from the highest to the lowest.
+        """Return the headings above the first words from a position on, from the highest to the lowest level.
 
         Args:
-            start: The place, in characters; headings, rules, comments and anchors that begin there are passed.
+            start: The position, in characters; headings, rules, comments and anchors that begin there are skipped.
         """
         block = bisect_right(self._ends, start)
         if block == len(self._ends):
@@ -83,7 +83,7 @@ class Headings:
 
 
 def _plain(parser: Any, inline: str, references: dict[str, Any]) -> str:
-    """The words of a heading on one line."""
+    """Return a heading's text on one line, without markup."""
     parts: list[Any] = []
     parser.inline.parse(inline, parser, references, parts)
     text = " ".join("".join(part.content for part in parts if part.type != "html_inline").split())

@@ -11,11 +11,11 @@ _MARKUP = str.maketrans(dict.fromkeys("`*_[]<>&~\\'\"-", "”"))  # what ends a 
 
 
 def unmarked(markdown: str) -> str:
-    """The text, character by character, as if each paragraph were one line without markup.
+    """Return a text of the same length in which each paragraph is one line without markup.
 
-    A splitter of Markdown holds ends of lines, code, links and emphasis for better places to cut than the end of a
-    sentence. Shown this text it cuts at sentences, and the places that it gives are those of the text itself. Lines of
-    code, tables, headings and HTML stay as they are, and so do line breaks that are asked for.
+    A Markdown splitter prefers to cut at ends of lines, code, links and emphasis rather than at ends of sentences. On
+    this text it cuts at sentences, and its offsets are valid in the original text. Lines of code, tables, headings and
+    HTML are unchanged, and so are explicit line breaks.
 
     Raises:
         MissingExtraError: The extra `files` is not installed.

@@ -26,11 +26,11 @@ _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quo
 
 
 def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
-    """The passages of all text and Markdown files below a folder, in order of paths; what is hidden is passed over.
+    """Yield the passages of all text and Markdown files below a folder, by path; hidden files are skipped.
 
-    A file is called by the folder's name and its path in it, so that the folder may be named in any way. A link to a
-    file outside the folder is a bad file: what is indexed is the folder, whoever may have put links into it. Links to
-    folders are not followed.
+    A file's `source` is the folder's name and its path in it, so that it does not depend on how the path to the folder
+    was given. A link to a file outside the folder is a bad file, so that links cannot bring other files into the index.
+    Links to folders are not followed.
 
     Raises:
         CorpusError: There is no such file.
@@ -58,16 +58,16 @@ def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
 
 
 def file_passages(path: Path, *, max_characters: int) -> Iterator[Found]:
-    """The passages of one text or Markdown file, which is called by its absolute path."""
+    """Yield the passages of one text or Markdown file; its `source` is its absolute path."""
     return _passages(path, {PARENT_KEY: str(path.resolve())}, max_characters=max_characters)
 
 
 def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> Iterator[Found]:
-    """Cut one file at its headings, paragraphs and sentences.
+    """Split one file at its headings, paragraphs and sentences.
 
     Args:
         path: The file, in UTF-8.
-        metadata: Of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
+        metadata: Metadata of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
         max_characters: Longest passage.
 
     Returns:
@@ -100,14 +100,14 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
 
 
 def _with_headings(text: str, shown: str, spans: list[Span], most: int) -> Iterator[Span]:
-    """The passages of a Markdown file, headings without text joined to what follows.
+    """Yield the passages of a Markdown file, with headings that have no text joined to the next passage.
 
     Args:
-        text: Of the file.
+        text: Text of the file.
         shown: The same, its paragraphs without markup.
-        spans: Of its passages.
-        most: Characters of a passage. What follows is cut again where the two together have more; a heading of more
-            than half as many stays alone.
+        spans: Spans of its passages.
+        most: Maximum characters of a passage. If heading and next passage exceed it, the passage is split again; a
+            heading longer than half of it stays alone.
     """
     bare: Span | None = None
     left = spans[::-1]
@@ -130,7 +130,7 @@ def _with_headings(text: str, shown: str, spans: list[Span], most: int) -> Itera
 
 
 def _says_nothing(passage: str) -> bool:
-    """Whether there are only headings, or one end of a block of code."""
+    """Return True if a passage has only headings, or one end of a code block."""
     without, fences = _FENCE.subn("", passage)
     return fences < 2 and not _HEADING.sub("", without).strip()
 

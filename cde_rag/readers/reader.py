@@ -25,26 +25,26 @@ REPORTS = 20  # bad records that are remembered in words; all are counted
 
 
 class RecordReader:
-    """The records of files and folders, read as a stream each time it is iterated.
+    """Iterable of the records in files and folders, streamed anew at each iteration.
 
-    An iteration remembers about a hundred bytes for each record, to notice ids that come twice.
+    An iteration keeps about a hundred bytes per record in memory, to detect repeated ids.
 
     Args:
         sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text or
             Markdown file, a folder of text and Markdown files, or `"-"` for JSONL on standard input.
-        fields: Which field of a record is what; see `Fields` for the default. Where sources are split into passages and
-            no parent is named, `source` is.
-        skip_bad: Pass over records that cannot be used, and count them, instead of raising at the first.
+        fields: Mapping of fields; see `Fields` for the default. If sources are split into passages and no parent is
+            named, the parent is `source`.
+        skip_bad: Skip and count unusable records instead of raising at the first.
         max_characters: Longest passage of a text file; with 600 few have more than 256 tokens.
         max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
 
     Attributes:
         fields: As given; may be set, such as to the parent of the collection that the records go to.
         folders: The folders among the sources.
-        splits: Whether there are text files among them, which are cut into passages.
-        skipped: How many bad records the latest iteration passed over.
-        reports: The first 20 of them, in words.
-        keys: The metadata keys that it met.
+        splits: True if there are text files among the sources, which are split into passages.
+        skipped: Number of bad records that the latest iteration skipped.
+        reports: Messages of the first 20 of them.
+        keys: The metadata keys that occurred.
 
     Raises:
         CorpusError: A source that does not exist or is of no known format, or two folders of one name; while iterating,
@@ -132,7 +132,7 @@ class RecordReader:
 
 
 def _format(path: Path) -> str:
-    """The suffix that tells the format: of JSONL and CSV the one in front of `.gz`."""
+    """Return the suffix of the format: of JSONL and CSV the one in front of `.gz`."""
     outer, inner = path.suffix.lower(), path.with_suffix("").suffix.lower()
     return inner if outer == ".gz" and (inner in JSONL or inner in DELIMITERS) else outer
 

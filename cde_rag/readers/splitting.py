@@ -46,7 +46,7 @@ def split(text: str, max_characters: int, *, markdown: bool = False) -> list[Spa
 
 
 def _seams(text: str, longest: int) -> Iterator[int]:
-    """Places where a long line is cut: of white space, or of a character that belongs to a passage all the same."""
+    """Yield positions to cut a long line at: white space, or a character that stays part of a passage."""
     for line in _LINE.finditer(text):
         start, end = line.span()
         while end - start > longest:
@@ -58,7 +58,7 @@ def _seams(text: str, longest: int) -> Iterator[int]:
 
 
 def _restored(spans: list[Span], lost: set[int], most: int) -> Iterator[Span]:
-    """Passages with the characters that were shown as ends of lines: at the end of one, or else a passage alone."""
+    """Yield the passages with the characters that were replaced by line ends: at the end of one, or alone."""
     for start, end in spans:
         if end not in lost:
             yield start, end

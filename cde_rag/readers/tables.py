@@ -29,13 +29,13 @@ Rows = Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]
 
 
 def records(rows: Rows, fields: Fields) -> Iterator[Found]:
-    """The record of each row, or what is wrong with it."""
+    """Yield the record of each row, or the reason why it has none."""
     for where, parse in rows:
         yield where, _record(parse, fields)
 
 
 def opened(path: Path) -> BufferedIOBase:
-    """A file to read bytes from, decompressed where its name ends in `.gz`.
+    """Open a file for reading bytes, decompressed if its name ends in `.gz`.
 
     Raises:
         CorpusError: It cannot be opened.
@@ -47,12 +47,12 @@ def opened(path: Path) -> BufferedIOBase:
 
 
 def jsonl_rows(file: BufferedIOBase, name: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
-    """One JSON object a line, in UTF-8; empty lines are passed over.
+    """Yield one JSON object per line, in UTF-8; empty lines are skipped.
 
     Args:
         file: Open for reading.
-        name: Of the file, for messages.
-        max_line_bytes: Longest line; a longer one is a bad row, of which no more is held in memory.
+        name: Name of the file, for messages.
+        max_line_bytes: Longest line; a longer one is a bad row, and is not read into memory beyond that.
     """
     begun = False
     for number, line in _lines(file, name, max_line_bytes):
@@ -77,12 +77,12 @@ def _check_first(line: bytes, where: str) -> None:
 
 
 def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
-    """Rows under one header line, in UTF-8. Cells are strings; an empty cell is a missing field.
+    """Yield rows under one header line, in UTF-8. Cells are strings; an empty cell is a missing field.
 
     Args:
         file: Open for reading.
-        name: Of the file, for messages.
-        delimiter: Between cells.
+        name: Name of the file, for messages.
+        delimiter: Separator of cells.
         max_line_bytes: Longest line.
 
     Raises:
@@ -121,7 +121,7 @@ def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: in
 
 
 def parquet_rows(path: Path) -> Rows:
-    """Rows of a Parquet file. A null is a missing field; dates, times and durations become ISO strings."""
+    """Yield rows of a Parquet file. A null is a missing field; dates, times and durations become ISO strings."""
     parquet = require("pyarrow.parquet", "files")
     try:
         with parquet.ParquetFile(path) as file:
@@ -135,11 +135,11 @@ def parquet_rows(path: Path) -> Rows:
 
 
 def arrow_rows(batches: Iterable[Any], name: str) -> Rows:
-    """Rows of Arrow's record batches, which have the same columns; values as in `parquet_rows`.
+    """Yield rows of Arrow record batches with equal columns; values as in `parquet_rows`.
 
     Args:
         batches: `pyarrow.RecordBatch`, one after another.
-        name: What an error message calls the table.
+        name: Name of the table in error messages.
     """
     number = 0
     for batch in batches:
@@ -153,7 +153,7 @@ def arrow_rows(batches: Iterable[Any], name: str) -> Rows:
 
 
 def python_rows(rows: Iterable[Mapping[str, Any]], name: str) -> Rows:
-    """Rows that are mappings of Python's values; `None` is a missing field, values as in `parquet_rows`."""
+    """Yield rows of mappings with Python values; `None` is a missing field, values as in `parquet_rows`."""
     for number, row in enumerate(rows, 1):
         yield f"{name}, row {number}", partial(_parse_values, row)
 
@@ -166,13 +166,13 @@ def _record(parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | 
 
 
 def check_columns(names: list[str], file: str) -> None:
-    """Refuse columns that cannot be told apart: CorpusError."""
+    """Refuse repeated column names: CorpusError."""
     if len(set(names)) < len(names):
         raise CorpusError(f"{file}: two columns have the same name: {', '.join(names)}. Rename one of them.")
 
 
 def _values(column: Any, what: str) -> list[object]:
-    """The values of a part of a Parquet column."""
+    """Convert one column chunk of a Parquet file to Python values."""
     if "binary" in str(column.type).partition("<")[0]:
         raise CorpusError(f"{what} holds bytes ({column.type}). Leave it out of the file, or write it as strings.")
     if str(column.type).startswith("extension<pandas."):  # of a period that would be a bare number
@@ -184,7 +184,7 @@ def _values(column: Any, what: str) -> list[object]:
 
 
 def _microseconds(column: Any) -> Any:
-    """Times in the unit of Python's own: what they come out as would depend on whether pandas is installed."""
+    """Convert nanosecond times to Python's microseconds, so that the result does not depend on pandas."""
     pyarrow: Any = require("pyarrow", "files")
     of = column.type
     if getattr(of, "unit", None) != "ns":
@@ -195,7 +195,7 @@ def _microseconds(column: Any) -> Any:
 
 
 def _lines(file: BufferedIOBase, name: str, longest: int) -> Iterator[tuple[int, bytes]]:
-    """Each line with its number; of one with more than `longest` bytes no more than one byte beyond."""
+    """Yield each line with its number; a line of more than `longest` bytes is truncated one byte beyond."""
     number = 0
     try:
         while line := file.readline(longest + 1):
@@ -279,7 +279,7 @@ def _parse_values(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _plain(value: object, column: str) -> object:
-    """The JSON of a Parquet value."""
+    """Convert a Parquet value to JSON."""
     if isinstance(value, date | time):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, timedelta):

@@ -1,8 +1,8 @@
-"""Adopting a collection of Qdrant that another application made, with vectors of any model.
+"""Adoption of an existing Qdrant collection that another application made, with vectors of any model.
 
 Each of its points gets one more vector, `cde_<fingerprint>`, and becomes a record of a Collection; its own vectors and
-payload stay, so that the application reads and writes as before. `docs/decisions/0014-adoption.md` says what each
-side sees of the other.
+payload stay, so that the application reads and writes as before. `docs/decisions/0014-adoption.md` describes the effect
+of each side's changes on the other.
 """
 
 import time
@@ -35,12 +35,12 @@ _PASSES: Final = 8  # over what was written meanwhile; what comes after waits fo
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What a run did.
+    """Result of a run.
 
     Attributes:
-        adopted: Records more than before.
-        skipped: Points that were left alone, since they have no text, or metadata that no record can have.
-        documents: Records in the collection now.
+        adopted: Number of new records.
+        skipped: Number of points without a text, or with metadata that is invalid for a record.
+        documents: Number of records in the collection now.
         elapsed_s: Seconds.
     """
 
@@ -62,33 +62,34 @@ def adopt(
     parent_key: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Collection:
-    """Make a Collection of someone else's points, beside what they are to their old readers.
+    """Turn the points of an existing Qdrant collection into a Collection, without affecting its other readers.
 
-    Killed at any instant, the old readers have all that they had, and the same call goes on, in the Context that it
-    began with. `Collection.open(QdrantStore(client, collection))` opens what it made; `release` takes it out again.
+    After a crash at any instant the old vectors and payloads are intact, and the same call resumes, in the Context of
+    its first run. Open the result with `Collection.open(QdrantStore(client, collection))`; `release` removes it again.
 
     Args:
-        client: Of a server from Qdrant 1.18 on, or in local mode.
+        client: Client of a server from Qdrant 1.18 on, or in local mode.
         collection: Its name, or an alias of it.
-        texts: Where a payload has its text: `"langchain"`, `"llamaindex"`, the key of another payload (whose other keys
-            are metadata), or a function that makes a Record of a payload, or None of one without a text. The point
-            gives it its id.
-        model: As in ContextualEmbedder.from_corpus; the Context is sampled from the texts. By default "cde-mini", and
-            the model that it was begun with.
-        context_size: Documents of it; as many as the model expects, or 512, by default.
-        seed: Of its sample.
-        embedder: In place of a sampled Context: any, such as a PlainEmbedder, which `recontextualize` can leave.
+        texts: Payload schema of the text: `"langchain"`, `"llamaindex"`, the key of another payload (whose other keys
+            are metadata), or a function that makes a Record of a payload, or None of one without a text. The record's
+            id is that of the point.
+        model: As in ContextualEmbedder.from_corpus; the Context is sampled from the texts. By default "cde-mini", or
+            the model of the first run.
+        context_size: Number of context documents; as many as the model expects, or 512, by default.
+        seed: Random seed of the sample.
+        embedder: An embedder to use instead of a sampled Context, such as a PlainEmbedder, which `recontextualize` can
+            replace later.
         parent_key: As in Collection.create; `"ref_doc_id"` with LlamaIndex, often `"source"` with LangChain.
         on_progress: Called after each write.
 
     Raises:
-        ContextMismatchError: It was begun with another model or embedder.
+        ContextMismatchError: The first run had another model or embedder.
         CorpusError: There is no text in any payload.
-        StoreError: There is no such collection, it is a store of its own, it was begun with other `texts`, another run
-            is at work, or the server is older.
+        StoreError: There is no such collection, it is a QdrantStore of its own, the first run had other `texts`,
+            another run is in progress, or the server is older.
 
     Warns:
-        TruncationWarning: Texts were longer than the model reads.
+        TruncationWarning: Texts exceeded the model's token limit and were truncated.
     """
     store, read = AdoptingStore(client, collection), reading(texts)
     if store.exists():
@@ -124,15 +125,15 @@ def catch_up(
     texts: Texts | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Adoption:
-    """Embed the points that the application wrote since; until then searches of the Collection do not find them.
+    """Embed the points that the application wrote since; until then searches of the Collection do not return them.
 
     Args:
-        collection: What `adopt` made, opened in any way.
-        texts: As given to `adopt`, where that was a function.
+        collection: Result of `adopt`, opened in any way.
+        texts: As given to `adopt`, if that was a function.
         on_progress: Called after each write.
 
     Raises:
-        StoreError: It was not adopted, it takes `texts`, or another run is at work.
+        StoreError: It was not adopted, it needs `texts`, or another run is in progress.
     """
     if (texts := texts or _begun_with(collection)) is None:
         raise StoreError("Expected the function that reads payloads, found none: catch_up(collection, texts=…).")
@@ -140,12 +141,12 @@ def catch_up(
 
 
 def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) -> Iterator[Record]:
-    """The texts of a collection as records, those that an adopted one has already left out; changes nothing.
+    """Yield the texts of a Qdrant collection as records, without those adopted already; changes nothing.
 
     For a collection that cannot be adopted: `Collection.create(…).add_records(foreign_records(…))` copies them.
 
     Args:
-        client: Of any server, or in local mode.
+        client: Client of any server, or in local mode.
         collection: Its name, or an alias of it.
         texts: As in `adopt`.
 
@@ -161,7 +162,7 @@ def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) ->
 
 
 def _begun_with(collection: Collection) -> str | None:
-    """The `texts` of an adopted collection; None where they were a function."""
+    """Return the `texts` of an adopted collection; None if they were a function."""
     settings = collection.store.manifest().settings
     if "texts" not in settings:
         raise StoreError("Expected a collection that was adopted, found one that was not, and holds its own records.")
@@ -196,7 +197,10 @@ def _take_in(collection: Collection, read: Reading, on_progress: Callable[[Progr
 
 
 def _records(store: AdoptingStore, read: Reading, parent_key: str | None, skipped: set[str]) -> Iterator[Record]:
-    """The points that are no records, as such; the passages of one parent together. Notes those that cannot be."""
+    """Yield the points that are not records yet, passages of one parent together.
+
+    Ids of unusable points are added to `skipped`.
+    """
     for ids in _pages(store, read, parent_key):
         for point in store.marked([id_ for id_ in ids if id_ not in skipped]):
             record = _record(point, read, parent_key)

@@ -1,12 +1,12 @@
 """Backups of a collection, made while it is searched and written.
 
     papers.backup/
-        backup.json           what it is, and the sha256 of every other file
-        collection/           a copy of the store's folder, all generations, as it was at one instant (FAISS);
-        collection.parquet    of other stores an export of the active generation, each record as it was at one instant
-        tenants/<key>/        the same of each tenant's, one after the other, where the folder holds theirs
+        backup.json           manifest, with the sha256 of every other file
+        collection/           a copy of the store's folder, all generations, as of one instant (FAISS);
+        collection.parquet    for other stores an export of the active generation, each record as of one instant
+        tenants/<key>/        the same for each tenant, one after the other, if the folder holds tenants
 
-The folder gets its name when all of it is on the disk: a kill before that leaves none.
+The folder is renamed to its final name once all of it is on the disk: a crash before that leaves no backup.
 """
 
 import json
@@ -39,11 +39,11 @@ class Folder(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """Path of the folder."""
         ...
 
     def at(self, folder: Path) -> Store:
-        """A store of the same kind in another folder."""
+        """Return a store of the same kind in another folder."""
         ...
 
 
@@ -62,15 +62,15 @@ class CopiedFolder(Folder, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What a backup holds.
+    """Manifest of a backup.
 
     Attributes:
-        documents: Records in it, of all tenants.
-        fingerprint: Of the active generation; of the Context in common, where there are tenants.
+        documents: Number of records, of all tenants.
+        fingerprint: Fingerprint of the active generation; with tenants, of their common Context.
         created: UTC, ISO 8601.
-        library_version: Of cde-rag.
+        library_version: Version of cde-rag.
         files: The sha256 of each file, by its path in the backup.
-        settings: What the collection was made with, such as the tenant's name; empty in backups of format 1.
+        settings: Settings of the collection, such as the tenant's name; empty in backups of format 1.
     """
 
     documents: int
@@ -82,18 +82,18 @@ class Backup:
 
 
 def back_up(store: Store, folder: str | Path) -> Backup:
-    """Copy a collection into a new folder, and read the copy once to see that it is whole.
+    """Copy a collection into a new folder, and verify the copy by reading it once.
 
-    Others may read and write meanwhile. Of a folder with a collection for each tenant all are copied. (A folder of
-    Qdrant Edge is open in one process; that one makes the backup.)
+    Others may read and write meanwhile. A folder of tenants is copied with all of them. (A folder of Qdrant Edge is
+    open in one process, which has to make the backup.)
 
     Args:
         store: Holds a collection.
-        folder: Of the backup; there is none yet.
+        folder: Folder of the backup; must not exist yet.
 
     Raises:
-        ContextMismatchError: Where it is an export: the collection was moved to another context meanwhile.
-        StoreError: There is something at `folder`, it cannot be written, or there is no collection in the store.
+        ContextMismatchError: During an export the collection was moved to another context meanwhile.
+        StoreError: `folder` exists or cannot be written, or there is no collection in the store.
         StoreFormatError: The collection is damaged.
     """
     with _made(Path(folder)) as new:
@@ -109,19 +109,19 @@ def back_up(store: Store, folder: str | Path) -> Backup:
 
 
 def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> Backup:
-    """Make a collection of what `back_up` wrote, where there is none; every byte is compared with its checksum first.
+    """Restore a collection from a backup into an empty store; every file is compared with its checksum first.
 
     Args:
-        folder: Of the backup; stays as it is.
-        store: Without a collection. A FaissStore for what was one; a store of any kind for what was not, but a folder
-            for what had tenants.
-        tenant: Whose collection it has to be, where the store is to be a tenant's.
+        folder: Folder of the backup; not modified.
+        store: Empty store. A FaissStore for the backup of one; a store of any kind for other backups, except that a
+            backup with tenants needs a folder.
+        tenant: Tenant that the backup must belong to, if the store is a tenant's.
 
     Raises:
-        StoreError: There is a collection already, the place cannot be written, the store is of another kind, or the
-            backup holds a link.
-        StoreFormatError: The backup is damaged, of a newer format, or none.
-        TenantError: It is another's collection.
+        StoreError: There is a collection already, the store cannot be written or is of another kind, or the backup
+            holds a link.
+        StoreFormatError: The backup is damaged, of a newer format, or no backup.
+        TenantError: It is another tenant's collection.
     """
     folder = Path(folder)
     check_path(folder)
@@ -143,7 +143,7 @@ def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> B
 
 
 def _copied(store: Store, folder: Path) -> tuple[int, str]:
-    """Put what a backup holds of one collection into a folder; returns its documents and fingerprint."""
+    """Write the backup of one collection into a folder; return its number of documents and fingerprint."""
     if not isinstance(store, CopiedFolder):
         exported = export_collection(store, folder / _EXPORT)
         return exported.documents, exported.fingerprint
@@ -156,7 +156,7 @@ def _copied(store: Store, folder: Path) -> tuple[int, str]:
 
 
 def _tenants(store: Store) -> Iterator[tuple[str, Store]]:
-    """The stores of tenants in that which they have in common, by key; none in any other."""
+    """Yield key and store of each tenant in a common store; nothing for any other store."""
     if isinstance(store, Folder) and is_common(store.manifest().settings):
         stores = FolderTenants(store.folder, store.at)
         for key in stores.listed():
@@ -165,10 +165,10 @@ def _tenants(store: Store) -> Iterator[tuple[str, Store]]:
 
 
 def _put_back(folder: Path, store: Folder, new: Path) -> None:
-    """Make what `folder` holds a copy of, collections of tenants too, in a new folder.
+    """Restore a copied store folder, tenants included, into a new folder.
 
     Raises:
-        StoreError: It is of a store of another kind.
+        StoreError: The backup is of another kind of store.
     """
     stores = FolderTenants(new, store.at)
     with closing(stores.common()) as common:
@@ -190,7 +190,7 @@ def _put_back_one(folder: Path, store: Store, new: Path) -> None:
 
 
 def _read(folder: Path) -> Backup:
-    """What a backup says it holds, after a look at every byte of it."""
+    """Read a backup's manifest, and verify every file against it."""
     path = folder / _MANIFEST
     try:
         fields: dict[str, Any] = json.loads(path.read_bytes())
@@ -209,7 +209,7 @@ def _read(folder: Path) -> Backup:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """The sha256 of each file of a backup but its manifest.
+    """Return the sha256 of each file of a backup except its manifest.
 
     Raises:
         StoreError: It holds a link.
@@ -224,7 +224,7 @@ def _files(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _made(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Generator[Path, None, None]:
-    """A new folder under another name, which gets its own when the block ends, and is removed where it fails.
+    """Create a folder under a temporary name; rename it when the block ends, remove it if the block fails.
 
     Raises:
         StoreError: There is something of that name, or it cannot be written.

@@ -19,11 +19,11 @@ ROWS = 1024  # of a DataFrame that are converted at a time
 
 
 def records(table: Any, *, fields: Fields | None = None) -> Iterator[Record]:
-    """The rows of a table as records, for `Collection.add_records`; streams where the table does.
+    """Yield the rows of a table as records, for `Collection.add_records`; streams if the table does.
 
     Args:
         table: A `pandas.DataFrame` (its index is no column), or a `datasets.Dataset` or `IterableDataset`.
-        fields: Which column is what; by default `id` or `_id` (else the id is made of the text), `text` and `title`.
+        fields: Mapping of columns; by default `id` or `_id` (else the id is a digest of the text), `text` and `title`.
             All others are metadata: missing values (None, NaN, NaT, NA) are left out, dates, times and durations become
             ISO strings, NumPy's numbers plain ones. Objects in one column get each other's fields, as null.
 
@@ -31,7 +31,7 @@ def records(table: Any, *, fields: Fields | None = None) -> Iterator[Record]:
         CorpusError: Two columns of one name; while iterating, a row that is no record, or a value that JSON cannot
             hold, with the row's number, from 1.
         MissingExtraError: pyarrow is not installed.
-        TypeError: It is no such table.
+        TypeError: `table` is of another type.
 
     Example:
         >>> import pandas
@@ -46,7 +46,7 @@ def records(table: Any, *, fields: Fields | None = None) -> Iterator[Record]:
 
 
 def rows(found: Iterable[Record | Hit]) -> Iterator[dict[str, Any]]:
-    """Records or hits as flat rows: id, score (of hits), title, text, and a field for each of the metadata; streams.
+    """Yield records or hits as flat rows: id, score (of hits), title, text, and one field per metadata key; streams.
 
     Raises:
         CorpusError: Metadata with a field of one of the other names.
@@ -62,9 +62,9 @@ def rows(found: Iterable[Record | Hit]) -> Iterator[dict[str, Any]]:
 
 
 def to_frame(found: Iterable[Record | Hit]) -> Any:
-    """A `pandas.DataFrame` of `rows`, such as of `collection.search(…)` or `collection.scroll()`.
+    """Convert to a `pandas.DataFrame` of `rows`, such as `collection.search(…)` or `collection.scroll()`.
 
-    Its columns have Arrow's types: a whole number stays one, where others are missing too.
+    Its columns have Arrow's types: whole numbers stay whole numbers, also in columns with missing values.
 
     Raises:
         CorpusError: As `rows`; or a field that is a string here and a number there.
@@ -75,14 +75,14 @@ def to_frame(found: Iterable[Record | Hit]) -> Any:
 
 
 def to_dataset(found: Iterable[Record | Hit]) -> Any:
-    """A `datasets.Dataset` of `rows`. Raises like `to_frame`."""
+    """Convert to a `datasets.Dataset` of `rows`. Raises like `to_frame`."""
     return require("datasets", EXTRA).Dataset(_arrow(found))
 
 
 def embed(dataset: Any, embedder: Embedder, *, column: str = "embedding", fields: Fields | None = None) -> Any:
-    """A dataset with the embedding of each row's title and text, float32 of a fixed length, beside its columns.
+    """Add a column with the embedding of each row's title and text to a dataset, float32 of a fixed length.
 
-    Each row is embedded without siblings. For parents, and to continue what was interrupted, there is `Collection`.
+    Each row is embedded without siblings. For parents, and for runs that can be interrupted, use `Collection`.
 
     Args:
         dataset: A `datasets.Dataset`, or an `IterableDataset`, which is embedded as it is read.
@@ -94,7 +94,7 @@ def embed(dataset: Any, embedder: Embedder, *, column: str = "embedding", fields
         CorpusError: A text is blank or no valid Unicode, with its row, from 0; there is no such column, or `column` is
             there already.
         MissingExtraError: datasets is not installed.
-        TypeError: It is no such dataset.
+        TypeError: `dataset` is of another type.
     """
     datasets: Any = require("datasets", EXTRA)
     if not isinstance(dataset, datasets.Dataset | datasets.IterableDataset):

@@ -1,9 +1,9 @@
-"""A whole collection as one Parquet file, which goes into a store of any kind without a model.
+"""Export of a collection to one Parquet file, and import into a store of any kind, without a model.
 
-The columns are `id`, `title`, `text`, `metadata` (JSON), `digest` (over what was embedded, siblings too) and `vector`
-(float32, as long as the collection's), one row for each record, in order of insertion. The footer's key `cde_rag` holds
-one JSON object: settings, fingerprint, how many documents there are, and the Context's bytes in base64. Its `integrity`
-is the sha256 of the whole file with 64 zeros in that place, so that no bit changes unnoticed.
+The columns are `id`, `title`, `text`, `metadata` (JSON), `digest` (of the embedded text, siblings included) and
+`vector` (float32, fixed length), one row per record, in order of insertion. The footer's key `cde_rag` holds one JSON
+object: settings, fingerprint, number of documents, and the Context's bytes in base64. Its `integrity` is the sha256 of
+the complete file with 64 zeros in its place, so that any change is detected.
 """
 
 import hashlib
@@ -32,11 +32,11 @@ _TRIES: Final = 32  # to read the vectors of rows that writers change meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What went into a file, or out of it.
+    """Result of an export or import.
 
     Attributes:
-        documents: Records with their vectors.
-        fingerprint: Names their vector space.
+        documents: Number of records with their vectors.
+        fingerprint: Fingerprint of their vector space.
     """
 
     documents: int
@@ -53,7 +53,7 @@ def export_collection(
 
     Args:
         store: Holds a collection.
-        path: Of the file; its folder is there.
+        path: Path of the file; its folder is there.
         on_progress: Called after each row group.
 
     Raises:
@@ -93,15 +93,15 @@ def import_collection(
     tenant: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Transfer:
-    """Make a collection of what `export_collection` wrote, in a store where there is none; nothing is embedded.
+    """Import an exported collection into an empty store; nothing is embedded.
 
-    The file is read and checked as a whole before anything is written. The collection counts with the last step;
-    killed before that it cannot be opened, and the same call goes on.
+    The complete file is read and verified before anything is written. The collection becomes valid with the last step;
+    after a crash before that it cannot be opened, and the same call resumes.
 
     Args:
-        path: Of the file.
-        store: Where there is no collection yet.
-        tenant: Whose collection it has to be, where the store is to be a tenant's.
+        path: Path of the file.
+        store: Store without a collection.
+        tenant: Tenant that the export must belong to, if the store is a tenant's.
         on_progress: Called after each row group.
 
     Raises:
@@ -109,7 +109,7 @@ def import_collection(
         MissingExtraError: pyarrow is not installed.
         StoreError: There is a collection in the store already, or it cannot be written.
         StoreFormatError: The file is truncated, changed, of a newer format, or no export.
-        TenantError: It is another's collection.
+        TenantError: It is another tenant's collection.
     """
     file = Export.open(Path(path))
     if tenant is not None:
@@ -151,7 +151,7 @@ def _fill(store: Store, file: Export, space: str, on_progress: Callable[[Progres
 
 
 def _pages(store: Store, fingerprint: str) -> Iterator[Batch]:
-    """All rows that are there all the time, each once, with the vector that was made of it."""
+    """Yield all rows that exist during the complete scan, each once, with the vector made from it."""
     seen, rows = set[str](), store.scroll(page=ROWS)
     while page := list(itertools.islice(rows, ROWS)):
         new = {row.record.id: row for row in page if row.record.id not in seen}  # deleted and added, one comes again
@@ -161,10 +161,12 @@ def _pages(store: Store, fingerprint: str) -> Iterator[Batch]:
 
 
 def _settled(store: Store, rows: list[Row], fingerprint: str) -> Batch:
-    """Those of the rows that are still there, and their vectors: each as it was before and after its vector was read.
+    """Return those of the rows that still exist, with vectors.
+
+    A row that changes while its vector is read is read again.
 
     Raises:
-        StoreError: Some change all the time.
+        StoreError: Some rows change in every attempt.
     """
     settled, left = dict[str, tuple[Row, Float32[np.ndarray, " dim"]]](), rows
     for _ in range(_TRIES):

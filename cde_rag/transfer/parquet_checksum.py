@@ -1,4 +1,4 @@
-"""The digest of a whole file in its own footer."""
+"""Checksum of a complete file in its own footer."""
 
 import hashlib
 import os
@@ -25,10 +25,10 @@ def seal(path: Path) -> None:
 
 
 def checked_integrity(path: Path) -> bytes:
-    """The digest in a file's footer, which is that of the file.
+    """Verify the digest in a file's footer, and return it.
 
     Raises:
-        StoreFormatError: It is not, or there is none.
+        StoreFormatError: The digest is wrong or missing.
     """
     try:
         with path.open("rb") as file:
@@ -57,7 +57,7 @@ def _place_of_integrity(file: BinaryIO, path: Path) -> int:
 
 
 def _digest(file: BinaryIO, place: int) -> bytes:
-    """sha256 of the file as if there were zeros at the place."""
+    """Compute the sha256 of the file with zeros in place of the digest."""
     digest, file_end = hashlib.sha256(), file.seek(0, os.SEEK_END)
     for start, end, blank in ((0, place, b""), (place + len(BLANK), file_end, BLANK.encode())):
         digest.update(blank)
@@ -70,5 +70,5 @@ def _digest(file: BinaryIO, place: int) -> bytes:
 
 
 def unreadable(path: Path, found: str) -> StoreFormatError:
-    """The error for a file that is not what was once written."""
+    """Return the error for a damaged export."""
     return StoreFormatError(f"{path}: expected a whole export of a collection, found {found}. Restore a copy.")

@@ -31,7 +31,7 @@ class Export:
     """An exported file whose integrity was checked.
 
     Attributes:
-        path: Of the file.
+        path: Path of the file.
         integrity: Its digest, in hex.
         documents: Records in it.
         fingerprint: Names the vector space.
@@ -75,10 +75,10 @@ class Export:
         return export
 
     def batches(self) -> Iterator[Batch]:
-        """Rows with their vectors, checked one by one, and at the end how many there were.
+        """Yield rows with their vectors, checked one by one; at the end, check their number.
 
         Raises:
-            StoreFormatError: One cannot be what a store gave.
+            StoreFormatError: A row is invalid, or rows are missing.
         """
         parquet, documents = require("pyarrow.parquet", EXTRA), 0
         with _reading(self.path), parquet.ParquetFile(self.path) as file:
@@ -96,7 +96,7 @@ class Export:
 
 
 def schema_of(dim: int) -> Any:
-    """The columns of a collection with vectors of length `dim`, as a `pyarrow.Schema`."""
+    """Return the columns of a collection with vectors of length `dim`, as a `pyarrow.Schema`."""
     arrow = require("pyarrow", EXTRA)
     strings = ("id", "title", "text", "metadata", "digest")
     vector = arrow.field(
@@ -106,7 +106,7 @@ def schema_of(dim: int) -> Any:
 
 
 def table(rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"]) -> Any:
-    """Rows with their vectors, as a `pyarrow.Table`."""
+    """Convert rows and vectors to a `pyarrow.Table`."""
     arrow, records = require("pyarrow", EXTRA), [row.record for row in rows]
     schema = schema_of(vectors.shape[1])
     columns = (
@@ -121,7 +121,7 @@ def table(rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"]) -> Any:
 
 
 def footer(manifest: StoreManifest, context: bytes, documents: int) -> dict[str, str]:
-    """What a file says of its collection; its integrity is not known yet."""
+    """Return the footer's metadata of a collection, with a blank in place of the integrity."""
     fields = {
         "integrity": BLANK,
         "format": FORMAT,

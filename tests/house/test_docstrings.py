@@ -27,7 +27,18 @@ def test_examples(name: str) -> None:
 
 ROOT = Path(__file__).parents[2]
 WEAK = {"What", "Whether", "How", "Where", "Of", "As", "Which", "See", "When", "Who"}  # begin a clause, not a noun
-SCOPES = ("experiments", "training/cde_rag_training")
+SCOPES = (
+    "cde_rag/audit",
+    "cde_rag/cli",
+    "cde_rag/context",
+    "cde_rag/demo",
+    "cde_rag/embedders",
+    "cde_rag/evaluation",
+    "cde_rag/readers",
+    "cde_rag/transfer",
+    "experiments",
+    "training/cde_rag_training",
+)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

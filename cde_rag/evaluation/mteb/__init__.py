@@ -5,8 +5,8 @@
     mteb.evaluate(CDEForMTEB("jxm/cde-small-v2"), mteb.get_tasks(["SciFact"]))
     print(sweep([local_retrieval_task("handbook/")], seeds=[0, 1, 2]))  # several contexts of each task; offline
 
-The command `cde-rag mteb` is `sweep`. Where retrieval is all that matters, `cde_rag.evaluate` gives the same NDCG@10
-beside what a user could have without a contextual model.
+The command `cde-rag mteb` runs `sweep`. For retrieval alone, `cde_rag.evaluate` gives the same NDCG@10, compared with
+baselines that need no contextual model.
 """
 
 from cde_rag.errors import require

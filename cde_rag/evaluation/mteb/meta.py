@@ -1,4 +1,4 @@
-"""What MTEB writes down about a model: what is known, and nothing else."""
+"""Model metadata for MTEB; unknown facts are left empty."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ _UNKNOWN: dict[str, Any] = {"languages": None, "license": None, "open_weights": 
 
 
 def model_meta(model: CDEModel, *, context_size: int) -> ModelMeta:
-    """A model's entry; MTEB keeps results of another context size or reading apart.
+    """Return a model's metadata; MTEB keeps results of another attention, semantics or context size apart.
 
     Bundled models are called `cde-rag/<name>`, folders `local/<name>`; their revision is that of their weights.
     """

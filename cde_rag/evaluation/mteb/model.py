@@ -38,7 +38,7 @@ class CDEForMTEB:
     Args:
         model: A CDEModel, or what `CDEModel.from_pretrained` takes.
         context_size: Documents of a context; as many as the model expects, or 512, by default.
-        seed: Of the contexts' samples.
+        seed: Random seed of the contexts' samples.
         device: For a model given by name; see CDEModel.
         dtype: For a model given by name; see CDEModel.
 
@@ -74,10 +74,10 @@ class CDEForMTEB:
 
     @property
     def embedder(self) -> ContextualEmbedder:
-        """Of the task at hand.
+        """Embedder of the current task.
 
         Raises:
-            ContextMissingError: No task has been seen yet.
+            ContextMissingError: There has been no task yet.
         """
         if self._embedder is None:
             raise ContextMissingError("Expected a task's texts, found none yet: run mteb.evaluate(model, tasks).")
@@ -85,7 +85,7 @@ class CDEForMTEB:
 
     @property
     def mteb_model_meta(self) -> ModelMeta:
-        """What MTEB writes down about the model."""
+        """Model metadata for MTEB, with the seed."""
         settings = {**(self._meta.experiment_kwargs or {}), "seed": self.seed}
         return self._meta.model_copy(update={"experiment_kwargs": settings})
 
@@ -103,9 +103,9 @@ class CDEForMTEB:
 
         Args:
             corpus: Rows with `id`, `text` and, in some corpora, `title`.
-            task_metadata: Of the task.
-            hf_split: Of the corpus.
-            hf_subset: Of the task.
+            task_metadata: Metadata of the task.
+            hf_split: Split of the corpus.
+            hf_subset: Subset of the task.
             encode_kwargs: For `encode`.
             num_proc: Processes that load data.
         """
@@ -138,9 +138,9 @@ class CDEForMTEB:
 
         Args:
             queries: Rows with `id` and `text`.
-            task_metadata: Of the task.
-            hf_split: Of the queries.
-            hf_subset: Of the task.
+            task_metadata: Metadata of the task.
+            hf_split: Split of the queries.
+            hf_subset: Subset of the task.
             top_k: Documents of a query.
             encode_kwargs: For `encode`.
             top_ranked: For each query, the documents to choose from; None for all.
@@ -180,9 +180,9 @@ class CDEForMTEB:
 
         Args:
             inputs: Batches, with their texts in `text`.
-            task_metadata: Of the task.
-            hf_split: Of the texts; the splits of a task share its context.
-            hf_subset: Of the task.
+            task_metadata: Metadata of the task.
+            hf_split: Split of the texts; the splits of a task share its context.
+            hf_subset: Subset of the task.
             prompt_type: Whether they are queries; all else are documents.
             batch_size: Texts per forward pass.
             show_progress_bar: For documents.
@@ -217,7 +217,7 @@ class CDEForMTEB:
         embeddings1: Float32[np.ndarray, "some dim"] | Float32[Tensor, "some dim"],
         embeddings2: Float32[np.ndarray, "others dim"] | Float32[Tensor, "others dim"],
     ) -> Float32[Tensor, "some others"]:
-        """The score of each with each."""
+        """Compute the dot product of each vector with each."""
         return dot_score(embeddings1, embeddings2)
 
     def similarity_pairwise(
@@ -225,7 +225,7 @@ class CDEForMTEB:
         embeddings1: Float32[np.ndarray, "pairs dim"] | Float32[Tensor, "pairs dim"],
         embeddings2: Float32[np.ndarray, "pairs dim"] | Float32[Tensor, "pairs dim"],
     ) -> Float32[Tensor, " pairs"]:
-        """The score of each with its own."""
+        """Compute the dot product of each pair of vectors."""
         return torch.as_tensor(pairwise_dot_score(embeddings1, embeddings2))
 
     def _fit(self, texts: Sequence[str], task: TaskMetadata, subset: str) -> None:
@@ -237,12 +237,12 @@ class CDEForMTEB:
 
 
 def _place(task: TaskMetadata, subset: str) -> tuple[str, str, str]:
-    """What has a context of its own."""
+    """Return the key under which a context is kept: task, revision and subset."""
     return task.name, task.revision, subset
 
 
 def _with_prefixes(model: CDEModel, prefixes: Mapping[str, str]) -> CDEModel:
-    """The same model behind these prefixes, if it reads any; ModelError where its files have changed."""
+    """Return the same model with these prefixes, if it reads any; ModelError if its files have changed."""
     if model.identity.roles != "prefix" or model.identity.prefixes == prefixes:
         return model
     name = replace(ModelName.parse(model.identity.name), query_prefix=None, document_prefix=None)

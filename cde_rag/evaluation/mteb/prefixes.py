@@ -1,4 +1,4 @@
-"""What stands before the texts of a task, for models that tell their tasks apart by prefixes."""
+"""Prefixes of a task's texts, for models that distinguish their tasks by prefixes."""
 
 from mteb.abstasks.task_metadata import TaskMetadata
 
@@ -16,7 +16,7 @@ _QUESTIONS = frozenset(  # tasks that search questions by questions
 
 
 def task_prefixes(task: TaskMetadata) -> dict[str, str]:
-    """The prefix of a "query" and of a "document", which is that of the context documents too.
+    """Return the prefix of a "query" and of a "document", which is that of the context documents too.
 
     Source: evaluate_mteb.py of the published models. Types that it does not know are read as classification, as are
     its pairs and rerankings.

@@ -1,4 +1,4 @@
-"""Tasks under several contexts: what of a score is the model's, and what the luck of the sample."""
+"""MTEB scores under several contexts, to separate the model's quality from the luck of the sample."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class TaskScores:
         return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the scores as a JSON object."""
         return {
             "type": self.type,
             "metric": self.metric,
@@ -59,13 +59,13 @@ class TaskScores:
 
 @dataclass(frozen=True, kw_only=True)
 class MTEBSweep:
-    """What MTEB found under several contexts. `str(sweep)` is a table for people.
+    """MTEB scores under several contexts. `str(sweep)` is a table for people.
 
     Attributes:
         model: Exact name of the model.
-        context_size: Context documents asked for.
-        seeds: Of the contexts.
-        tasks: In the order asked.
+        context_size: Number of context documents requested.
+        seeds: Random seeds of the contexts.
+        tasks: Tasks in the order given.
     """
 
     model: str
@@ -79,7 +79,7 @@ class MTEBSweep:
         return float(np.mean([task.mean for task in self.tasks]))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Return the scores as a JSON object."""
         return {
             "model": self.model,
             "context_size": self.context_size,
@@ -101,7 +101,7 @@ class MTEBSweep:
 
 @dataclass(frozen=True, slots=True)
 class SweepProgress:
-    """How far a sweep is.
+    """Progress of a sweep.
 
     Attributes:
         done: Tasks scored, over all seeds.
@@ -129,22 +129,22 @@ def sweep(
 ) -> MTEBSweep:
     """Score a model on tasks of MTEB, each under as many contexts as there are seeds.
 
-    All but the context is the same under each seed, also what a task draws at random.
+    Only the context differs between seeds; the random choices of a task itself do not.
 
     Args:
         tasks: From `mteb.get_tasks`, `find_tasks` or `local_retrieval_task`.
         model: As for `CDEForMTEB`.
         context_size: As for `CDEForMTEB`.
-        seeds: Of the contexts.
-        output: Folder for MTEB's own result files. What is there already is not scored again, so that an interrupted
-            run goes on where it stopped.
+        seeds: Random seeds of the contexts.
+        output: Folder for MTEB's own result files. Existing results are not computed again, so that an interrupted
+            run resumes.
         batch_size: Texts per forward pass.
-        device: Where the model computes.
+        device: Device of the model.
         on_progress: Called after each task under each seed.
 
     Raises:
         ContextError: The model expects another number of context documents.
-        CorpusError: A task's data is neither here nor to be had.
+        CorpusError: A task's data is neither cached nor available for download.
         ModelError: No such model.
         ValueError: No task or no seed.
     """

@@ -49,14 +49,14 @@ class LocalRetrieval(AbsTaskRetrieval):
 
 
 def local_retrieval_task(folder: str | Path | RetrievalSet, *, split: str = "test") -> AbsTaskRetrieval:
-    """A task of MTEB from a folder in BEIR's layout, scored as `cde_rag.evaluate` scores it (NDCG@10).
+    """Create an MTEB task from a folder in BEIR's layout, scored as by `cde_rag.evaluate` (NDCG@10).
 
     Args:
         folder: As for `cde_rag.evaluate`; or a set that `read_beir` has read, such as one of fewer queries.
         split: Name of the judgments' file.
 
     Raises:
-        CorpusError: The folder is not as it should be, or its documents were split into passages.
+        CorpusError: The folder is invalid, or its documents were split into passages.
     """
     data = folder if isinstance(folder, RetrievalSet) else read_beir(folder, split=split)
     if len(set(data.corpus.ids)) < len(data.corpus.ids):
@@ -68,7 +68,7 @@ def local_retrieval_task(folder: str | Path | RetrievalSet, *, split: str = "tes
 
 
 def find_tasks(names: Sequence[str]) -> list[AbsTask]:
-    """Tasks by MTEB's names (`SciFact`), those of whole benchmarks (`MTEB(eng, v2)`), and of local folders.
+    """Find tasks by MTEB's names (`SciFact`), those of complete benchmarks (`MTEB(eng, v2)`), and local folders.
 
     Raises:
         CorpusError: No such task, benchmark or folder, or two of one name.
@@ -100,7 +100,7 @@ def _rows(ids: Sequence[str], texts: Sequence[str]) -> Dataset:
 
 
 def _revision(data: RetrievalSet) -> str:
-    """sha256 over all that decides a score."""
+    """Compute a sha256 over all that a score depends on."""
     judgments = [sorted(judged.items()) for judged in data.judgments]
     content = [data.corpus.ids, data.corpus.texts, data.query_ids, data.queries, judgments]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
