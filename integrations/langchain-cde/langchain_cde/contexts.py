@@ -18,7 +18,7 @@ _REMEDIES = {  # the core's, and what does it here
 
 
 def from_file(path: str | Path, model: str | Path | CDEModel | None) -> ContextualEmbedder:
-    """See `CDEEmbeddings.load`."""
+    """Load a context from a file, and its model; errors name the methods of CDEEmbeddings as remedy."""
     with _own_remedies():
         context = Context.load(path)
     return _bound(context, model)
@@ -27,7 +27,7 @@ def from_file(path: str | Path, model: str | Path | CDEModel | None) -> Contextu
 def from_qdrant(
     client: "QdrantClient", collection: str, fingerprint: str | None, model: str | Path | CDEModel | None
 ) -> ContextualEmbedder:
-    """See `CDEEmbeddings.from_qdrant`."""
+    """Load a context stored with a Qdrant collection, and its model; errors name the methods of CDEEmbeddings."""
     from cde_rag.stores.qdrant import read_context
 
     with _own_remedies():
@@ -37,7 +37,7 @@ def from_qdrant(
 
 @contextmanager
 def _own_remedies() -> Iterator[None]:
-    """An error that names a function of the core as the remedy names that of CDEEmbeddings instead."""
+    """Replace core functions named as the remedy in an error by the corresponding methods of CDEEmbeddings."""
     try:
         yield
     except (ContextMissingError, ContextFormatError) as error:
@@ -49,7 +49,7 @@ def _own_remedies() -> Iterator[None]:
 
 
 def _bound(context: Context, model: str | Path | CDEModel | None) -> ContextualEmbedder:
-    """The context with the model that it names, or the one given."""
+    """Bind the context to the given model, or to the one that it names."""
     name = context.identity.name
     try:
         return ContextualEmbedder(name if model is None else model, context)

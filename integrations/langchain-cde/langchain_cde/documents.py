@@ -1,4 +1,4 @@
-"""What a collection holds, as LangChain's documents."""
+"""Conversion of records and hits to LangChain's documents."""
 
 from langchain_core.documents import Document
 
@@ -6,7 +6,7 @@ from cde_rag import Hit, Record
 
 
 def document(found: Hit | Record) -> Document:
-    """A record or hit as a document; its title, where it has one, stands in the metadata."""
+    """Convert a record or hit to a document; its title, if any, is put into the metadata."""
     metadata = dict(found.metadata)
     if found.title:
         metadata.setdefault("title", found.title)

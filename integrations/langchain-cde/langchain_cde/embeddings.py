@@ -47,7 +47,7 @@ class CDEEmbeddings(Embeddings):
             documents: Such as `splitter.split_documents(loader.load())`; read once, their texts only.
             model: A CDEModel chooses device and dtype.
             context_size: Documents in the context; as many as the model expects, or 512, by default.
-            seed: Of the sample.
+            seed: Random seed of the sample.
 
         Raises:
             CorpusError: No text that is not blank.
@@ -68,7 +68,7 @@ class CDEEmbeddings(Embeddings):
         context_size: int | None = None,
         seed: int = 0,
     ) -> "CDEEmbeddings":
-        """As `from_documents`, for texts."""
+        """Make the context of texts; like `from_documents`."""
         return cls(ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed))
 
     @classmethod
@@ -76,7 +76,7 @@ class CDEEmbeddings(Embeddings):
         """Read the context that `save` wrote; the same texts get the same vectors in every process.
 
         Args:
-            path: Of a `*.context.safetensors`.
+            path: Path of a `*.context.safetensors`.
             model: A folder or model in place of the one that the context names.
 
         Raises:
@@ -96,12 +96,12 @@ class CDEEmbeddings(Embeddings):
         fingerprint: str | None = None,
         model: str | Path | CDEModel | None = None,
     ) -> "CDEEmbeddings":
-        """Read the context that is kept beside a Qdrant collection. Raises like `load`.
+        """Load the context stored with a Qdrant collection. Raises like `load`.
 
         Args:
-            client: Of a server, or in local mode.
+            client: Client of a server, or in local mode.
             collection: Name of the collection or an alias of it.
-            fingerprint: Which context, where there are several.
+            fingerprint: Fingerprint of the context, if there are several.
             model: As in `load`.
         """
         return cls(contexts.from_qdrant(client, collection, fingerprint, model))
@@ -116,11 +116,11 @@ class CDEEmbeddings(Embeddings):
         self.embedder.context.save(path)
 
     def save_to_qdrant(self, client: "QdrantClient", collection: str) -> None:
-        """Keep the context beside a Qdrant collection, which need not exist yet, for `from_qdrant`.
+        """Store the context with a Qdrant collection, which need not exist yet, for `from_qdrant`.
 
         Raises:
             ContextMissingError: There is no context.
-            StoreError: Qdrant refused it.
+            StoreError: Qdrant refused the request.
         """
         from cde_rag.stores.qdrant import write_context
 
@@ -128,7 +128,7 @@ class CDEEmbeddings(Embeddings):
 
     @property
     def embedder(self) -> Embedder:
-        """What embeds.
+        """The embedder.
 
         Raises:
             ContextMissingError: There is no context.
@@ -148,7 +148,7 @@ class CDEEmbeddings(Embeddings):
 
     @property
     def vector_name(self) -> str:
-        """What a vector of this space is called in Qdrant: `QdrantVectorStore(…, vector_name=…)`."""
+        """Name of this space's vectors in Qdrant: `QdrantVectorStore(…, vector_name=…)`."""
         from cde_rag.stores.qdrant import vector_name
 
         return vector_name(self.fingerprint)
@@ -160,7 +160,7 @@ class CDEEmbeddings(Embeddings):
         store that was filled before there were stamps, or by `FAISS.from_embeddings`. The vectors are not looked at.
 
         Args:
-            store: Of LangChain.
+            store: Store of LangChain.
             replace: Replace the stamp of another context, such as of a store that was emptied.
 
         Raises:
@@ -170,11 +170,11 @@ class CDEEmbeddings(Embeddings):
         stamp(store, self.fingerprint, replace=replace)
 
     def cache_namespace(self, role: Role = "document") -> str:
-        """What keys of a cache have to begin with: `CacheBackedEmbeddings.from_bytes_store(…, namespace=…)`."""
+        """Return the required prefix of a cache's keys: `CacheBackedEmbeddings.from_bytes_store(…, namespace=…)`."""
         return cache_namespace(self.fingerprint, role)
 
     def record_namespace(self, name: str) -> str:
-        """A record manager's namespace for the index `name`, or for that of another context's namespace."""
+        """Return a record manager's namespace for an index, given its name or its namespace in another context."""
         return record_namespace(self.fingerprint, name)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -196,11 +196,11 @@ class CDEEmbeddings(Embeddings):
         return SpaceVector(vector.tolist(), self.fingerprint)
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """As `embed_documents`, in a thread."""
+        """Run `embed_documents` in a thread."""
         require_named_space(self.fingerprint, "document")  # the thread does not see who calls
         return await super().aembed_documents(texts)
 
     async def aembed_query(self, text: str) -> list[float]:
-        """As `embed_query`, in a thread."""
+        """Run `embed_query` in a thread."""
         require_named_space(self.fingerprint, "query")
         return await super().aembed_query(text)

@@ -1,16 +1,16 @@
-"""Those of LangChain's parts that keep vectors, or the memory that they exist.
+"""Checks of LangChain components that store vectors, or a record that vectors exist.
 
-Some keep them under names which the user chooses, some keep metadata (stamps.py), some keep nothing that could tell.
+Some store them under names chosen by the user, some have metadata (stamps.py), some have neither.
 
-A name that does not tell the vector space lets a later context meet the vectors of an earlier one. None of these parts
-asks an embedder what it should be called. But each of them calls the embedder before it has anything to keep, so that
-it stands on the call stack, where its name can be read; a wrong name is refused before the first vector is kept. Of a
-store that keeps nothing which could tell, a warning says so, once.
+If a name does not contain the vector space's fingerprint, vectors of an old and a new context can get mixed. None of
+these components asks an embedder for its name. But each of them calls the embedder before it stores anything, so that
+it is on the call stack, where its name can be read; a wrong name is refused before the first vector is stored. A store
+with neither name nor metadata causes a warning, once.
 
-Who is not called sees nothing. A cache that has all texts under another context's names gives out that context's
-vectors, until a query or a new text reaches the embedder. And `index` skips, for a record manager of another context
-that has seen all documents, without a call to the embedder; `CDEVectorStore` refuses it when its methods are looked up,
-the stores of others do not.
+These checks run only when the embedder is called. A cache that has all texts under another context's names returns that
+context's vectors until a query or a new text reaches the embedder. And `index` skips all documents, without a call to
+the embedder, if a record manager of another context has seen them; `CDEVectorStore` refuses such a record manager when
+its methods are looked up, other stores do not.
 """
 
 import inspect
@@ -34,14 +34,14 @@ def require_named_space(fingerprint: str, role: Role) -> None:
     """Refuse a cache, record manager or vector store on the call stack that is not of the space.
 
     Args:
-        fingerprint: Of the space.
-        role: What is embedded; a store is stamped when documents are.
+        fingerprint: Fingerprint of the space.
+        role: Role of the texts; a store is stamped when documents are embedded.
 
     Raises:
-        ContextError: A name or stamp without the fingerprint, with what to do.
+        ContextError: A name or stamp without the fingerprint, with the remedy.
 
     Warns:
-        UnstampedStoreWarning: A store that keeps neither; once for each class of store.
+        UnstampedStoreWarning: A store that has neither; once for each class of store.
     """
     frame, kept, stores = inspect.currentframe(), False, list[type[VectorStore]]()
     while frame is not None:
@@ -57,14 +57,14 @@ def require_named_space(fingerprint: str, role: Role) -> None:
 
 
 def _store_in(variables: Mapping[str, Any]) -> list[type[VectorStore]]:
-    """The class of the vector store that a frame is a method of, if it is."""
+    """Return the class of the vector store whose method a frame is, in a list that is empty for other frames."""
     found: object = variables.get("self", variables.get("cls"))
     kind = found if isinstance(found, type) else type(found)
     return [kind] if issubclass(kind, VectorStore) else []
 
 
 def _warn_of(store: type[VectorStore]) -> None:
-    """Say what cannot be seen."""
+    """Warn once about a class of store that cannot be checked."""
     if store not in _WARNED:
         _WARNED.add(store)
         warnings.warn(
@@ -81,7 +81,7 @@ _WARNED: set[type[VectorStore]] = set()
 
 
 def _check_cache(variables: Mapping[str, Any], fingerprint: str, _: Role) -> None:
-    """`CacheBackedEmbeddings`: the keys of documents, and those of queries where these are kept too."""
+    """Check the key prefixes of a `CacheBackedEmbeddings`, for documents and for queries if these are cached too."""
     cache = variables["self"]
     stores: dict[Role, Any] = {"document": cache.document_embedding_store, "query": cache.query_embedding_store}
     for kept, store in stores.items():
@@ -102,7 +102,7 @@ def _check_cache(variables: Mapping[str, Any], fingerprint: str, _: Role) -> Non
 
 
 def _check_records(variables: Mapping[str, Any], fingerprint: str, _: Role) -> None:
-    """`index` and `aindex`: the record manager, which makes them skip what it has seen."""
+    """Check the namespace of the record manager of `index` and `aindex`, by which they skip known documents."""
     namespace, expected = variables["record_manager"].namespace, record_namespace(fingerprint, "")
     if expected not in namespace:
         raise ContextError(
@@ -113,7 +113,7 @@ def _check_records(variables: Mapping[str, Any], fingerprint: str, _: Role) -> N
 
 
 def _check_qdrant(variables: Mapping[str, Any], fingerprint: str, _: Role) -> None:
-    """`QdrantVectorStore`: the name of the vector, an argument while the store is made and an attribute later."""
+    """Check the vector name of a `QdrantVectorStore`: an argument during its construction, later an attribute."""
     from cde_rag.stores.qdrant import vector_name
 
     if "vector_name" not in variables and "self" not in variables:

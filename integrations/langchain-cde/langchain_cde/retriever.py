@@ -13,14 +13,14 @@ from langchain_cde.documents import document
 
 
 class CDERetriever(BaseRetriever):
-    """Finds documents in a collection, which may have been made without LangChain.
+    """Retriever over a collection, which may have been made without LangChain.
 
     `invoke(query, k=…, filter=…)` overrides both settings for one call.
 
     Attributes:
-        collection: Where to search.
-        k: At most so many documents.
-        filter: Over the metadata; see `cde_rag.stores.filters`.
+        collection: The collection to search.
+        k: Maximum number of documents.
+        filter: Filter over the metadata; see `cde_rag.stores.filters`.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -18,7 +18,7 @@ class SpaceVector(list[float]):
         self.fingerprint = fingerprint
 
     def copy(self) -> "SpaceVector":
-        """As `list.copy`, with the space; other conversions, such as `list(vector)` and slices, forget it."""
+        """Copy the vector with its space; other conversions, such as `list(vector)` and slices, lose it."""
         return SpaceVector(self, self.fingerprint)
 
 
@@ -37,16 +37,16 @@ def require_same_space(vector: Sequence[float], fingerprint: str) -> None:
 
 
 def cache_namespace(fingerprint: str, role: Role) -> str:
-    """The beginning of a cache's keys; also good as a path."""
+    """Return the prefix of a cache's keys; also valid as a path."""
     return f"cde/{fingerprint}/{role}/"
 
 
 def record_namespace(fingerprint: str, name: str) -> str:
-    """The namespace of a record manager; `name` may be one that was made for another space."""
+    """Return the namespace of a record manager; `name` may be a namespace of another space."""
     return f"cde/{fingerprint}/{record_name(name)}"
 
 
 def record_name(namespace: str) -> str:
-    """What `record_namespace` was given."""
+    """Return the name of the index in a namespace made by `record_namespace`."""
     found = _RECORDS.match(namespace)
     return namespace[found.end() :] if found else namespace

@@ -40,7 +40,7 @@ def stamp(store: object, fingerprint: str, *, replace: bool) -> None:
 
 
 def check_faiss(variables: Mapping[str, Any], fingerprint: str, role: Role) -> None:
-    """`FAISS`: its docstore; that of one which is being made goes to its constructor as an argument."""
+    """Check the stamp of a `FAISS` store in its docstore, which is an argument while the store is constructed."""
     if "self" in variables:
         store = variables["self"]
         _check(_docstore_metadata(store.docstore), fingerprint, "this FAISS index", empty=not store.index.ntotal)
@@ -57,7 +57,7 @@ def check_faiss(variables: Mapping[str, Any], fingerprint: str, role: Role) -> N
 
 
 def check_chroma(variables: Mapping[str, Any], fingerprint: str, role: Role) -> None:
-    """`Chroma`: the metadata of its collection."""
+    """Check the stamp of a `Chroma` store in its collection's metadata."""
     if "self" not in variables:
         return
     collection = _opened(variables["self"])
@@ -91,10 +91,10 @@ def _docstore_metadata(docstore: Any) -> Mapping[str, Any] | None:
 
 
 def _opened(store: Any) -> Any:
-    """The collection that a Chroma store works on, as it is now.
+    """Return the current collection of a Chroma store.
 
     Raises:
-        ContextError: Another collection has its name by now.
+        ContextError: Another collection has its name now.
     """
     held = store._collection  # noqa: SLF001 (Chroma has no public name for it)
     now = store._client.get_collection(held.name, embedding_function=None)  # noqa: SLF001 (likewise)

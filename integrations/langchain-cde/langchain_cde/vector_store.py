@@ -110,8 +110,8 @@ class CDEVectorStore(VectorStore):
 
         Args:
             texts: Any number.
-            metadatas: One for each text; what filters look at, as far as JSON can say it.
-            ids: One for each text; a text without one gets a new, random id.
+            metadatas: One per text, for filters; JSON values.
+            ids: One per text; a text without one gets a new, random id.
             batch_size: Not used.
 
         Returns:
@@ -129,20 +129,20 @@ class CDEVectorStore(VectorStore):
 
     @property
     def add_documents(self) -> Callable[..., list[str]]:
-        """LangChain's method over `add_texts`.
+        """LangChain's `add_documents`, which calls `add_texts`.
 
-        `index` looks it up before it asks its record manager, and may then call nothing of the store, since that has
-        seen all documents. So the record manager is refused here, and not when documents arrive.
+        `index` looks this attribute up before it queries its record manager, and may then call no method of the store,
+        if the record manager has seen all documents. Therefore the record manager is checked here.
 
         Raises:
-            ContextError: Looked up by `index` with a record manager whose namespace does not tell the context.
+            ContextError: Looked up by `index` with a record manager whose namespace lacks the context's fingerprint.
         """
         require_named_space(self.collection.embedder.fingerprint, "document")
         return super().add_documents
 
     @property
     def aadd_documents(self) -> Callable[..., Coroutine[Any, Any, list[str]]]:
-        """As `add_documents`, in a thread."""
+        """Asynchronous `add_documents`, which runs in a thread."""
         require_named_space(self.collection.embedder.fingerprint, "document")
         return super().aadd_documents
 
@@ -160,23 +160,23 @@ class CDEVectorStore(VectorStore):
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """The documents of those ids that exist, in the order asked."""
+        """Return the documents of those ids that exist, in the order of the ids."""
         return [document(record) for record in self.collection.get(ids)]
 
     def similarity_search(self, query: str, k: int = 4, *, filter: Where | None = None) -> list[Document]:
-        """The `k` documents nearest to the query."""
+        """Return the `k` documents nearest to the query."""
         return [document(hit) for hit in self.collection.search(query, k, where=filter)]
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, *, filter: Where | None = None
     ) -> list[tuple[Document, float]]:
-        """The `k` documents nearest to the query, with their cosines."""
+        """Return the `k` documents nearest to the query, with their cosines."""
         return [(document(hit), hit.score) for hit in self.collection.search(query, k, where=filter)]
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, *, filter: Where | None = None
     ) -> list[Document]:
-        """The `k` documents nearest to a vector of `embeddings`.
+        """Return the `k` documents nearest to a vector of `embeddings`.
 
         Raises:
             ContextMismatchError: The vector is of another context.
@@ -189,14 +189,14 @@ class CDEVectorStore(VectorStore):
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, *, filter: Where | None = None
     ) -> list[Document]:
-        """`k` documents that are near the query and unlike each other.
+        """Return `k` documents by maximal marginal relevance: near the query and unlike each other.
 
         Args:
-            query: What is searched.
-            k: At most so many documents.
-            fetch_k: Documents to choose from.
-            lambda_mult: From 0, unlikeness alone, to 1, nearness alone.
-            filter: Over the metadata.
+            query: The query.
+            k: Maximum number of documents.
+            fetch_k: Number of candidates.
+            lambda_mult: From 0 (maximum diversity) to 1 (relevance only).
+            filter: Filter over the metadata.
         """
         hits = self.collection.search_diverse(query, k, candidates=fetch_k, diversity=1 - lambda_mult, where=filter)
         return [document(hit) for hit in hits]
@@ -210,7 +210,7 @@ class CDEVectorStore(VectorStore):
         *,
         filter: Where | None = None,
     ) -> list[Document]:
-        """As `max_marginal_relevance_search`, for a vector of `embeddings`. Raises as the search by vector does."""
+        """Return `k` documents by maximal marginal relevance to a vector; raises like the search by vector."""
         check_positive(k, "k")
         check_positive(fetch_k, "fetch_k")
         fingerprint, query = self._embedded(embedding)
@@ -220,7 +220,7 @@ class CDEVectorStore(VectorStore):
         return [document(hits[place]) for place in chosen]
 
     def _embedded(self, embedding: list[float]) -> tuple[str, Float32[np.ndarray, "1 dim"]]:
-        """A vector as the core takes it, and the fingerprint of the active space, of which it has to be."""
+        """Check that a vector is of the active space; return the space's fingerprint and the vector as an array."""
         fingerprint = self.collection.embedder.fingerprint
         require_same_space(embedding, fingerprint)
         return fingerprint, np.asarray([embedding], dtype=np.float32)
@@ -230,5 +230,5 @@ class CDEVectorStore(VectorStore):
 
 
 def _relevance(cosine: float) -> float:
-    """A cosine, which rounding may leave a little outside [-1, 1], on the scale from 0 to 1."""
+    """Map a cosine, which rounding may leave a little outside [-1, 1], to the range from 0 to 1."""
     return min(max((1 + cosine) / 2, 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""CDEEmbedding: cde-rag's embedder as LlamaIndex calls it. What guards its context is in fitting.py."""
+"""CDEEmbedding: cde-rag's embedder for LlamaIndex. Its checks of the context are in fitting.py."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,13 @@ from typing_extensions import override
 
 
 class CDEEmbedding(FittedEmbedding):
-    """Contextual document embeddings: what a corpus has in common is its context, made once.
+    """Contextual document embeddings, in one context that is made once from a corpus.
 
     Without a file at `context_path`, the context is made in the first build of an index, run of a pipeline or direct
-    call of `get_text_embedding_batch`, of all texts of that call. Queries, inserted or refreshed documents and a
-    splitter's sentences are refused until then: nothing may be embedded in a context that is not the corpus's.
+    call of `get_text_embedding_batch`, from all texts of that call. Queries, inserted or refreshed documents and a
+    splitter's sentences are refused until then, since they are no sample of the corpus.
 
-    As a transformation it sees nodes, and embeds each given its siblings: the nodes of the same source document.
+    As a transformation it gets nodes, and embeds each with its siblings: the nodes of the same source document.
 
     Example:
         embedding = CDEEmbedding(context_path="papers.context.safetensors")
@@ -37,7 +37,7 @@ class CDEEmbedding(FittedEmbedding):
     @classmethod
     @override
     def class_name(cls) -> str:
-        """The name under which LlamaIndex writes it down."""
+        """Return the name of the class in LlamaIndex's serialised form."""
         return "CDEEmbedding"
 
     @classmethod
@@ -53,7 +53,7 @@ class CDEEmbedding(FittedEmbedding):
         """Make the context of documents, split as `VectorStoreIndex.from_documents` splits them.
 
         Args:
-            documents: The whole corpus.
+            documents: The complete corpus.
             transformations: Those of the index, without the embedding; `Settings.transformations` by default.
             model_name: As in the class.
             context_size: As in the class.
@@ -88,7 +88,7 @@ class CDEEmbedding(FittedEmbedding):
 
     @override
     async def aget_query_embedding(self, query: str) -> Embedding:
-        """As `get_query_embedding`, in a thread."""
+        """Run `get_query_embedding` in a thread."""
         return await asyncio.to_thread(self._query, query, caller_of(self))
 
     @override
@@ -99,7 +99,7 @@ class CDEEmbedding(FittedEmbedding):
 
     @override
     async def aget_text_embedding(self, text: str) -> Embedding:
-        """As `get_text_embedding`, in a thread."""
+        """Run `get_text_embedding` in a thread."""
         return await asyncio.to_thread(self.get_text_embedding, text)
 
     @override
@@ -111,7 +111,7 @@ class CDEEmbedding(FittedEmbedding):
     async def aget_text_embedding_batch(
         self, texts: list[str], show_progress: bool = False, **kwargs: Any
     ) -> list[Embedding]:
-        """As `get_text_embedding_batch`, in a thread."""
+        """Run `get_text_embedding_batch` in a thread."""
         caller = caller_of(self)
         await check_async_client(caller)
         return await asyncio.to_thread(self._batch, texts, caller, show_progress)
@@ -123,7 +123,7 @@ class CDEEmbedding(FittedEmbedding):
 
     @override
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """As `__call__`, in a thread."""
+        """Run `__call__` in a thread."""
         caller = caller_of(self)
         await check_async_client(caller)
         return await asyncio.to_thread(self._transform, nodes, caller, kwargs)
@@ -157,7 +157,10 @@ class CDEEmbedding(FittedEmbedding):
     def _documents(
         self, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool = False
     ) -> list[Embedding]:
-        """Embed documents. What was made given siblings is no property of the text alone, and is not cached."""
+        """Embed documents.
+
+        Vectors that depend on siblings are no function of the text alone, and are not cached.
+        """
         embedder = self._bound()
         given = 0 if parents is None else len(parents) - parents.count(None)
         self._with_parent += given

@@ -30,7 +30,7 @@ CONTEXT_FILE = "cde.context.safetensors"  # in LlamaIndex's folder, beside docst
 
 
 def _as_written(path: str | Path | None) -> str | None:
-    """A path as it stands in dictionaries and JSON."""
+    """Convert a path to its form in dictionaries and JSON."""
     return None if path is None else str(path)
 
 
@@ -97,7 +97,7 @@ class BoundEmbedding(BaseEmbedding):
 
     @classmethod
     def from_persist_dir(cls, persist_dir: str | Path = "./storage", *, model_name: str = DEFAULT_MODEL) -> Self:
-        """Load the context that `persist` wrote beside an index; raises as `load`."""
+        """Load the context that `persist` stored with an index; raises like `load`."""
         return cls.load(Path(persist_dir) / CONTEXT_FILE, model_name=model_name)
 
     @classmethod
@@ -109,17 +109,17 @@ class BoundEmbedding(BaseEmbedding):
         fingerprint: str | None = None,
         model_name: str = DEFAULT_MODEL,
     ) -> Self:
-        """Read the context that is kept beside a Qdrant collection.
+        """Load the context stored with a Qdrant collection.
 
         Args:
-            client: Of a server, or in local mode.
+            client: Client of a server, or in local mode.
             collection: Name of the collection or an alias of it.
-            fingerprint: Which context, where there are several.
+            fingerprint: Fingerprint of the context, if there are several.
             model_name: As in the class.
 
         Raises:
-            ContextFormatError: It is not as it was written.
-            ContextMissingError: There is none, or there are several to choose from.
+            ContextFormatError: The context is damaged.
+            ContextMissingError: There is none, or there are several and no `fingerprint` is given.
         """
         from cde_rag.stores.qdrant import read_context
 
@@ -129,7 +129,7 @@ class BoundEmbedding(BaseEmbedding):
         return embedding
 
     def save_to_qdrant(self, client: "QdrantClient", collection: str) -> None:
-        """Keep the context beside a Qdrant collection, which need not exist yet, for `from_qdrant`.
+        """Store the context with a Qdrant collection, which need not exist yet, for `from_qdrant`.
 
         Raises:
             ContextMissingError: There is no context yet.
@@ -150,13 +150,13 @@ class BoundEmbedding(BaseEmbedding):
         self.context_path = str(path)
 
     def persist(self, persist_dir: str | Path = "./storage") -> None:
-        """Save the context beside what `storage_context.persist(persist_dir)` writes; raises as `save`."""
+        """Save the context in the folder of `storage_context.persist(persist_dir)`; raises like `save`."""
         Path(persist_dir).mkdir(parents=True, exist_ok=True)
         self.save(Path(persist_dir) / CONTEXT_FILE)
 
     @property
     def vector_name(self) -> str:
-        """What a Qdrant collection calls vectors of this space: `QdrantVectorStore(…, dense_vector_name=…)`.
+        """Name of this space's vectors in Qdrant: `QdrantVectorStore(…, dense_vector_name=…)`.
 
         Raises:
             ContextMissingError: There is no context yet.
@@ -169,13 +169,13 @@ class BoundEmbedding(BaseEmbedding):
         return self._bound().dim
 
     def space(self) -> str | None:
-        """The fingerprint; looks for the context's file where there is no context yet."""
+        """Return the fingerprint; load the context from its file first if there is none yet."""
         with self._lock:
             self._load()
         return self.fingerprint
 
     def inspect(self) -> EmbeddingInspection:
-        """What this embedding is, and how many of its documents had a parent."""
+        """Return the model, the context, and counts of texts with and without a parent."""
         manifest = None if self._context is None else self._context.manifest
         return EmbeddingInspection(
             model=self.model_name,
@@ -189,10 +189,10 @@ class BoundEmbedding(BaseEmbedding):
 
     @override
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """The fields, from which `from_dict` makes the same embedding if the context is in a file.
+        """Return the fields; `from_dict` restores the same embedding from them if the context is in a file.
 
         Raises:
-            ContextMismatchError: A pipeline asks for them whose store has vectors of another context.
+            ContextMismatchError: Called by a pipeline whose store has vectors of another context.
         """
         data = super().to_dict(**kwargs)
         if self.fingerprint is None:
@@ -205,23 +205,23 @@ class BoundEmbedding(BaseEmbedding):
     @classmethod
     @override
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
-        """The embedding of which `to_dict` gave the fields."""
+        """Restore an embedding from the fields of `to_dict`."""
         return super().from_dict({name: value for name, value in data.items() if name != UNFITTED}, **kwargs)
 
     @override
     def to_payload(self) -> dict[str, Any]:
-        """What goes into events: names and the fingerprint, no texts."""
+        """Return the payload of events: names and the fingerprint, no texts."""
         return {**super().to_payload(), "fingerprint": self.fingerprint}
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to a worker process: the fields, and the context as its file's bytes."""
+        """Return the state for a worker process: the fields, and the context as its file's bytes."""
         fields = {name: getattr(self, name) for name, field in type(self).model_fields.items() if not field.exclude}
         return {"fields": fields, "context": None if self._context is None else self._context.to_bytes()}
 
     @override
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy in a worker process sees a part of the corpus: it never makes a context."""
+        """Restore the state in a worker process, which has only a part of the corpus and never makes a context."""
         self.__init__(**{**state["fields"], "auto_fit": False})
         self._makes_none = IN_WORKER
         if self._context is None and state["context"] is not None:
@@ -229,7 +229,7 @@ class BoundEmbedding(BaseEmbedding):
 
     @override
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Model and context do not change, so that a copy shares them."""
+        """Return a copy that shares model and context, which are immutable."""
         return self.model_copy()
 
     def _load(self) -> None:
@@ -245,7 +245,7 @@ class BoundEmbedding(BaseEmbedding):
             self.model_name = context.identity.name
 
     def _bound(self) -> ContextualEmbedder:
-        """The embedder, loaded on first use.
+        """Return the embedder, loaded on first use.
 
         Raises:
             ContextMissingError: There is no context.

@@ -14,13 +14,13 @@ def through_cache(
     texts: Sequence[str],
     embed: Callable[[Sequence[str]], list[Embedding]],
 ) -> list[Embedding]:
-    """Embed only what the cache does not know.
+    """Embed only the texts that are not in the cache.
 
     Args:
         cache: The store.
         space: Fingerprint and role.
-        texts: What is wanted.
-        embed: Makes the vectors that are missing.
+        texts: Texts to embed.
+        embed: Computes the missing vectors.
     """
     found: dict[str, Embedding] = {}
     for text in dict.fromkeys(texts):

@@ -1,4 +1,4 @@
-"""Who asks for embeddings: the framework's trace, and the objects on the call stack, tell a build from all else."""
+"""Caller of an embedding, from the framework's trace and the call stack, to recognise the build of an index."""
 
 import inspect
 from collections.abc import Collection, Sequence
@@ -23,15 +23,15 @@ BUILD = "index_construction"
 
 @dataclass(frozen=True)
 class Caller:
-    """What the call stack and the trace say of one call.
+    """Caller of an embedding, according to the call stack and the trace.
 
     Attributes:
-        traces: Names of the framework's traces that are open, outermost first.
-        index: The index that asks, or for which a retriever asks.
-        struct: What the index persists of itself, as far as it exists.
-        pipeline: The ingestion pipeline that asks.
-        component: Another part of the framework, such as a splitter, that asks for its own purposes.
-        nodes: What an index takes in by this call, as far as it shows them; some may bring vectors.
+        traces: Names of the framework's open traces, outermost first.
+        index: The calling index, or that of a calling retriever.
+        struct: Persisted struct of the index, if it exists yet.
+        pipeline: The calling ingestion pipeline.
+        component: Another calling component, such as a splitter, that embeds for its own purposes.
+        nodes: Nodes that an index inserts by this call, if they are on the stack; some may have vectors.
     """
 
     traces: tuple[str, ...] = field(default_factory=lambda: tuple(global_stack_trace_ids.get()))
@@ -43,17 +43,17 @@ class Caller:
 
     @property
     def builds(self) -> bool:
-        """Whether a new index is being built."""
+        """True if a new index is being built."""
         return self.component is None and self.traces[-1:] == (BUILD,) and not self.adds
 
     @property
     def adds(self) -> bool:
-        """Whether documents are being added to an index that exists."""
+        """True if documents are being added to an existing index."""
         return any(word in trace for trace in self.traces for word in ("insert", "refresh", "update"))
 
     @property
     def stores(self) -> list[Any]:
-        """Where the vectors will be, or are."""
+        """Stores that hold the vectors, or will hold them."""
         if self.index is not None:
             context = self.index.storage_context
             return [context.vector_store, context.property_graph_store]
@@ -63,7 +63,7 @@ class Caller:
 
 
 def caller_of(embedding: object) -> Caller:
-    """The nearest part of the framework on the stack that is not the embedding itself."""
+    """Return the nearest component of the framework on the stack other than the embedding itself."""
     frame, nodes = inspect.currentframe(), ()
     while frame is not None:
         owner, made = frame.f_locals.get("self"), frame.f_locals.get("cls")
@@ -84,7 +84,7 @@ def caller_of(embedding: object) -> Caller:
 
 
 def _struct(frame: FrameType | None, index: BaseIndex[Any]) -> IndexStruct | None:
-    """The struct of an index; while it is built, the index itself does not have it yet."""
+    """Return the struct of an index; during its construction it is only on the stack."""
     if hasattr(index, "_index_struct"):
         return index.index_struct
     while frame is not None and frame.f_locals.get("self") is index:
@@ -96,10 +96,10 @@ def _struct(frame: FrameType | None, index: BaseIndex[Any]) -> IndexStruct | Non
 
 
 def begins(caller: Caller, documents: Collection[str]) -> bool:
-    """Whether a corpus begins here: a new index, or a pipeline's run of which nothing says that it is a later one.
+    """Return True at the start of a corpus: a new index, or a pipeline's run that is not known to be a later one.
 
     Args:
-        caller: Who asks.
+        caller: The caller.
         documents: As in `refusal`.
     """
     if caller.pipeline is None:
@@ -109,11 +109,11 @@ def begins(caller: Caller, documents: Collection[str]) -> bool:
 
 
 def refusal(caller: Caller, documents: Collection[str]) -> str | None:
-    """Why no context may be fitted on what `caller` wants embedded; None where it may.
+    """Return the reason why no context may be made from the caller's texts; None if it may.
 
     Args:
-        caller: Who asks.
-        documents: Ids of the source documents of this call, as far as they are known.
+        caller: The caller.
+        documents: Known ids of the source documents of this call.
     """
     if caller.component is not None:
         return f"{type(caller.component).__name__} asks for vectors of texts that are not the corpus"
@@ -130,7 +130,7 @@ def refusal(caller: Caller, documents: Collection[str]) -> str | None:
 
 
 def holds_vectors(store: object) -> bool:
-    """Whether one of the framework's own stores has vectors; other stores cannot be asked."""
+    """Return True if one of the framework's own stores has vectors; other stores cannot be inspected."""
     if isinstance(store, SimpleVectorStore):
         return bool(store.data.embedding_dict)
     return isinstance(store, SimplePropertyGraphStore) and bool(store.graph.nodes)

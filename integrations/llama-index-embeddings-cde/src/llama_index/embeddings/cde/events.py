@@ -1,4 +1,4 @@
-"""What LlamaIndex's handlers are told of an embedding: that it began and ended, with which model, and no texts."""
+"""LlamaIndex events of an embedding: start and end, with the model's name, without texts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ dispatcher = get_dispatcher(__name__)
 
 @contextmanager
 def announced(embedding: BaseEmbedding) -> Iterator[None]:
-    """Tell that the embedding works while the context is open."""
+    """Send the start event when the context is entered and the end event when it is left."""
     payload = embedding.to_payload()
     dispatcher.event(EmbeddingStartEvent(model_dict=payload))
     with embedding.callback_manager.event(CBEventType.EMBEDDING, {EventPayload.SERIALIZED: payload}) as event:

@@ -1,4 +1,4 @@
-"""When a context may be made of what arrives, when that is refused, and what is warned of."""
+"""Conditions for making a context from incoming texts, and for refusals and warnings."""
 
 import warnings
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ from cde_rag._validation import digest
 
 
 class FittedEmbedding(BoundEmbedding):
-    """An embedding model that makes its context of the first corpus it sees as a whole, and of nothing else."""
+    """Embedding model that makes its context from the first complete corpus it gets, and from nothing else."""
 
     _builds: WeakSet[BaseIndex[Any]] = PrivateAttr(default_factory=WeakSet)  # indexes that were built in the context
 
@@ -65,12 +65,12 @@ class FittedEmbedding(BoundEmbedding):
         self._bind(embedder.context, embedder)
 
     def _admit(self, texts: Sequence[str], caller: Caller, documents: Collection[str] = ()) -> None:
-        """Before the first vector: refuse what would mix, fit where that is due, warn where a context is reused.
+        """Check texts before embedding: refuse mixed spaces, make a context if due, warn if a context is reused.
 
         Args:
-            texts: What is to be embedded.
-            caller: Who asks.
-            documents: Ids of the source documents, as far as they are known.
+            texts: Texts to embed.
+            caller: The caller.
+            documents: Known ids of the source documents.
         """
         with self._lock:
             self._load()

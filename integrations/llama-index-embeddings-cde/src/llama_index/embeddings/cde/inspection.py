@@ -1,20 +1,20 @@
-"""What an embedding is, for people and for logs."""
+"""Description of an embedding, for people and for logs."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInspection:
-    """What an embedding is.
+    """Description of an embedding.
 
     Attributes:
         model: Name of the model.
-        fingerprint: Names the vector space; None while there is no context.
-        context_size: Documents in the context.
-        context_source: Which texts they were sampled from.
-        context_documents_seen: Texts the sample was drawn from.
-        texts_with_parent: Documents embedded by this object as nodes of a source document, given their siblings.
-        texts_without_parent: Those that arrived as strings, or as nodes without a source: no parent level.
+        fingerprint: Fingerprint of the vector space; None while there is no context.
+        context_size: Number of documents in the context.
+        context_source: Origin of the sampled texts.
+        context_documents_seen: Number of texts that the sample was drawn from.
+        texts_with_parent: Number of documents that this object embedded as nodes of a source document, with siblings.
+        texts_without_parent: Number of documents embedded as strings or as nodes without a source, without siblings.
     """
 
     model: str

@@ -33,12 +33,12 @@ def give(node: BaseNode, vector: SpaceVector) -> None:
 
 
 def marks_on(nodes: Sequence[BaseNode]) -> set[str]:
-    """Spaces of the vectors that nodes bring, as far as these know theirs."""
+    """Return the known spaces of the vectors that nodes have."""
     return {node.embedding.fingerprint for node in nodes if isinstance(node.embedding, SpaceVector)}
 
 
 def marks_of(caller: Caller) -> set[str]:
-    """Spaces of the vectors that an index or its stores have, as far as they are marked."""
+    """Return the spaces marked in an index or its stores."""
     found = re.search(SUMMARY.format("([0-9a-f]{64})"), (caller.struct and caller.struct.summary) or "")
     marks = {found[1] if found else None}
     if any(holds_vectors(store) for store in caller.stores):
@@ -59,7 +59,7 @@ def warn_unmarked(caller: Caller) -> None:
 
 
 def mark(caller: Caller, fingerprint: str) -> None:
-    """Note the space in what the index persists; not where vectors without a mark are, and over no user's summary."""
+    """Write the space into the index's persisted data, unless it has unmarked vectors or a summary of the user."""
     if _unmarked(caller):
         return
     for store in caller.stores:
@@ -73,7 +73,7 @@ def _unmarked(caller: Caller) -> bool:
 
 
 def _nodes(caller: Caller) -> int | None:
-    """How many nodes an index has vectors of; None where that is for its store to know."""
+    """Return the number of nodes that an index has vectors of; None if only its store knows it."""
     if caller.index is None or not isinstance(caller.struct, IndexDict):
         return None
     return None if caller.index.storage_context.vector_store.stores_text else len(caller.struct.nodes_dict)

@@ -1,4 +1,4 @@
-"""Vectors of two spaces never meet: what marks and names tell is checked before anything is embedded."""
+"""Checks of marks and names before embedding, so that vectors of two spaces are never mixed."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ NAMED = (
 
 
 def vector_name(fingerprint: str) -> str:
-    """What vectors of this space are called where a store names them; as `cde_rag.stores.qdrant.vector_name`."""
+    """Return the name of this space's vectors in stores with named vectors; as in `cde_rag.stores.qdrant`."""
     return f"cde_{fingerprint}"
 
 
@@ -30,12 +30,12 @@ def check(caller: Caller, fingerprint: str | None) -> None:
 
     Args:
         caller: Who asks.
-        fingerprint: Of the embedding; None while it has no context.
+        fingerprint: Fingerprint of the embedding; None while it has no context.
 
     Raises:
         ContextMismatchError: The index or store has vectors of another context, or names them by another.
         ContextMissingError: The store names its vectors, and there is no context to name them by.
-        StoreError: The store would name its vectors by nothing.
+        StoreError: The store would create unnamed vectors.
 
     Warns:
         CDEWarning: There are vectors without a mark.
@@ -87,10 +87,10 @@ def _check_qdrant(store: Any, name: str, fingerprint: str | None) -> None:
 
 
 async def check_async_client(caller: Caller) -> None:
-    """Refuse what `check` refuses of a collection that is not there, where the store has an asynchronous client only.
+    """Refuse a missing collection, like `check`, if the store has an asynchronous client only.
 
     Raises:
-        StoreError: The store would name its vectors by nothing.
+        StoreError: The store would create unnamed vectors.
     """
     for store in caller.stores:
         if _may_forget(store) and store.client is None:
@@ -100,7 +100,7 @@ async def check_async_client(caller: Caller) -> None:
 
 
 def _may_forget(store: Any) -> bool:
-    """Whether a store is LlamaIndex's for Qdrant, and would make a collection without the vectors' name."""
+    """Return True if a store is LlamaIndex's for Qdrant, and would create a collection with unnamed vectors."""
     return getattr(store, "dense_vector_name", None) is not None and not store.enable_hybrid
 
 

@@ -1,4 +1,4 @@
-"""What goes into the embedder: the texts of nodes, and a warning where they are longer than the model reads."""
+"""Input of the embedder: texts of nodes, with a warning if they exceed the model's token limit."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,15 @@ from cde_rag.context.siblings import sibling_positions
 
 
 def content(node: BaseNode) -> str:
-    """What of a node is embedded."""
+    """Return the text of a node that is embedded."""
     return node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
 def nodes_only(nodes: Iterable[object], *, call: str) -> list[BaseNode]:
-    """The nodes, if they are such.
+    """Check that all elements are nodes, and return them as a list.
 
     Args:
-        nodes: What the caller was given.
+        nodes: Argument of the caller.
         call: Name of the called function, for the message.
 
     Raises:
@@ -40,12 +40,12 @@ def nodes_only(nodes: Iterable[object], *, call: str) -> list[BaseNode]:
 def embed_documents(
     embedder: ContextualEmbedder, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool
 ) -> list[Embedding]:
-    """As `embedder.embed_documents`, with a warning that says which setting of LlamaIndex helps.
+    """Embed documents, with a truncation warning that names LlamaIndex's setting.
 
     The core's own warning is not caught and changed, since filters of warnings are shared by all threads.
 
     Warns:
-        TruncationWarning: Texts are longer than the model reads.
+        TruncationWarning: Texts exceed the model's token limit.
     """
     config = embedder.model.config
     if parents is None:

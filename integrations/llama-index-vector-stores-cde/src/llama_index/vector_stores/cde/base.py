@@ -60,7 +60,7 @@ class CDEVectorStore(EmbeddingStore):
     @classmethod
     @override
     def class_name(cls) -> str:
-        """The name under which LlamaIndex writes it down."""
+        """Return the name of the class in LlamaIndex's serialised form."""
         return "CDEVectorStore"
 
     @classmethod
@@ -70,7 +70,7 @@ class CDEVectorStore(EmbeddingStore):
 
     @classmethod
     def open(cls, store: Store) -> Self:
-        """Open what is there, with its context and model; raises as `Collection.open`."""
+        """Open an existing collection, with its context and model; raises like `Collection.open`."""
         return cls(Collection.open(_store(store)))
 
     @classmethod
@@ -87,16 +87,16 @@ class CDEVectorStore(EmbeddingStore):
         """Split documents, make their context, and store the nodes.
 
         Args:
-            documents: The whole corpus.
-            store: Where there is no collection yet.
+            documents: The complete corpus.
+            store: Store without a collection.
             transformations: Such as a splitter; `Settings.transformations` by default.
             model: See `cde_rag.ContextualEmbedder`.
-            context_size: As there.
-            seed: As there.
+            context_size: As for `ContextualEmbedder.from_corpus`.
+            seed: As for `ContextualEmbedder.from_corpus`.
 
         Raises:
             CorpusError: No text.
-            StoreError: There is a collection already, or the place is not writable.
+            StoreError: There is a collection already, or the store is not writable.
             TypeError: Something else than Documents or nodes, or no store.
         """
         store, documents = _store(store), nodes_only(documents)
@@ -121,7 +121,7 @@ class CDEVectorStore(EmbeddingStore):
 
     @property
     def embed_model(self) -> CollectionEmbedding:
-        """What an index over this store is given as `embed_model`, so that documents are embedded once."""
+        """The `embed_model` for an index over this store, so that documents are embedded once."""
         return CollectionEmbedding(self._collection)
 
     @override
@@ -146,7 +146,7 @@ class CDEVectorStore(EmbeddingStore):
 
     @override
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """As `add`, in a thread."""
+        """Run `add` in a thread."""
         return await asyncio.to_thread(self.add, nodes)
 
     @override
@@ -156,12 +156,12 @@ class CDEVectorStore(EmbeddingStore):
 
     @override
     async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """As `delete`, in a thread."""
+        """Run `delete` in a thread."""
         await asyncio.to_thread(self.delete, ref_doc_id)
 
     @override
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """The nodes of these ids that pass the filters; all where neither is given."""
+        """Return the nodes of these ids that match the filters; without either, all nodes."""
         if filters is None and node_ids is not None:
             return [node_of(record) for record in self._collection.get(node_ids)]
         return [node_of(record) for record in self._collection.scroll(_all_of(where_of(filters), _ids(node_ids)))]
@@ -170,7 +170,7 @@ class CDEVectorStore(EmbeddingStore):
     async def aget_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
-        """As `get_nodes`, in a thread."""
+        """Run `get_nodes` in a thread."""
         return await asyncio.to_thread(self.get_nodes, node_ids, filters)
 
     @override
@@ -194,7 +194,7 @@ class CDEVectorStore(EmbeddingStore):
     async def adelete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """As `delete_nodes`, in a thread."""
+        """Run `delete_nodes` in a thread."""
         await asyncio.to_thread(self.delete_nodes, node_ids, filters)
 
     @override
@@ -204,7 +204,7 @@ class CDEVectorStore(EmbeddingStore):
 
     @override
     async def aclear(self) -> None:
-        """As `clear`, in a thread."""
+        """Run `clear` in a thread."""
         await asyncio.to_thread(self.clear)
 
     @override
@@ -244,7 +244,7 @@ class CDEVectorStore(EmbeddingStore):
 
     @override
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """As `query`, in a thread."""
+        """Run `query` in a thread."""
         return await asyncio.to_thread(self.query, query, **kwargs)
 
 

@@ -23,14 +23,14 @@ class EmbeddingStore(BasePydanticVectorStore):
 
 
 class CollectionEmbedding(BaseEmbedding):
-    """Embeds in the context of a collection, but leaves to it the documents that it will store.
+    """Embedding model in a collection's context that leaves documents for the collection to embed.
 
-    An index asks for the vectors of its nodes as bare strings, and only then gives the nodes to its store. The
-    collection embeds nodes itself, since it alone knows their siblings; so what an index or pipeline over a
-    CDEVectorStore gets from here is empty. Other callers get real vectors, without siblings, and other stores an error.
+    An index embeds its nodes as bare strings first, and only then passes the nodes to its store. The collection embeds
+    nodes itself, since only it knows their siblings; therefore an index or pipeline over a CDEVectorStore gets empty
+    vectors from this class. Other callers get real vectors, without siblings, and other stores an error.
 
     Args:
-        collection: In whose context queries are embedded.
+        collection: Collection whose context is used.
     """
 
     _collection: Collection = PrivateAttr()
@@ -42,18 +42,18 @@ class CollectionEmbedding(BaseEmbedding):
     @classmethod
     @override
     def class_name(cls) -> str:
-        """The name under which LlamaIndex writes it down."""
+        """Return the name of the class in LlamaIndex's serialised form."""
         return "CollectionEmbedding"
 
     @override
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """The fields, with the fingerprint, and a number that keeps caches of pipelines from handing on nothing."""
+        """Return the fields, the fingerprint, and a random number that keeps pipelines from caching empty vectors."""
         space = self._collection.embedder.fingerprint
         return {**super().to_dict(**kwargs), "fingerprint": space, "deferred": uuid4().hex}
 
     @override
     def get_text_embedding_batch(self, texts: list[str], show_progress: bool = False, **kwargs: Any) -> list[Embedding]:
-        """Nothing for a CDEVectorStore, which embeds by itself; vectors for others.
+        """Return empty vectors for a CDEVectorStore, which embeds by itself; real vectors for others.
 
         Raises:
             ContextError: The vectors would go to another store.
@@ -66,7 +66,7 @@ class CollectionEmbedding(BaseEmbedding):
     async def aget_text_embedding_batch(
         self, texts: list[str], show_progress: bool = False, **kwargs: Any
     ) -> list[Embedding]:
-        """As `get_text_embedding_batch`."""
+        """Call `get_text_embedding_batch`."""
         return self.get_text_embedding_batch(texts, show_progress)
 
     @override
@@ -79,12 +79,12 @@ class CollectionEmbedding(BaseEmbedding):
 
     @override
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        """As `__call__`."""
+        """Call `__call__`."""
         return self(nodes, **kwargs)
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        """Refuses to go to a worker process, whose nodes would come back as if they had been embedded."""
+        """Refuse pickling for a worker process, whose nodes would come back without vectors."""
         raise ContextError("The embedding of a collection stays in its process: run the pipeline without num_workers.")
 
     @override
@@ -101,10 +101,10 @@ class CollectionEmbedding(BaseEmbedding):
 
 
 def _for_collection() -> bool:
-    """Whether the nearest index or pipeline on the stack stores in a collection.
+    """Return True if the nearest index or pipeline on the stack stores in a collection.
 
     Raises:
-        ContextError: It stores elsewhere.
+        ContextError: It has another store.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -13,12 +13,12 @@ NODE = "_node_content"
 
 
 def content(node: BaseNode) -> str:
-    """What of a node is embedded."""
+    """Return the text of a node that is embedded."""
     return node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
 def nodes_only(nodes: Iterable[object]) -> list[BaseNode]:
-    """The nodes, if they are such.
+    """Check that all elements are nodes, and return them as a list.
 
     Raises:
         TypeError: One is no Document or node.
@@ -35,7 +35,7 @@ def nodes_only(nodes: Iterable[object]) -> list[BaseNode]:
 
 
 def record_of(node: BaseNode) -> Record:
-    """The record that a node becomes: its embedded text, and beside its metadata all that makes it a node again.
+    """Convert a node to a record: its embedded text, and metadata from which the node can be restored.
 
     Raises:
         CorpusError: Metadata that JSON cannot hold.
@@ -52,7 +52,7 @@ def record_of(node: BaseNode) -> Record:
 
 
 def node_of(found: Record | Hit) -> BaseNode:
-    """The node that a record was, with its relationships; one made of text and metadata where it was none."""
+    """Convert a record back to its node, with relationships; other records become a TextNode."""
     if NODE in found.metadata:
         return metadata_dict_to_node(dict(found.metadata))
     return TextNode(id_=found.id, text=found.text, metadata=dict(found.metadata))
