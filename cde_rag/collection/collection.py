@@ -27,21 +27,21 @@ from cde_rag.stores.base import Damage, Record, Store
 
 
 class Collection(Searchable):
-    """Records that are embedded in one context, kept in a store and searched. Thread-safe for reading and adding.
+    """Searchable records in a store, embedded in one context. Thread-safe for reading and adding.
 
     With a `parent_key`, records with the same `metadata[parent_key]` are the passages of one parent, in order of
-    insertion, and each is embedded given its siblings. Where the passages of a parent change, those that have other
-    siblings now are embedded anew. (Two processes that change one parent at the same time may miss each other's
-    siblings; adding the parent again mends that.)
+    insertion, and each is embedded with its siblings. If the passages of a parent change, those with other siblings
+    than before are embedded again. (Two processes that change one parent at the same time may miss each other's
+    siblings; adding the parent again repairs that.)
 
     Args:
         store: Holds a collection already; see `create` and `open`.
-        embedder: Of the vector space that is in the store.
+        embedder: Embedder of the store's active vector space.
 
     Raises:
         ContextMismatchError: The embedder is of another vector space.
         StoreError: There is no collection in the store.
-        TenantError: There is one for each tenant; see `cde_rag.Tenants`.
+        TenantError: The store has a collection per tenant; see `cde_rag.Tenants`.
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
@@ -52,7 +52,7 @@ class Collection(Searchable):
 
     @property
     def embedder(self) -> Embedder:
-        """Of the vector space that is active now; set to another of that space, such as on another device."""
+        """Embedder of the active vector space; can be set to another of that space, such as on another device."""
         return self._active.embedder
 
     @embedder.setter
@@ -94,17 +94,17 @@ class Collection(Searchable):
         model: str | Path | CDEModel | None = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Collection":
-        """Open what `create` made: context and model come back with the vectors.
+        """Open an existing collection, with its context and model.
 
         Args:
-            store: Where the collection is.
+            store: Store of the collection.
             model: A folder or model in place of the name that is stored with the collection.
             options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
 
         Raises:
             ContextFormatError: The stored context is damaged, or of a newer format.
             ContextMismatchError: The model has other weights than the one that made the vectors.
-            ModelError: There is no model of the stored name here.
+            ModelError: There is no model of the stored name.
             StoreError: There is no collection in the store, or it is damaged.
             TypeError: That is no store.
         """
@@ -124,15 +124,15 @@ class Collection(Searchable):
         metadata: Iterable[Mapping[str, Any]] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> AddReport:
-        """Add texts, or replace those of the same id. Streams: any iterable, chunk by chunk.
+        """Upsert texts: add them, or replace those of the same id. Streams: any iterable, chunk by chunk.
 
-        A repeated call finishes what an interrupted one began; what is there already costs no work.
+        Repeating an interrupted call completes it; unchanged records are not embedded again.
 
         Args:
-            texts: What is embedded (behind its title) and found.
-            ids: Unique; a digest of title, text and parent by default, so that adding twice is adding once.
+            texts: Texts to embed (after their titles) and to search.
+            ids: Unique; a digest of title, text and parent by default, so that adding twice has no effect.
             titles: Embedded before each text.
-            metadata: JSON objects; what filters look at.
+            metadata: JSON objects, for filters.
             on_progress: Called after each chunk is written.
 
         Raises:
@@ -163,7 +163,7 @@ class Collection(Searchable):
         return self._writer.plan(stamped(records, self._settings))
 
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
-        """The vectors of the given ids, unit norm.
+        """Return the vectors of the given ids, unit norm.
 
         Raises:
             KeyError: There is no record of such an id.
@@ -172,7 +172,7 @@ class Collection(Searchable):
         return self.store.vectors(ids, fingerprint=self.embedder.fingerprint)
 
     def get(self, ids: Sequence[str]) -> list[Record]:
-        """The records of those ids that exist, in the order asked."""
+        """Return the records of those ids that exist, in the order of the ids."""
         check_list(ids, call="get", what="ids")
         return [row.record for row in self.store.get(ids)]
 
@@ -194,38 +194,41 @@ class Collection(Searchable):
         return self._writer.delete(ids, where)
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
-        """How many records match the filter; all without one."""
+        """Count the records that match the filter; without one, all records."""
         return self.store.count(where)
 
     def scroll(self, where: Mapping[str, Any] | None = None) -> Iterator[Record]:
-        """All records that match the filter, in order of insertion; who reads them may delete and add meanwhile."""
+        """Yield all records that match the filter, in order of insertion.
+
+        Records may be deleted and added meanwhile.
+        """
         return (row.record for row in self.store.scroll(where=where))
 
     def inspect(self) -> Inspection:
-        """What the collection is."""
+        """Return the collection's metadata: size, model, context and settings."""
         return inspect(self.store)
 
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
-        """Go back to the Context before the last `recontextualize`; interrupted, the same call goes on.
+        """Return to the Context before the last `recontextualize`; repeat the call to resume if interrupted.
 
-        What came since is embedded in it first; `recontextualize` with the same arguments goes forward again.
+        Records added since are embedded in it first; `recontextualize` with the same arguments switches forward again.
 
         Raises:
-            ContextMismatchError: It was made by another model, which is not here under its name.
-            StoreError: There is none, or another run is at work.
+            ContextMismatchError: It was made by another model, which cannot be found under its name.
+            StoreError: There is none, or another run is in progress.
         """
         return roll_back(self.store, self.embedder, self.parent_key, on_progress)
 
     def drift(
         self, *, seed: int = 0, context_size: int | None = None, strategy: str = "random", probes: int = PROBES
     ) -> Drift:
-        """Estimate what `recontextualize` with the same arguments would win; changes nothing.
+        """Estimate the gain of `recontextualize` with the same arguments; changes nothing.
 
         Args:
-            seed: Of the new context's sample, and of the probes'.
-            context_size: Documents of the new context; as many as the model expects, or 512, by default.
+            seed: Random seed of the new context's sample, and of the probes'.
+            context_size: Number of documents in the new context; as many as the model expects, or 512, by default.
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
-            probes: Documents to measure it on; seven times as many texts are embedded.
+            probes: Number of documents to measure it on; seven times as many texts are embedded.
 
         Raises:
             ContextError: The model expects another number of context documents, or has no null context.
@@ -274,7 +277,7 @@ class Collection(Searchable):
         return f"Collection({self.store!r}, {self._active.last!r})"
 
     def close(self) -> None:
-        """Release the store's files, locks and connections; whatever is asked of it afterwards takes them again."""
+        """Release the store's files, locks and connections; later calls reopen them."""
         self.store.close()
 
     def __enter__(self) -> "Collection":

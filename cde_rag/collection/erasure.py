@@ -1,4 +1,4 @@
-"""What contexts still know of documents that were deleted.
+"""Traces of deleted documents in contexts.
 
 A Context holds a first-stage vector and a digest of each document of its sample, no text; both stay when the document
 is deleted, and with them a trace in every vector that was made in that context.
@@ -18,9 +18,9 @@ class Erasure:
 
     Attributes:
         generation: Its number.
-        active: Whether searches use it.
+        active: True if searches use it.
         context_size: Documents of its Context.
-        gone: Of these, how many no record has any more: deleted, replaced, or never added.
+        gone: Number of these without a record: deleted, replaced, or never added.
     """
 
     generation: int
@@ -30,10 +30,10 @@ class Erasure:
 
 
 def erasures(store: Store) -> list[Erasure]:
-    """What the Context of each generation still holds of documents that are gone, oldest generation first.
+    """Count the deleted documents in the Context of each generation, oldest generation first.
 
-    Reads every record. `recontextualize` makes a context without them; the generation that was active then stays for
-    `rollback`, and goes with the run after that, or with `store.drop`.
+    Reads every record. `recontextualize` makes a context without them; the previous generation stays for `rollback`,
+    and is dropped by the next run, or by `store.drop`.
 
     Args:
         store: Holds a collection.

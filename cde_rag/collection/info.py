@@ -1,4 +1,4 @@
-"""What a collection is, and whether it is whole; neither needs a model."""
+"""Collection metadata and integrity checks. Neither loads the model."""
 
 from dataclasses import dataclass
 
@@ -9,24 +9,24 @@ from cde_rag.stores.base import Damage, Store
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a collection is.
+    """Metadata of a collection.
 
     Attributes:
-        documents: Records in it.
-        fingerprint: Names the vector space.
+        documents: Number of records.
+        fingerprint: Fingerprint of the vector space.
         model: Exact name of the model.
         dim: Length of a vector.
         generation: Number of the active generation.
         parent_key: The metadata key that names a record's parent, if parents are used.
-        context_size: Documents in the context; 0 for the null context.
-        context_source: Which texts they were sampled from.
-        context_sampling: How.
-        context_seed: Of the sample.
-        context_documents_seen: Texts the sample was drawn from.
+        context_size: Number of documents in the context; 0 for the null context.
+        context_source: Origin of the sampled texts.
+        context_sampling: Sampling strategy.
+        context_seed: Random seed of the sample.
+        context_documents_seen: Number of texts that the sample was drawn from.
         context_created: UTC, ISO 8601.
-        library_version: Of cde-rag when the collection was created.
-        tenant: Whose it is, where there are tenants.
-        common_context: Whether it is in the context that all tenants have in common, and in none of its own texts.
+        library_version: Version of cde-rag when the collection was created.
+        tenant: Name of its tenant, if there are tenants.
+        common_context: True if it is in the common context of all tenants, not in one of its own texts.
     """
 
     documents: int
@@ -47,7 +47,7 @@ class Inspection:
 
 
 def inspect(store: Store) -> Inspection:
-    """What `Collection.inspect` tells.
+    """Return a collection's metadata; implements `Collection.inspect`.
 
     Raises:
         ContextFormatError: The stored Context is damaged, or of a newer format.
@@ -75,7 +75,9 @@ def inspect(store: Store) -> Inspection:
 
 
 def verify(store: Store) -> list[Damage]:
-    """What `Collection.verify` finds; needs no model, nor a collection that is whole enough to be opened.
+    """Check a collection's integrity; implements `Collection.verify`.
+
+    Needs no model, and works on collections too damaged to be opened.
 
     Raises:
         StoreError: There is no collection in the store.

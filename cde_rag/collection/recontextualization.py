@@ -1,8 +1,8 @@
-"""Moving a collection to a new context while it serves.
+"""Live re-embedding of a collection in a new context.
 
-A new generation is filled beside the active one, and activated once every record has its vector in it. What arrives
-meanwhile goes to the active generation; the store itself knows which records the new one lacks (a changed record loses
-its vector there), so that nothing has to be logged, and an interrupted run continues where it stopped.
+A new generation is filled alongside the active one, and activated once every record has its vector in it. Meanwhile
+writes go to the active generation; the store itself knows the records that the new one lacks (a changed record loses
+its vector there), so that no log is needed, and an interrupted run resumes.
 """
 
 import math
@@ -29,13 +29,13 @@ from cde_rag.stores.base import Store
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a new context would cost.
+    """Estimated cost of a new context.
 
     Attributes:
-        documents: To be embedded.
-        tokens: In them, by a sample.
-        seconds: On this machine, by a sample.
-        vector_bytes: Of the new generation; the one before it stays until it is dropped.
+        documents: Number of documents to embed.
+        tokens: Number of their tokens, estimated from a sample.
+        seconds: Time on this machine, estimated from a sample.
+        vector_bytes: Size of the new generation; the one before it stays until it is dropped.
     """
 
     documents: int
@@ -56,37 +56,39 @@ def recontextualize(
     grace_s: float = 0.0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Recontextualization:
-    """Sample a new Context from the collection's own documents, embed all of them in it, and switch.
+    """Sample a new Context from the collection's own documents, re-embed all of them, and switch.
 
-    Readers and writers, of this process or others, keep the old generation until the switch and follow it by
-    themselves. Killed at any instant the old one serves, and the same call continues the run, with its Context. The
-    generation that was active stays, for `rollback`; those before it are dropped, and one that was kept in the
-    same context is made anew. Where the sample is the one that is active, such as of a collection of no more documents
-    than a context has, nothing is to be done: the report has 0 embedded and the generation of before.
+    Readers and writers, in this process or others, use the old generation until the switch and follow it by themselves.
+    After a crash at any instant the old one is active, and the same call resumes the run, with its Context. The
+    previous generation stays, for `rollback`; those before it are dropped, and an inactive one in the same context is
+    made again. If the sample is that of the active generation, such as for a collection with no more documents than a
+    context, there is nothing to do: the report has 0 embedded and the old generation.
 
     Args:
-        collection: Open.
-        seed: Of the sample.
-        context_size: Documents of the context; as many as the model expects, or 512, by default.
+        collection: An open collection.
+        seed: Random seed of the sample.
+        context_size: Number of documents in the context; as many as the model expects, or 512, by default.
         strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
-        model: Another model, or its name or folder; its vectors are as long as the collection's. Readers follow where
-            it is found by its name; others have to open the collection again.
-        embedder: Where to go without sampling anything: a PlainEmbedder, or one of a Context that is there already.
-            As `model` for readers.
-        canary: Queries that must find what they find now; asked when all is embedded, before the switch.
-        grace_s: Seconds since the run began after which generations older than the one before are dropped, at the
-            earliest; queries in flight need none, but whoever reads a collection of Qdrant by other means may.
-        on_progress: Called after each write. What comes in while the run ends is embedded while writers wait.
+        model: Another model, or its name or folder; its vectors must be as long as the collection's. Readers follow the
+            switch if they find the model under its name; others have to open the collection again.
+        embedder: An embedder to move to without sampling: a PlainEmbedder, or one of an existing Context. For readers
+            like `model`.
+        canary: Queries that must still find their documents; run when all is embedded, before the switch.
+        grace_s: Minimum seconds since the start of the run before generations older than the previous one are dropped;
+            queries in flight do not need it, but other readers of a Qdrant collection may.
+        on_progress: Called after each write. Records that arrive at the end of the run are embedded while writers wait.
 
     Raises:
-        CanaryError: The new context loses too much. It does not serve; the same call without a canary switches to it.
+        CanaryError: The new context fails too many canary queries, and is not activated; the same call without a canary
+            switches to it.
         ContextError: The model expects another number of context documents.
         CorpusError: The collection is empty, so that there is nothing to sample; or a canary's query has no document in
             it.
         ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own model
             is plain, and none is given that reads a context.
-        StoreError: Another run is at work, the store cannot be written, or the new vectors would have another length.
-        TypeError: That is no collection; or an embedder beside a model or a size of its context.
+        StoreError: Another run is in progress, the store cannot be written, or the new vectors would have another
+            length.
+        TypeError: `collection` is no Collection; or an embedder is given together with a model or a context size.
         ValueError: `grace_s` is below 0 or not finite.
     """
     if not isinstance(cast(object, collection), Collection):
@@ -129,11 +131,11 @@ def recontextualize(
 
 
 def estimate(collection: Collection, *, sample: int = 128) -> Estimate:
-    """What `recontextualize` would cost, measured on a sample of the collection; changes nothing.
+    """Estimate the cost of `recontextualize` from a sample of the collection; changes nothing.
 
     Args:
-        collection: Open.
-        sample: Documents that are embedded, with their siblings, to see how long it takes; from a few places of the
+        collection: An open collection.
+        sample: Number of documents to embed, with their siblings, to measure the time; from a few positions of the
             collection. Only these and the other passages of their parents are read.
 
     Raises:
@@ -161,10 +163,10 @@ class _Sample:
 
     Attributes:
         model: That makes it.
-        seed: Of the sample.
+        seed: Random seed of the sample.
         context_size: Documents of it.
-        strategy: Of the sample.
-        mini_batch_size: Of the embedder.
+        strategy: Strategy of the sample.
+        mini_batch_size: Mini-batch size of the embedder.
     """
 
     model: CDEModel
@@ -174,7 +176,7 @@ class _Sample:
     mini_batch_size: int
 
     def begun(self, context: Context) -> bool:
-        """Whether a run with these arguments made the Context."""
+        """Return True if a run with these arguments made the Context."""
         begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.manifest.context_size)
         size = self.model.context_size or min(self.context_size, context.manifest.documents_seen)
         return begun_with == (self.model.identity, self.seed, self.strategy, size)
@@ -191,7 +193,7 @@ class _Sample:
         )
 
     def go_on(self, context: Context) -> Embedder:
-        """Use what was sampled before."""
+        """Resume with the Context of the earlier run."""
         return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size)
 
 
@@ -212,7 +214,7 @@ class _Given:
 
 
 def _model(embedder: Embedder) -> CDEModel:
-    """The model that a new Context is for, where none is named."""
+    """Return the model for a new Context if none is named."""
     if isinstance(embedder, ContextualEmbedder):
         return embedder.model
     raise ModelError(
@@ -222,7 +224,7 @@ def _model(embedder: Embedder) -> CDEModel:
 
 
 def _loaded(model: str | Path | CDEModel, options: EmbedderOptions) -> CDEModel:
-    """Another model, on the device of the one before where it is named."""
+    """Load another model, if it is named, on the device of the previous one."""
     return model if isinstance(model, CDEModel) else as_model(model, options.device, options.dtype)
 
 
@@ -244,7 +246,7 @@ def _check_end(store: Store, canary: Canary | None, grace_s: float) -> None:
 
 
 def _follow(collection: Collection, number: int, embedder: Embedder) -> None:
-    """Have the collection use the generation that was just activated."""
+    """Set the collection's embedder to the generation that was just activated."""
     try:
         collection.embedder = embedder
     except ContextMismatchError as error:
@@ -256,7 +258,7 @@ def _follow(collection: Collection, number: int, embedder: Embedder) -> None:
 
 
 def _begin(store: Store, embedder: Embedder) -> int:
-    """An empty generation; of a context there is one, so that what was kept of it goes."""
+    """Create an empty generation; drop an existing one of the same context first."""
     for generation in store.generations():
         if generation.fingerprint == embedder.fingerprint:
             store.drop(generation.number)
@@ -264,7 +266,7 @@ def _begin(store: Store, embedder: Embedder) -> int:
 
 
 def _unfinished(store: Store, target: _Sample | _Given) -> int | None:
-    """The newest generation after the active one, if it was begun with the same arguments; others there are dropped."""
+    """Return the newest generation after the active one, if begun with the same arguments; drop others there."""
     active, found = store.manifest().generation, None
     for generation in reversed(store.generations()):
         if generation.number <= active:

@@ -24,7 +24,7 @@ def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
 
 
 def settings_of(embedder: Embedder, parent_key: str | None) -> dict[str, Any]:
-    """What a new collection writes into its store beside the context; `check_parent_key`'s errors."""
+    """Return the settings of a new collection, stored with its context; errors as of `check_parent_key`."""
     check_parent_key(parent_key, siblings=embedder.max_siblings)
     return {
         "parent_key": parent_key,

@@ -1,4 +1,4 @@
-"""What tenants are called, where their records say so, and where their stores are."""
+"""Names of tenants, their keys in file names, and their stamps in records."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,10 +13,10 @@ _HEX: Final = 32  # 128 bits
 
 
 def check_name(name: str) -> str:
-    """The name of a tenant, as it was given: names that differ in anything, such as case, are different tenants.
+    """Validate and return the name of a tenant; names that differ in anything, such as case, are different.
 
     Raises:
-        TenantError: It is no string, blank, no valid Unicode, or longer than LONGEST_NAME.
+        TenantError: The name is no string, blank, no valid Unicode, or longer than LONGEST_NAME.
     """
     if not isinstance(cast(object, name), str):
         raise TenantError(f"Expected the name of a tenant, a str; found {type(name).__name__}.")
@@ -30,28 +30,28 @@ def check_name(name: str) -> str:
 
 
 def place_key(name: str) -> str:
-    """What stands for a tenant's name where files and collections are named: 32 hex digits, whatever the name.
+    """Return a tenant's key for names of files and collections: 32 hex digits of a hash of the name.
 
     Raises:
-        TenantError: It cannot be the name of a tenant.
+        TenantError: The name is invalid.
     """
     return hashlib.sha256(check_name(name).encode()).hexdigest()[:_HEX]
 
 
 def is_common(settings: Mapping[str, Any]) -> bool:
-    """Whether a store with these settings is the one that tenants have in common."""
+    """Return True if settings are those of the tenants' common store."""
     return "tenant_key" in settings and "tenant" not in settings
 
 
 def check_is_of(settings: Mapping[str, Any], name: str) -> None:
-    """Refuse what is to be a tenant's collection and is another's, or nobody's.
+    """Refuse settings of a collection that does not belong to a tenant.
 
     Args:
-        settings: Of a store, an export or a backup.
-        name: Of the tenant.
+        settings: Settings of a store, an export or a backup.
+        name: Name of the tenant.
 
     Raises:
-        TenantError: It is not the tenant's.
+        TenantError: It is another tenant's collection, or one without a tenant.
     """
     found = settings.get("tenant")
     if found != check_name(name):
@@ -65,7 +65,7 @@ def check_names_a_tenant(settings: Mapping[str, Any]) -> None:
     """Refuse the store that tenants have in common, which is nobody's.
 
     Args:
-        settings: Of a store.
+        settings: Settings of a store.
 
     Raises:
         TenantError: It is that.
@@ -78,14 +78,14 @@ def check_names_a_tenant(settings: Mapping[str, Any]) -> None:
 
 
 def stamped(records: Iterable[Record], settings: Mapping[str, Any]) -> Iterable[Record]:
-    """The records of a tenant's collection, with its name in their metadata; any others as they are.
+    """Add the tenant's name to the metadata of its collection's records; return other records unchanged.
 
     Args:
-        records: What is to be added; sized where it was.
-        settings: Of the store.
+        records: Records to add; the result has a length if these have one.
+        settings: Settings of the store.
 
     Raises:
-        TenantError: A record names another tenant; those before it were given out.
+        TenantError: A record names another tenant; raised after the records before it were yielded.
     """
     return records if "tenant" not in settings else _stamped(records, settings["tenant_key"], settings["tenant"])
 
@@ -102,5 +102,5 @@ def _stamped(records: Iterable[Record], key: str, name: str) -> Iterator[Record]
 
 
 def _has_metadata(record: object) -> bool:
-    """What has none is refused with the reason where records are checked."""
+    """Return True if it is a record with metadata; any other is refused later, where records are validated."""
     return isinstance(record, Record) and isinstance(cast(object, record.metadata), Mapping)

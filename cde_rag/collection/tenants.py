@@ -21,19 +21,19 @@ GROWN: Final = 512  # documents of which a context of a tenant's own is sampled:
 
 
 class Tenants:
-    """A collection for each tenant, in stores of their own: with its own Context, fingerprint and generations.
+    """One collection per tenant, each in a store of its own, with its own Context, fingerprint and generations.
 
-    No call reaches the texts of two tenants: each is made on the collection of one, `tenants.tenant("acme")`, and what
-    is called here instead is a TenantError. A tenant begins in the Context that all have in common, whose texts the
-    owner named; `recontextualize(tenants.tenant("acme"))` samples one from its own documents. Thread-safe.
+    No call reaches the texts of two tenants: search and write on the collection of one, `tenants.tenant("acme")`;
+    calling such methods here raises TenantError. A tenant starts in the common Context of all, whose texts the owner
+    chose; `recontextualize(tenants.tenant("acme"))` samples one from its own documents. Thread-safe.
 
     Args:
-        stores: Hold tenants already; see `create` and `open`.
-        embedder: Of the Context that they have in common.
+        stores: Stores with tenants; see `create` and `open`.
+        embedder: Embedder of their common Context.
 
     Raises:
         ContextMismatchError: The embedder is of another vector space.
-        StoreError: There are no tenants there.
+        StoreError: There are no tenants in the stores.
     """
 
     def __init__(self, stores: TenantStores, embedder: Embedder) -> None:
@@ -80,7 +80,7 @@ class Tenants:
         model: str | Path | CDEModel | None = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Tenants":
-        """Open what `create` made; arguments and errors are those of `Collection.open`."""
+        """Open existing tenants; arguments and errors are those of `Collection.open`."""
         context = stored_context(_common(stores))
         return cls(stores, loaded(context, model=model, options=options))
 
@@ -123,7 +123,7 @@ class Tenants:
         self._stores.remove(place_key(name))
 
     def names(self) -> list[str]:
-        """Of all tenants, sorted."""
+        """Return the names of all tenants, sorted."""
         found: list[str] = []
         for key in self._stores.listed():
             with closing(self._stores.of(key)) as store:
@@ -131,7 +131,7 @@ class Tenants:
         return sorted(found)
 
     def inspect(self) -> dict[str, Inspection]:
-        """What each tenant's collection is, and whether it is still in the Context in common."""
+        """Return the metadata of each tenant's collection, by name."""
         found: dict[str, Inspection] = {}
         for name in self.names():
             with closing(self._store(name)) as store:
@@ -139,7 +139,7 @@ class Tenants:
         return found
 
     def grown(self, documents: int = GROWN) -> list[str]:
-        """Names of tenants in the Context in common that have so many documents: enough for one of their own."""
+        """Return tenants in the common Context with `documents` documents or more: enough for one of their own."""
         found = self.inspect().items()
         return [name for name, one in found if one.common_context and one.documents >= documents]
 
@@ -173,10 +173,10 @@ class Tenants:
 
 
 def _common(stores: TenantStores) -> Store:
-    """The store in common, if it is one.
+    """Return the tenants' common store.
 
     Raises:
-        StoreError: There is none.
+        StoreError: There is no common store.
         TenantError: It is a collection without tenants.
     """
     store = stores.common()

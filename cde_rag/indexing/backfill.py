@@ -1,4 +1,4 @@
-"""Work on the generations of a store: filling one beside the active one, activating it, going back."""
+"""Backfill of a generation alongside the active one, activation, and rollback."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,13 +24,13 @@ LAST_PASSES = 8  # over what came meanwhile; after that writers wait for all of 
 
 @dataclass(frozen=True, slots=True)
 class Recontextualization:
-    """What a run did.
+    """Result of a run.
 
     Attributes:
-        documents: In the collection.
-        embedded: Vectors made by this run; fewer than documents where it continued another.
-        generation: The active one now.
-        fingerprint: Of the active space now.
+        documents: Number of documents in the collection.
+        embedded: Number of vectors made by this run; fewer than documents if it resumed another.
+        generation: Number of the generation that is active now.
+        fingerprint: Fingerprint of the space that is active now.
         elapsed_s: Seconds.
     """
 
@@ -44,17 +44,17 @@ class Recontextualization:
 def roll_back(
     store: Store, embedder: Embedder, parent_key: str | None, on_progress: Callable[[Progress], None] | None
 ) -> Recontextualization:
-    """What `Collection.rollback` does.
+    """Complete and activate the generation before the active one; implements `Collection.rollback`.
 
     Args:
         store: Holds a collection.
-        embedder: Its model is used where it made the generation before; else that generation's is loaded by name.
-        parent_key: The metadata key that names a record's parent; None where parents are not used.
+        embedder: Its model is used if it made the generation before; else that generation's is loaded by name.
+        parent_key: The metadata key that names a record's parent; None if parents are not used.
         on_progress: Called after each write.
 
     Raises:
-        ContextMismatchError: The generation before was made by another model, which is not here under its name.
-        StoreError: There is no generation before the active one, or another run is at work.
+        ContextMismatchError: The generation before was made by another model, which cannot be found under its name.
+        StoreError: There is no generation before the active one, or another run is in progress.
     """
     started = time.monotonic()
     with store.lease():
@@ -78,7 +78,7 @@ def complete(
 
     Args:
         store: Holds a collection; the caller has its lease.
-        number: Of the generation.
+        number: Number of the generation.
         embedder: Bound to the generation's Context.
         parent_key: As for `roll_back`.
         on_progress: Called after each write.
@@ -112,7 +112,7 @@ def complete(
 
 
 def report(store: Store, embedded: int, started: float) -> Recontextualization:
-    """What a run that began at `started` (time.monotonic) did."""
+    """Return the result of a run that began at `started` (time.monotonic)."""
     manifest = store.manifest()
     elapsed = time.monotonic() - started
     return Recontextualization(store.count(), embedded, manifest.generation, manifest.fingerprint, elapsed)
@@ -132,28 +132,28 @@ class RowEmbedder:
         self.lasted = 0
 
     def of(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
-        """Digests and vectors."""
+        """Return digests and vectors of rows."""
         passages = with_siblings(self._store, rows, self._parent_key, self._embedder)
         texts = [embedded_text(row.record) for row in rows]
         embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
         return [passage.digest for passage in passages], embedded.vectors
 
     def last(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
-        """As `of`, for `Store.activate`."""
+        """Return digests and vectors of the last rows, for `Store.activate`, and count them."""
         self.lasted += len(rows)
         return self.of(rows)
 
 
 def _fill(store: Store, number: int, embedding: RowEmbedder, behind: int) -> Iterator[int]:
-    """Embed what a generation lacks, chunk by chunk; yields how many vectors each chunk gave it.
+    """Embed the rows that a generation lacks, chunk by chunk; yields the number of vectors of each chunk.
 
-    It ends before all is done where more comes in all the time, and leaves the rest to `Store.activate`.
+    If new rows keep arriving it ends before all are embedded, and leaves the rest to `Store.activate`.
 
     Args:
         store: Holds a collection.
-        number: Of the generation.
-        embedding: Of its space.
-        behind: How many it lacked when the run began; what comes after as many came meanwhile.
+        number: Number of the generation.
+        embedding: Embeds rows in its space.
+        behind: Number of missing rows when the run began; any more arrived meanwhile.
     """
     passes, after = 0, None
     while (lacking := store.lacking(number, limit=ROWS_AT_ONCE, after=after)) or after is not None:

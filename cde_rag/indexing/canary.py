@@ -1,4 +1,4 @@
-"""Queries whose documents are known, asked of a new generation before it serves."""
+"""Canary: queries with known results, run against a new generation before it becomes active."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from cde_rag.stores.base import Store
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """What must still be found after a switch.
+    """Queries with known results, which must still be found after a switch.
 
     Attributes:
-        relevant: For each query the ids of documents, one of which it should find.
-        k: Among the first so many hits.
-        may_lose: So many queries that find one of theirs in the context that serves may find none in the new one.
+        relevant: Ids of the relevant documents of each query, one of which should be found.
+        k: Number of hits to look in.
+        may_lose: Maximum number of queries that succeed in the active context and fail in the new one.
 
     Raises:
-        TypeError: One `str` where ids are due.
+        TypeError: One `str` in place of a list of ids.
         ValueError: There are no queries, or one without ids; `k` is below 1 or `may_lose` below 0.
     """
 
@@ -51,13 +51,13 @@ class Canary:
                 )
 
     def lost(self, store: Store, generation: int, serving: Embedder, new: Embedder) -> list[str]:
-        """The queries that find one of their documents in the active generation and none in another.
+        """Return the queries that find one of their documents in the active generation and none in another.
 
         Args:
             store: Holds a collection.
-            generation: The other one; rows that have no vector in it yet are not found.
-            serving: Of the active generation's space.
-            new: Of the other one's.
+            generation: The other generation; rows without a vector in it yet are not found.
+            serving: Embedder of the active generation.
+            new: Embedder of the other generation.
         """
         now, then = self._found(store, None, serving), self._found(store, generation, new)
         return [query for query, before, after in zip(self.relevant, now, then, strict=True) if before and not after]

@@ -1,9 +1,9 @@
-"""What a new context would win, measured on a collection's own texts: no judgments, no change.
+"""Estimated benefit of a new context, measured on a collection's own texts: no judgments, no change.
 
 A sample of the documents, the probes, is embedded in the present context, in the one that `recontextualize` would make,
-and in none. How many of their neighbours change between the first two says how much a new context does. What context is
-worth in this corpus at all is asked of queries made of the probes' own words, with context and without. `docs/drift.md`
-compares both together with judged queries.
+and in none. The share of nearest neighbours that change between the first two measures the effect of a new context.
+The value of context in this corpus is measured by queries made of the probes' own words, with context and without.
+`docs/drift.md` compares both together with judged queries.
 """
 
 import heapq
@@ -35,12 +35,12 @@ DEPTH = 10  # ranks that count
 
 
 class Calibration(NamedTuple):
-    """What judged queries gained where probes promised something: `benchmarks/drift.py` fits it for a model.
+    """Regression of judged gains on the gains of probes: fitted for a model by `benchmarks/drift.py`.
 
     Attributes:
-        slope: Judged gain over that of the probes.
-        offset: Judged loss for each neighbour's worth of change, where probes see nothing.
-        residual: Standard deviation of judged gains for each neighbour's worth of change.
+        slope: Judged gain per gain of the probes.
+        offset: Judged loss per changed neighbour if the probes show no gain.
+        residual: Standard deviation of judged gains per changed neighbour.
     """
 
     slope: float
@@ -54,20 +54,20 @@ SUBSTITUTE = "cde-mini-0"  # for models without one of their own
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What a new context would win.
+    """Estimated benefit of a new context.
 
     Attributes:
-        gain: Estimate of what NDCG@10 of the collection's queries would gain, a fraction; below 0: lose.
-        interval: 90 %, the error of the method included.
-        neighbours_kept: How much of a document's ten nearest among the probes would stay, 0 … 1.
-        calibrated_on: The model whose judged queries the estimate was fitted to; for another model than the
-            collection's it is less sure than the interval says.
-        documents: In the collection.
-        probes: Documents that were asked for.
-        embedded: Texts that it took, those of the new context included.
+        gain: Estimated gain in NDCG@10 of the collection's queries, a fraction; negative for a loss.
+        interval: 90 % interval, the error of the method included.
+        neighbours_kept: Share of a document's ten nearest among the probes that would stay, 0 … 1.
+        calibrated_on: The model whose judged queries the estimate was fitted to; if it is not the collection's, the
+            estimate is less certain than the interval.
+        documents: Number of documents in the collection.
+        probes: Number of sampled documents.
+        embedded: Number of texts embedded, those of the new context included.
         elapsed_s: Seconds.
         present: The Context of the collection.
-        candidate: The one that `recontextualize` with the same arguments would make now.
+        candidate: The Context that `recontextualize` with the same arguments would make now.
     """
 
     gain: float
@@ -82,11 +82,11 @@ class Drift:
     candidate: Context
 
     def pays(self, worth: float = WORTH) -> bool:
-        """Whether a new context surely wins something, and probably as much NDCG@10 as the work of it is worth."""
+        """Return True if a new context surely gains something, and probably at least `worth` in NDCG@10."""
         return self.interval[0] > 0 and self.gain >= worth
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON can hold it, contexts by their fingerprints."""
+        """Return all of it as a JSON object, contexts by their fingerprints."""
         return {
             "gain": self.gain,
             "interval": list(self.interval),
@@ -101,10 +101,10 @@ class Drift:
         }
 
     def plot(self, path: str | Path) -> None:
-        """Draw what the two contexts were sampled from, and what a new one would win.
+        """Plot the samples of the two contexts, and the estimated gain.
 
         Args:
-            path: A new image; its ending says which kind.
+            path: A new image; its suffix is the format.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
@@ -134,16 +134,16 @@ def measure_drift(
     strategy: str,
     probes: int,
 ) -> Drift:
-    """What `Collection.drift` does.
+    """Estimate the benefit of a new context; implements `Collection.drift`.
 
     Args:
         store: Holds a collection.
-        embedder: Of its active space.
-        parent_key: The metadata key that names a record's parent; None where parents are not used.
+        embedder: Embedder of its active space.
+        parent_key: The metadata key that names a record's parent; None if parents are not used.
         seed: As for `recontextualize`, like `context_size` and `strategy`; draws the probes, too.
-        context_size: Documents of the new context.
-        strategy: Of the new context.
-        probes: Documents that are asked for, at most.
+        context_size: Number of documents in the new context.
+        strategy: Sampling strategy of the new context.
+        probes: Maximum number of sampled documents.
 
     Raises:
         ContextError: The model expects another number of context documents, or has no null context.
@@ -194,10 +194,10 @@ def measure_drift(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the probes show of two contexts, and of none.
+    """Effect of two contexts on the probes, relative to no context.
 
     Attributes:
-        value: Of context for each probe: the NDCG@10 of its queries under the candidate minus that under none.
+        value: Value of context per probe: the NDCG@10 of its queries under the candidate minus that under none.
         value_kept: The share of neighbours that stay from none to the candidate.
         kept: The share of neighbours that stay from the present context to the candidate.
     """
@@ -217,9 +217,9 @@ def compare(
     """Look at documents in three spaces of one model.
 
     Args:
-        present: Of the collection's context.
-        candidate: Of a new one.
-        null: Of the null context.
+        present: Embedder in the collection's context.
+        candidate: Embedder in a new context.
+        null: Embedder in the null context.
         texts: The probes.
         siblings: For each its siblings' texts; None where there are none.
     """
@@ -230,11 +230,11 @@ def compare(
 
 
 def estimate_gain(found: Comparison, calibration: Calibration) -> tuple[float, tuple[float, float]]:
-    """What NDCG@10 would gain, with a 90 % interval.
+    """Estimate the gain in NDCG@10, with a 90 % interval.
 
-    The share of neighbours that a new context changes, times what such a change is worth in this corpus: what it is
-    worth on the way from no context at all, less what probes promise and judged queries do not keep. The interval holds
-    the error of the sample, and of the method: how far judged queries were from the estimate.
+    The gain is the share of neighbours that a new context changes, times the value of such a change in this corpus: its
+    value on the way from no context to the candidate, corrected by the calibration on judged queries. The interval
+    includes the error of the sample and the residual of the calibration.
 
     Source: ours.
     """
@@ -251,7 +251,7 @@ def estimate_gain(found: Comparison, calibration: Calibration) -> tuple[float, t
 def ask(
     embedder: Embedder, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None
 ) -> tuple[Float64[np.ndarray, " probes"], Float32[np.ndarray, "probes dim"]]:
-    """The mean NDCG@10 of the two queries that are made of each document, and the documents' vectors."""
+    """Return the mean NDCG@10 of the two queries made from each document, and the documents' vectors."""
     vectors = embedder.embed_passages(texts, siblings).vectors
     kinds = (rare_words(texts), [run_of_words(text) for text in texts])
     return np.mean([own_ndcg(embedder.embed_queries(queries), vectors) for queries in kinds], axis=0), vectors
@@ -260,7 +260,7 @@ def ask(
 def own_ndcg(
     queries: Float32[np.ndarray, "probes dim"], documents: Float32[np.ndarray, "probes dim"]
 ) -> Float64[np.ndarray, " probes"]:
-    """NDCG@10 of queries whose one relevant document is that of the same row; documents of equal score do not count.
+    """Compute NDCG@10 of queries whose single relevant document is in the same row; equal scores do not count.
 
     Example:
         >>> own_ndcg(np.eye(2, dtype="f4"), np.eye(2, dtype="f4")[::-1]).round(2).tolist()
@@ -272,7 +272,7 @@ def own_ndcg(
 
 
 def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float32[np.ndarray, "probes dim"]) -> float:
-    """The share of a document's ten nearest that are so in both spaces; 1 where there is but one document."""
+    """Return the share of a document's ten nearest that are the same in both spaces; 1 for a single document."""
     depth = min(DEPTH, len(present) - 1)
     if depth < 1:
         return 1.0
@@ -286,11 +286,11 @@ def neighbours_kept(present: Float32[np.ndarray, "probes dim"], candidate: Float
 
 
 def _sample(store: Store, size: int, seed: int) -> list[Row]:
-    """Rows of the lowest hashes of their texts; whatever their order in the store, the same."""
+    """Return the rows with the lowest hashes of their texts, independent of their order in the store."""
     return heapq.nsmallest(size, store.scroll(), key=lambda row: rank(embedded_text(row.record), seed))
 
 
 def _principal_axes(vectors: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim 2"]:
-    """The two directions in which vectors differ most."""
+    """Return the first two principal axes."""
     centred = vectors - vectors.mean(axis=0)
     return np.linalg.svd(centred)[2][:2].T  # of all directions, also where there are fewer vectors than two

@@ -13,7 +13,7 @@ _WORD = re.compile(r"\w{3,}")
 
 
 def rare_words(texts: Sequence[str]) -> list[str]:
-    """For each text a query of those of its words that tell it best from the others, in its order.
+    """Make a query of each text's words with the highest TF-IDF, in the text's order.
 
     Source: Robertson & Spärck Jones 1976 (inverse document frequency), with (1 + log tf) and three letters a word.
 
@@ -32,7 +32,7 @@ def rare_words(texts: Sequence[str]) -> list[str]:
 
 
 def run_of_words(text: str) -> str:
-    """A query of neighbouring words of a text, of a place that depends on the text alone."""
+    """Make a query of consecutive words of a text, at a position that depends on the text alone."""
     words = text.split()
     length = max(1, min(RUN, len(words) // 3))
     start = rank(text, 0) % (len(words) - length + 1)
@@ -40,6 +40,6 @@ def run_of_words(text: str) -> str:
 
 
 def rank(text: str, seed: int) -> int:
-    """64 bits of a hash, salted unlike the samples of contexts."""
+    """Return 64 bits of a hash, with a salt unlike that of the samples of contexts."""
     data = f"probe {seed}\0{text}".encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")

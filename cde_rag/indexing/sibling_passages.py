@@ -27,7 +27,7 @@ class Passage:
 
 
 def passages(group: Sequence[Row], embedder: Embedder) -> list[Passage]:
-    """Passages of the rows of one parent, in order, as an embedder embeds them."""
+    """Return the rows of one parent, in order, as passages with siblings and digests."""
     texts = [embedded_text(row.record) for row in group]
     digests = [digest(text) for text in texts]
     chosen = choose_siblings(digests, embedder.max_siblings, rule=embedder.context.manifest.sibling_rule)
@@ -40,9 +40,9 @@ def passages(group: Sequence[Row], embedder: Embedder) -> list[Passage]:
 def stored_groups(
     store: Store, parents: AbstractSet[Parent], parent_key: str | None
 ) -> defaultdict[Parent, dict[str, Row]]:
-    """The stored passages of some parents, those of each in order of insertion, by id.
+    """Return the stored passages of some parents, those of each in order of insertion, by id.
 
-    By id, since another process may move a passage meanwhile, so that the store gives it twice.
+    By id, since another process may move a passage meanwhile, so that the store returns it twice.
     """
     groups: defaultdict[Parent, dict[str, Row]] = defaultdict(dict)
     for row in store.scroll(where={str(parent_key): {"in": list(parents)}}) if parents else ():
@@ -52,13 +52,13 @@ def stored_groups(
 
 
 def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, embedder: Embedder) -> list[Passage]:
-    """Rows as they are embedded with the siblings that they have in the store now.
+    """Return rows as passages with the siblings that they have in the store now.
 
     Args:
         store: Holds a collection.
         some: Rows of it.
-        parent_key: As in `Writer`.
-        embedder: Of the vectors.
+        parent_key: As in `Upserter`.
+        embedder: Embedder of the vectors.
     """
     parents = {parent for row in some if (parent := parent_of(row.record, parent_key)) is not None}
     groups = stored_groups(store, parents, parent_key)
@@ -69,6 +69,9 @@ def with_siblings(store: Store, some: Sequence[Row], parent_key: str | None, emb
 
 
 def _row_digest(record: Record, siblings: Sequence[bytes]) -> str:
-    """sha256 hex over title, text and siblings' digests; behind the first their order changes no vector."""
+    """Compute the sha256 over title, text and siblings' digests, in hex.
+
+    Only the first sibling's position matters: the order of the others does not change the vector.
+    """
     parts = [digest(record.title), digest(record.text), *siblings[:1], *sorted(siblings[1:])]
     return hashlib.sha256(b"".join(parts)).hexdigest()

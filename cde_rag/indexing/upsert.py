@@ -29,13 +29,13 @@ TRIES = 8  # to write what was embedded while other calls change the same parent
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        done: Records that are written.
-        total: Records in all, where that is known.
+        done: Number of records written.
+        total: Total number of records, if known.
         elapsed_s: Seconds since the run began.
-        before: Records that were written before it began, where it continues another.
+        before: Number of records written before it began, if it resumes another.
     """
 
     done: int
@@ -50,7 +50,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds that the rest will take at this speed; None where that cannot be told."""
+        """Estimated seconds to the end at the present speed; None if unknown."""
         if self.total is None or self.per_second <= 0:
             return None
         return (self.total - self.done) / self.per_second
@@ -58,14 +58,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
-    """What became of the records of one call.
+    """Result of `add`, by number of records.
 
     Attributes:
         added: New ids.
-        replaced: Another title or text than before; embedded anew.
-        updated: Other metadata only; the vector stays, unless the siblings changed with it.
-        unchanged: Nothing to do.
-        truncated: Of those embedded in this call, how many were longer than the model reads.
+        replaced: Changed title or text; embedded again.
+        updated: Changed metadata only; the vector stays, unless the siblings changed with it.
+        unchanged: Same title, text and metadata.
+        truncated: Records embedded in this call that exceeded the model's token limit.
     """
 
     added: int = 0
@@ -77,13 +77,13 @@ class AddReport:
 
 @dataclass(frozen=True, slots=True)
 class AddPlan:
-    """What `add` would write, by the number of records.
+    """Plan of an upsert, by number of records.
 
     Attributes:
         added: New ids.
-        replaced: Another title or text than before.
-        updated: Other metadata only.
-        unchanged: Nothing to do.
+        replaced: Changed title or text.
+        updated: Changed metadata only.
+        unchanged: Same title, text and metadata.
         embedded: Vectors that would be made: of new and replaced texts, and of passages whose siblings change. Equal
             texts with equal siblings share one.
     """
@@ -101,18 +101,18 @@ class Upserter:
     An upsert compares a chunk of records with the stored ones (`difference`), plans its writes (`plan_upsert`), finds
     the passages whose vectors are stale (`stale_passages`), embeds these, and writes.
 
-    Texts are embedded outside the lock, so that calls embed side by side and a delete does not wait for an upsert:
-    a step reads the store and writes if it has all vectors; those that it lacks are embedded, and the step is repeated.
-    Vectors are kept by their digest, which is over text and siblings: what another call changed
-    meanwhile has another digest and is embedded again, the rest is not.
+    Texts are embedded outside the lock, so that calls embed in parallel and a delete does not wait for an upsert: a
+    step reads the store and writes if it has all vectors; otherwise the missing ones are embedded, and the step is
+    repeated. Vectors are cached by their digest, over text and siblings: rows that another call changed meanwhile have
+    another digest and are embedded again, the others are not.
 
-    Killed between two writes it leaves rows whose digest is not that of their siblings; the same call made again finds
-    and mends them.
+    A crash between two writes leaves rows whose digest does not match their siblings; repeating the call finds and
+    repairs them.
 
     Args:
         store: Holds a collection.
-        active: The embedder of the vector space that is in the store.
-        parent_key: The metadata key that names a record's parent; `None` where parents are not used.
+        active: Embedder of the store's active vector space.
+        parent_key: The metadata key that names a record's parent; `None` if parents are not used.
     """
 
     def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None) -> None:
@@ -162,8 +162,8 @@ class Upserter:
     def plan(self, records: Iterable[Record]) -> AddPlan:
         """Count what `add` would write; nothing is embedded or written.
 
-        An id that comes in two chunks of the call counts twice, and passages that move to another parent count as its
-        last ones, in the order of the call.
+        An id in two chunks of the call counts twice, and passages that move to another parent count as its last ones,
+        in the order of the call.
         """
         done, changes, positions = 0, Counter[str](), Positions()
         for chunk in chunks(records, self._parent_key):
@@ -214,13 +214,13 @@ class Upserter:
         return []
 
     def _settle(self, step: "Step") -> set[str]:
-        """Repeat a step under the lock until it lacks no vector; what it lacks is embedded outside the lock.
+        """Repeat a step under the lock until no vector is missing; missing ones are embedded outside the lock.
 
         Returns:
             Ids of the rows that were truncated.
 
         Raises:
-            StoreError: Another process changes the same parents all the time.
+            StoreError: Another process changed the same parents during every attempt.
         """
         made = _Vectors()
         for _ in range(TRIES):
@@ -284,7 +284,7 @@ class _Vectors:
         return digest in self._made
 
     def of(self, embedder: Embedder) -> "_Vectors":
-        """These, or none where they are of another space."""
+        """Return this cache for an embedder, emptied if its vectors are of another space."""
         if self._embedder is None or self._embedder.fingerprint != embedder.fingerprint:
             self._made.clear()
         self._embedder = embedder
@@ -292,12 +292,12 @@ class _Vectors:
 
     @property
     def embedder(self) -> Embedder:
-        """Of the space."""
+        """Embedder of the space."""
         assert self._embedder is not None, "of(embedder) comes first"
         return self._embedder
 
     def vectors(self, rows: Sequence[Row]) -> Float32[np.ndarray, "rows dim"]:
-        """Of rows whose digests are known."""
+        """Return the vectors of rows, by their digests."""
         return np.stack([self._made[row.digest] for row in rows])
 
     def embed(self, stale: Sequence[Stale]) -> None:

@@ -109,17 +109,17 @@ def stale_passages(
     arriving: Mapping[str, Row] | None = None,
     leaving: AbstractSet[str] = frozenset(),
 ) -> list[Stale]:
-    """Passages of some parents whose vectors are not those of their text and siblings.
+    """Find the passages of some parents whose vectors do not match their text and siblings.
 
     Args:
         groups: Stored rows of each parent by id, in order of insertion; arriving rows are put into them.
-        embedder: The embedder whose sibling rule counts.
-        parent_key: The metadata key that names a record's parent; None where parents are not used.
+        embedder: The embedder whose sibling rule applies.
+        parent_key: The metadata key that names a record's parent; None if parents are not used.
         arriving: Rows of an upsert, which replace stored ones of their ids.
-        leaving: Ids that count as deleted.
+        leaving: Ids treated as deleted.
 
     Returns:
-        Those that are stored already first, then the others as they arrive.
+        Stored passages first, then new ones in order of arrival.
     """
     arriving = arriving or {}
     waiting, alone = dict(arriving), list[list[Row]]()
@@ -146,12 +146,12 @@ def stale_passages(
 
 
 def parents_of(records: Iterable[Record], parent_key: str | None) -> set[Parent]:
-    """The parents of records; those without a parent have none."""
+    """Return the parents of records, without None."""
     return {parent for record in records if (parent := parent_of(record, parent_key)) is not None}
 
 
 def _change(before: Record | None, record: Record) -> str:
-    """The kind of change from the record that is stored under an id to the new one."""
+    """Return the kind of change from the stored record of an id to the new one."""
     if before is None:
         return "added"
     if (before.title, before.text) != (record.title, record.text):

@@ -26,18 +26,18 @@ class Group:
 
     @property
     def score(self) -> float:
-        """Of the best hit."""
+        """Score of the best hit."""
         return self.hits[0].score
 
 
 @dataclass(frozen=True, slots=True)
 class ParentHit:
-    """A parent, found by its passages.
+    """Parent with its best passages.
 
     Attributes:
-        parent: What its passages have under the collection's `parent_key`; None for a record without one.
+        parent: Value of the collection's `parent_key` in its passages; None for a record without one.
         hits: Its best passages, best first, at least one.
-        passages: All its passages in order of insertion, whatever filter the hits passed.
+        passages: All its passages in order of insertion, regardless of the filter.
     """
 
     parent: str | int | None
@@ -46,20 +46,20 @@ class ParentHit:
 
     @property
     def score(self) -> float:
-        """Of the best hit."""
+        """Score of the best hit."""
         return self.hits[0].score
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """How hits are grouped.
+    """Parameters of a grouped search.
 
     Attributes:
         key: The metadata key.
-        size: Hits of a group, at most.
-        alone: Whether a hit without a value is a group of its own; otherwise it is left out.
-        where: What all hits match.
-        score_threshold: What their scores reach; None where any will do.
+        size: Maximum number of hits per group.
+        alone: True if a hit without a value is a group of its own; otherwise it is left out.
+        where: Filter of the hits.
+        score_threshold: Minimum score of a hit; None for no limit.
     """
 
     key: str
@@ -69,12 +69,12 @@ class Grouping:
     score_threshold: float | None
 
     def best(self, best: Best, wanted: int, depth: int | None) -> list[list[Hit]]:
-        """The `wanted` groups with the best hits, as if all hits had been grouped.
+        """Return the `wanted` groups with the best hits, as if all hits had been grouped.
 
         Args:
-            best: Ranks hits.
-            wanted: How many groups; fewer where there are fewer.
-            depth: How long its rankings are; None where all records that match are in them.
+            best: Function that ranks hits.
+            wanted: Maximum number of groups.
+            depth: Length of its rankings; None if they contain all matching records.
         """
         if depth is not None:
             return list(self._gathered(best(depth, self.where)).values())[:wanted]
@@ -103,7 +103,7 @@ class Grouping:
         return groups
 
     def _filled(self, groups: dict[Hashable, list[Hit]], best: Best) -> dict[Hashable, list[Hit]]:
-        """These groups with all hits that they shall have, where the first of each is known."""
+        """Fill groups whose first hit is known up to their size."""
         open_ = {name: group for name, group in groups.items() if len(group) < self.size and self._values([group])}
         limit = self.size * len(open_)
         while open_:
@@ -123,7 +123,7 @@ class Grouping:
         return hits if least is None else [hit for hit in hits if hit.score >= least]
 
     def _name(self, hit: Hit) -> Hashable:
-        """What hits of one group have in common, as filters compare; None where it has no group."""
+        """Return the key of a hit's group, equal if filters would compare the values as equal; None for no group."""
         value = self._value(hit)
         if isinstance(value, bool | str):
             return type(value).__name__, value
@@ -137,11 +137,11 @@ class Grouping:
         return value if isinstance(value, str | int | float) and not empty else None
 
     def _values(self, groups: Iterable[list[Hit]]) -> list[Value]:
-        """Of those groups that have one."""
+        """Return the values of those groups that have one."""
         return [value for group in groups if (value := self._value(group[0])) is not None]
 
     def _without(self, values: list[Value]) -> Mapping[str, Any] | None:
-        """A filter that leaves those groups out, and what has no group."""
+        """Return a filter that excludes groups, and hits without a group."""
         left = {"not": {self.key: {"in": values}}} if values else {}
         there = {} if self.alone else {self.key: {"exists": True}}
         return self._and({**left, **there}) if values or there else self.where

@@ -7,13 +7,13 @@ from jaxtyping import Float32
 def marginal_relevance(
     query: Float32[np.ndarray, "dim"], candidates: Float32[np.ndarray, "candidates dim"], k: int, *, diversity: float
 ) -> list[int]:
-    """Positions of up to `k` candidates, chosen one by one: near the query, and unlike those chosen before.
+    """Select up to `k` candidates one by one by maximal marginal relevance; return their positions.
 
     Args:
         query: Unit norm.
         candidates: Unit norm.
         k: At least 1.
-        diversity: What weighs more, from 0 (nearness alone) to 1 (unlikeness alone).
+        diversity: Trade-off from 0 (relevance only) to 1 (diversity only).
 
     Raises:
         ValueError: `diversity` is outside [0, 1].

@@ -20,11 +20,11 @@ _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vec
 
 
 class Searchable(Searcher):
-    """A store and the embedder of its active space, as far as they are searched. Thread-safe.
+    """Read-only search API over a store and its active embedder. Thread-safe.
 
     Args:
         store: Holds a collection.
-        active: Its embedder.
+        active: Embedder of its active space.
         parent_key: As in `Collection.create`.
     """
 
@@ -96,16 +96,16 @@ class Searchable(Searcher):
         return Searcher(self.store, self._active, self.parent_key, both)
 
     def lexical(self) -> Searcher:
-        """The same searches, ranked by words alone: BM25. What shares no word with a query is not found.
+        """Return a search by BM25 alone. Records that share no term with a query are not found.
 
-        Of languages without blanks between words, such as Chinese, only whole phrases are found.
+        In languages without spaces between words, such as Chinese, only complete phrases are found.
         """
         return Searcher(self.store, self._active, self.parent_key, BM25Retriever(self.store))
 
     def search_hybrid(
         self, query: str, k: int = 10, *, where: Mapping[str, Any] | None = None, offset: int = 0
     ) -> list[Hit]:
-        """The `k` best hits by vectors and words together: `hybrid().search(…)`, with its errors.
+        """Return the `k` best hits of a hybrid search: `hybrid().search(…)`, with its errors.
 
         Args:
             query: As in `search`, like `where` and `offset`.
@@ -114,15 +114,15 @@ class Searchable(Searcher):
             offset: Hits that are passed over.
 
         Raises:
-            StoreError: The collection was made without words; `index_texts` adds them.
+            StoreError: The collection was made without a text index; `index_texts` adds it.
         """
         return self.hybrid().search(query, k, where=where, offset=offset)
 
     def index_texts(self) -> None:
-        """Make anew what words are searched in, of all records and without embedding; for collections made without.
+        """Rebuild the text index (BM25) from all records, without embedding; for collections made without one.
 
         Raises:
-            StoreError: This store cannot have it here.
+            StoreError: This store cannot have a text index here.
         """
         self.store.index_texts()
 
@@ -134,12 +134,12 @@ class Searchable(Searcher):
         fingerprint: str,
         where: Mapping[str, Any] | None = None,
     ) -> list[list[Hit]]:
-        """As `search_batch`, for queries that are embedded already.
+        """Search by query vectors, like `search_batch` by queries.
 
         Args:
-            vectors: From `embedder.embed_queries`, or from `vectors` to find what is like a record.
+            vectors: From `embedder.embed_queries`, or from `vectors` to find records similar to a record.
             k: As in `search_batch`.
-            fingerprint: Of the space in which they are: the embedder's.
+            fingerprint: Fingerprint of their space, the embedder's.
             where: As in `search_batch`.
 
         Raises:
@@ -161,17 +161,17 @@ class Searchable(Searcher):
         diversity: float = 0.5,
         where: Mapping[str, Any] | None = None,
     ) -> list[Hit]:
-        """Hits that are near the query and unlike each other, by maximal marginal relevance; the nearest comes first.
+        """Search with maximal marginal relevance: hits near the query and unlike each other, the nearest first.
 
         Args:
             query: As in `search`, like `k` and `where`.
-            k: At most so many hits.
-            candidates: Hits to choose from.
-            diversity: From 0 (as `search`) to 1 (unlikeness to the hits before alone).
+            k: Maximum number of hits.
+            candidates: Number of hits to choose from.
+            diversity: From 0 (relevance only, as `search`) to 1 (diversity only).
             where: A filter over the metadata.
 
         Raises:
-            StoreError: Hits are deleted all the time.
+            StoreError: Hits were deleted during every attempt.
             ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
         """
         check_positive(k, "k")

@@ -31,12 +31,12 @@ class Searcher:
         self._ranker = ranker
 
     def reranked(self, rerank: Rerank, *, candidates: int = 50) -> "Searcher":
-        """The same searches, with the best hits ranked anew by another judge, such as a cross-encoder.
+        """Return a search whose best hits are reranked, for example by a cross-encoder.
 
         Args:
-            rerank: Pairs of a query and a text (title and text) in, a score for each out, higher is better;
-                `CrossEncoder.predict` of sentence-transformers is one.
-            candidates: Hits that are ranked anew for each query; there are no others.
+            rerank: Function from pairs of a query and a text (title and text) to a score for each, higher is better,
+                such as `CrossEncoder.predict` of sentence-transformers.
+            candidates: Number of hits to rerank per query; others are never returned.
 
         Raises:
             ValueError: `candidates` is below 1.
@@ -72,18 +72,18 @@ class Searcher:
         score_threshold: float | None = None,
         offset: int = 0,
     ) -> list[list[Hit]]:
-        """The best hits for each query.
+        """Return the best hits for each query.
 
         Args:
             queries: Texts that are not blank.
-            k: At most so many hits for each; there are fewer where fewer records match.
+            k: Maximum number of hits per query.
             where: A filter over the metadata; see `cde_rag.stores.filters`.
-            score_threshold: What a hit's score reaches, on the scale of this way of ranking.
-            offset: Hits that are passed over: the next page begins at `offset + k`. Pages of an unchanged collection
-                fit together, where it is searched exactly; what a page costs grows with its offset.
+            score_threshold: Minimum score of a hit, on the scale of this ranking.
+            offset: Number of hits to skip: the next page begins at `offset + k`. Pages of an unchanged collection are
+                consistent if it is searched exactly; the cost of a page grows with its offset.
 
         Raises:
-            ContextMismatchError: The collection was moved to another model, which is not here under its name.
+            ContextMismatchError: The collection was moved to another model, which cannot be found under its name.
             CorpusError: A query is blank or no valid Unicode.
             FilterError: A filter outside the grammar.
             ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
@@ -110,17 +110,17 @@ class Searcher:
         score_threshold: float | None = None,
         offset: int = 0,
     ) -> list[Group]:
-        """The best hits of each value of a metadata key, those of the `k` values with the best hits.
+        """Group hits by a metadata key: return the `k` groups with the best hits.
 
         Args:
             query: As in `search`, like `where` and `score_threshold`.
-            k: Groups at most.
+            k: Maximum number of groups.
             group_by: A top-level metadata key. Records that lack it, or have null, a list or an object there, are in
                 no group.
-            group_size: Hits of a group at most.
+            group_size: Maximum number of hits per group.
             where: A filter over the metadata.
-            score_threshold: What a hit's score reaches.
-            offset: Groups that are passed over.
+            score_threshold: Minimum score of a hit.
+            offset: Number of groups to skip.
 
         Raises:
             ValueError: As `search`, or `group_by` is no key that filters can name, or `group_size` is below 1.
@@ -139,15 +139,15 @@ class Searcher:
         score_threshold: float | None = None,
         offset: int = 0,
     ) -> list[ParentHit]:
-        """The parents with the best passages, each with all its passages in order; a record without one is alone.
+        """Return the parents with the best passages, each with all its passages; a record without parent is alone.
 
         Args:
             query: As in `search`, like `where` and `score_threshold`.
-            k: Parents at most.
-            group_size: Hits that are told of a parent, at most; its passages are all there.
-            where: A filter over the metadata that hits pass.
-            score_threshold: What a hit's score reaches.
-            offset: Parents that are passed over.
+            k: Maximum number of parents.
+            group_size: Maximum number of hits per parent; its passages are all returned.
+            where: A filter over the metadata of the hits.
+            score_threshold: Minimum score of a hit.
+            offset: Number of parents to skip.
 
         Raises:
             ValueError: As `search`, or the collection has no `parent_key`, or `group_size` is below 1.

@@ -57,7 +57,7 @@ class Field:
     Attributes:
         path: Keys from the top of the metadata.
         comparisons: What one element of the field passes, all of them; none where only `exists` is asked.
-        exists: Whether the field is there, be it null or an empty list; None where that is not asked.
+        exists: True if the field is there, be it null or an empty list; None where that is not asked.
     """
 
     path: tuple[str, ...]

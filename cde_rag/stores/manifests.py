@@ -12,7 +12,7 @@ class Generation:
     Attributes:
         number: 1, 2, 3 … in order of creation; never used twice.
         fingerprint: Names the vector space.
-        active: Whether searches and additions use it.
+        active: True if searches and additions use it.
         vectors: How many records have a vector in it.
     """
 

@@ -30,10 +30,12 @@ WEAK = {"What", "Whether", "How", "Where", "Of", "As", "Which", "See", "When", "
 SCOPES = (
     "cde_rag/audit",
     "cde_rag/cli",
+    "cde_rag/collection",
     "cde_rag/context",
     "cde_rag/demo",
     "cde_rag/embedders",
     "cde_rag/evaluation",
+    "cde_rag/indexing",
     "cde_rag/readers",
     "cde_rag/transfer",
     "experiments",

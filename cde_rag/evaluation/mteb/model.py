@@ -183,7 +183,7 @@ class CDEForMTEB:
             task_metadata: Metadata of the task.
             hf_split: Split of the texts; the splits of a task share its context.
             hf_subset: Subset of the task.
-            prompt_type: Whether they are queries; all else are documents.
+            prompt_type: "query" for queries; anything else is read as documents.
             batch_size: Texts per forward pass.
             show_progress_bar: For documents.
 

@@ -43,8 +43,8 @@ class ClientPoints:
     Args:
         client: Of a server, or in local mode.
         collection: Name of the collection, or an alias of it.
-        local: Whether the client is in local mode, which has no indexes and always searches exactly.
-        adopted: Whether they are someone else's, who have payload and vectors of their own in them. Then a record whose
+        local: True if the client is in local mode, which has no indexes and always searches exactly.
+        adopted: True if they are someone else's, who have payload and vectors of their own in them. Then a record whose
             id Qdrant can have is the point of that id, and ours in a payload have names that are not theirs.
         search_beam: Candidates of HNSW for each query; the server's default where None.
         indexed: See PayloadIndexes.

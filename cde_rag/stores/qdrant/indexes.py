@@ -21,7 +21,7 @@ class PayloadIndexes:
         client: Of a server, or in local mode.
         collection: Its name.
         settled: Keys of numbers that need no further index; those that come to be so are added.
-        local: Whether the client is in local mode, which has no indexes.
+        local: True if the client is in local mode, which has no indexes.
     """
 
     def __init__(self, client: QdrantClient, collection: str, settled: set[str], *, local: bool) -> None:

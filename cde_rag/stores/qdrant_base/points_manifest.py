@@ -84,8 +84,8 @@ class PointsManifest:
         last: Number of the newest generation ever made.
         generations: All that are there, oldest first.
         leftover: Keys of generations that are being made or dropped; what there is of them counts for nothing.
-        adopted: Whether it is made of someone else's points, which keep their ids, payload and vectors.
-        words: Whether points have a sparse vector of their words; see qdrant_base/sparse_text.py.
+        adopted: True if it is made of someone else's points, which keep their ids, payload and vectors.
+        words: True if points have a sparse vector of their words; see qdrant_base/sparse_text.py.
         prefix: How many dimensions are walked over, in named vectors of their own; None for all.
         version: Of the manifest, where it is compared and swapped; 0 where a single process replaces it.
         run: Token of the run that took the lease last; another run that still goes on has lost it.

@@ -119,7 +119,7 @@ def adapt(
         config: How to adapt.
         output: Made where it is missing. Holds the model, where it is better; `report.json`; and in `work` what was
             needed to make it, which may be deleted.
-        progress: Whether to show a progress bar of the training.
+        progress: True to show a progress bar of the training.
         say: Told what is done next.
 
     Raises:
@@ -172,7 +172,7 @@ def recipe_of(
         material: Material of the corpus.
         minutes: Minutes of training.
         name: Name of the model.
-        null: Whether it knows a null context.
+        null: True if it knows a null context.
     """
     third = len(material.parts.training) // 3
     corpora = CorporaConfig(
