@@ -1,4 +1,4 @@
-"""What every store keeps and answers: records, vectors in generations, one context per generation."""
+"""Store interface: records, vectors in generations, one context per generation."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,13 +15,13 @@ SAMPLE_BLOCKS = 4  # places of a store that a sample is read from
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What goes into a collection.
+    """Input record of a collection.
 
     Attributes:
         id: Any non-empty string, unique in the collection.
-        text: What is embedded and returned.
-        title: Embedded in front of the text (`title + " " + text`) and returned beside it.
-        metadata: JSON object; what filters look at.
+        text: Text to embed and to return.
+        title: Embedded in front of the text (`title + " " + text`) and returned with it.
+        metadata: JSON object, for filters.
     """
 
     id: str
@@ -32,24 +32,24 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record as a store keeps it.
+    """Stored record with the digest of its embedded text.
 
     Attributes:
         record: The record.
-        digest: sha256 hex over what was embedded (text, title, siblings); opaque to the store.
+        digest: sha256 hex over the embedded title, text and siblings; opaque to the store.
     """
 
     record: Record
     digest: str
 
     def hit(self, score: float) -> "Hit":
-        """The record as a search with this score returns it."""
+        """Return the record as a search hit with this score."""
         return Hit(self.record.id, score, self.record.title, self.record.text, self.record.metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """What comes out of a search.
+    """Search result.
 
     Attributes:
         id: The record's id.
@@ -74,11 +74,11 @@ Completion: TypeAlias = Callable[[list[Row]], tuple[list[str], Float32[np.ndarra
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that `verify` found wrong.
+    """Damage found by `verify`.
 
     Attributes:
         where: File, table or record id.
-        found: What was expected and what was found, in one sentence.
+        found: The expected and the found, in one sentence.
     """
 
     where: str
@@ -95,28 +95,28 @@ class Store(Protocol):
     """
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
-        """Make an empty store with generation 1 active.
+        """Create an empty store with generation 1 active.
 
         Raises:
-            StoreError: There is a store already, or the place is not writable.
+            StoreError: There is a store already, or its location is not writable.
         """
         ...
 
     def exists(self) -> bool:
-        """Whether there is a store at this place."""
+        """Return True if the store exists."""
         ...
 
     def manifest(self) -> StoreManifest:
-        """What the store knows of itself.
+        """Return the store's manifest.
 
         Raises:
-            StoreError: There is no store at this place.
+            StoreError: The store does not exist.
             StoreFormatError: Damaged, or of a newer format.
         """
         ...
 
     def context(self, generation: int | None = None) -> bytes:
-        """The bytes of a generation's Context, as given; of the active one by default.
+        """Return the bytes of a generation's Context, as given (default: the active generation's).
 
         Raises:
             StoreError: There is no such generation.
@@ -126,7 +126,7 @@ class Store(Protocol):
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """Insert rows, or replace rows of the same id (which keep their place in the order).
 
-        In other generations a record keeps its vector where that was made from the same digest, and loses it otherwise.
+        In other generations a record keeps its vector if that was made from the same digest, and loses it otherwise.
 
         Raises:
             CorpusError: A record cannot be stored: an id empty or twice, a lone surrogate, metadata that is not JSON.
@@ -139,23 +139,23 @@ class Store(Protocol):
         ...
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove rows from every generation; returns how many there were. Unknown ids are passed over."""
+        """Delete rows from every generation; return their number. Unknown ids are skipped."""
         ...
 
     def get(self, ids: Sequence[str]) -> list[Row]:
-        """The rows of those ids that exist, in the order asked."""
+        """Return the rows of those ids that exist, in the order of the ids."""
         ...
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
-        """How many rows match the filter (all without one)."""
+        """Count the rows that match the filter; without one, all rows."""
         ...
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
-        """All rows that match, in order of insertion; `page` of them are read at a time, when the first is asked for.
+        """Yield all matching rows, in order of insertion; they are read lazily, `page` at a time.
 
-        The store may be written to meanwhile, by the caller too: a row that is there all the time comes once. One that
-        is deleted and added again may come twice or not at all, and what is added behind the last of the beginning
-        does not come.
+        The store may be written to during the scan, by the caller too: a row that exists all the time is returned once.
+        Rows deleted and added again during the scan may be returned twice or not at all. Rows appended after the scan
+        started are not returned.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
@@ -164,14 +164,13 @@ class Store(Protocol):
         ...
 
     def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
-        """Rows spread over the order of insertion, `count` of them or all that there are.
+        """Return `count` rows spread over the order of insertion, or all rows if there are fewer.
 
-        No more than `count` rows are read; where many were deleted, there may be fewer than `count`.
+        No more than `count` rows are read; if many were deleted, fewer may be returned.
 
         Args:
-            count: Rows at most.
-            seed: Each row is from a place of its own, drawn by this; by default they are from a few blocks, which is
-                faster.
+            count: Maximum number of rows.
+            seed: Random seed to draw the position of each row; by default rows are from a few blocks, which is faster.
 
         Raises:
             ValueError: `count` is below 1.
@@ -187,14 +186,14 @@ class Store(Protocol):
         where: Mapping[str, Any] | None = None,
         generation: int | None = None,
     ) -> list[list[Hit]]:
-        """For each query min(k, matching rows) hits, best first; equal scores in order of insertion.
+        """Return min(k, matching rows) hits for each query, best first; equal scores in order of insertion.
 
         Args:
             queries: Unit vectors.
-            k: How many are wanted.
-            fingerprint: Of the generation's space.
+            k: Maximum number of hits.
+            fingerprint: Fingerprint of the generation's space.
             where: A filter over the metadata.
-            generation: The active one by default; in another, the rows that have a vector in it.
+            generation: Number of the generation (default: the active one); rows without a vector in it are not found.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
@@ -203,60 +202,60 @@ class Store(Protocol):
         ...
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
-        """For each query up to k records that match and share a word with it, best first by BM25.
+        """Return up to k matching records per query that share a term with it, best first by BM25.
 
-        Words are those of `cde_rag.stores.text_analysis`, of title and text. One that comes twice in a query counts
-        twice; each store documents its BM25. Equal scores come in order of insertion. A filter changes no score.
-        Generations have no part in it.
+        Terms of title and text are those of `cde_rag.stores.text_analysis`. A term that is repeated in a query counts
+        repeatedly; each store documents its BM25. Equal scores are in order of insertion. A filter changes no score.
+        Text search is independent of generations.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
-            StoreError: The store was made without words; `index_texts` adds them.
+            StoreError: The store was made without a text index; `index_texts` adds it.
             ValueError: `k` is below 1.
         """
         ...
 
     def index_texts(self) -> None:
-        """Make what `search_text` looks at anew, of all records; others wait, or see it when it is whole.
+        """Rebuild the text index of all records; others wait, or see it once it is complete.
 
         Raises:
-            StoreError: This store cannot have it here.
+            StoreError: This store cannot have a text index here.
         """
         ...
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
-        """The vectors of the given ids; unknown ids raise `KeyError`."""
+        """Return the vectors of the given ids; unknown ids raise `KeyError`."""
         ...
 
     def generations(self) -> list[Generation]:
-        """All generations, oldest first."""
+        """Return all generations, oldest first."""
         ...
 
     def lease(self) -> AbstractContextManager[None]:
-        """Hold the only right to work on generations, until the block ends or the process does.
+        """Hold the lease of the generations until the block or the process ends.
 
-        The calls below do not ask for it; a run that makes several of them holds it, so that a second one is told.
+        The methods below do not check the lease; a run that calls several of them holds it to exclude other runs.
 
         Raises:
-            StoreError: Another run holds it, or the place is not writable.
+            StoreError: Another run holds it, or the store is not writable.
         """
         ...
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
-        """Begin another, empty, inactive generation; returns its number."""
+        """Create another, empty, inactive generation; return its number."""
         ...
 
     def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
-        """Up to `limit` rows that have no vector in an inactive generation, in order of insertion.
+        """Return up to `limit` rows that have no vector in an inactive generation, in order of insertion.
 
         Args:
             generation: Its number.
-            limit: Most rows that are returned.
-            after: The last row of the call before: rows inserted up to that one are not read again. Where it was
-                deleted meanwhile, the call begins with the first row.
+            limit: Maximum number of rows.
+            after: The last row of the previous call: rows inserted up to that one are not read again. If it was deleted
+                meanwhile, the call starts with the first row.
 
         Raises:
-            StoreError: The generation is active, or not there.
+            StoreError: The generation is active, or does not exist.
             ValueError: `limit` is below 1.
         """
         ...
@@ -264,33 +263,33 @@ class Store(Protocol):
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
-        """Give rows their vectors in an inactive generation.
+        """Write vectors of rows in an inactive generation.
 
         Args:
             generation: Its number.
-            rows: As they were read; those that are gone since, or have another digest, are passed over.
-            digests: Over what was embedded for this generation.
-            vectors: One for each row.
+            rows: Rows as they were read; those deleted since, or with another digest, are skipped.
+            digests: Digests of the texts embedded for this generation.
+            vectors: One per row.
 
         Returns:
-            How many rows were not passed over.
+            Number of rows that were not skipped.
 
         Raises:
-            CorpusError: An id comes twice.
-            StoreError: The generation is active, or not there.
+            CorpusError: An id is repeated.
+            StoreError: The generation is active, or does not exist.
         """
         ...
 
     def activate(self, generation: int, *, last: Completion | None = None) -> None:
-        """Make a generation the active one.
+        """Activate a generation.
 
         Args:
             generation: Its number.
-            last: Gives the rows that still lack a vector theirs, while nobody else writes and all others read; without
-                it there may be none. (On a server of Qdrant other processes write all the same.)
+            last: Called with the write lock held to embed any rows still missing a vector; readers are not blocked.
+                Without it there must be none. (On a Qdrant server other processes are not locked out.)
 
         Raises:
-            StoreError: It lacks a vector for some row, is active, or is not there.
+            StoreError: A vector of some row is missing, or the generation is active or does not exist.
         """
         ...
 
@@ -298,14 +297,14 @@ class Store(Protocol):
         """Remove a generation and its vectors.
 
         Raises:
-            StoreError: It is active, or not there.
+            StoreError: It is active, or does not exist.
         """
         ...
 
     def verify(self) -> list[Damage]:
-        """Read everything and compare it with its checksums; an empty list means all is well."""
+        """Read everything and compare it with its checksums; an empty list means that nothing is damaged."""
         ...
 
     def close(self) -> None:
-        """Release files, locks and connections; whatever is asked of the store afterwards takes them again."""
+        """Release files, locks and connections; later calls reopen them."""
         ...

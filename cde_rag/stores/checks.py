@@ -1,4 +1,4 @@
-"""What stores are asked for and given, checked alike by all of them, and the checksum of what they keep."""
+"""Validation of arguments shared by all stores, and checksums of stored data."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ from cde_rag.stores.base import Record
 
 @runtime_checkable
 class Numbered(Protocol):
-    """What a store keeps of a generation."""
+    """Interface of a stored generation."""
 
     @property
     def number(self) -> int:
-        """Of the generation."""
+        """Number of the generation."""
         ...
 
 
@@ -31,10 +31,10 @@ _UNIT: Final = 1e-3  # how far a norm may be from 1
 
 
 def encode(metadata: Mapping[str, Any], of: str) -> str:
-    """A JSON object as it is stored; `of` says whose it is.
+    """Serialise metadata to a JSON object; `of` names its owner in messages.
 
     Raises:
-        CorpusError: It is not a JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
+        CorpusError: No JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
     """
     try:
         _check_keys(metadata, _MAX_LEVELS)
@@ -65,10 +65,10 @@ def _check_keys(value: object, levels: int) -> None:
 
 
 def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """The records with their metadata in JSON.
+    """Validate records; yield them with their metadata in JSON.
 
     Raises:
-        CorpusError: One cannot be stored: an empty id, an id twice, a lone surrogate, metadata that is not JSON.
+        CorpusError: A record is invalid: an empty or repeated id, a lone surrogate, metadata that is not JSON.
     """
     seen: set[str] = set()
     for record in records:
@@ -81,7 +81,7 @@ def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
 
 
 def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
-    """Refuse what is not `rows` vectors of a store.
+    """Refuse arrays that are not `rows` unit vectors of a store.
 
     Raises:
         ValueError: Another shape or dtype than `(rows, dim)` float32, or a norm that is not 1 (as NaN's is not).
@@ -98,15 +98,15 @@ def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
 
 
 def numbered(states: Sequence[State], number: int, *, active: int | None = None) -> State:
-    """The generation of that number.
+    """Return the generation of a number.
 
     Args:
         states: All generations of a store.
-        number: Of one of them.
-        active: The one that is not meant; None where any may be.
+        number: Number of one of them.
+        active: Number of a generation that is refused; None to allow any.
 
     Raises:
-        StoreError: There is none of that number, or it is the active one.
+        StoreError: There is no generation of that number, or it is the refused one.
     """
     if number == active:
         raise StoreError(f"Expected an inactive generation, found {number}, which is active. Activate another first.")
@@ -118,14 +118,14 @@ def numbered(states: Sequence[State], number: int, *, active: int | None = None)
 
 
 def check_rows(number: int, what: str) -> int:
-    """A number of rows to read, at most `MOST_ROWS`, which engines count to.
+    """Validate a number of rows to read, and limit it to `MOST_ROWS`, the maximum of the engines.
 
     Args:
-        number: As the caller gave it.
+        number: Argument of the caller.
         what: Name of the argument.
 
     Raises:
-        ValueError: It is below 1.
+        ValueError: `number` is below 1.
     """
     if number <= 0:
         raise ValueError(f"{what}: expected a positive number, found {number}.")
@@ -133,7 +133,7 @@ def check_rows(number: int, what: str) -> int:
 
 
 def check_k(k: int) -> int:
-    """A number of hits to look for, at most `MOST_ROWS`.
+    """Validate a number of hits, and limit it to `MOST_ROWS`.
 
     Raises:
         ValueError: `k` is below 1.
@@ -144,18 +144,18 @@ def check_k(k: int) -> int:
 
 
 def sample_places(last: int, count: int, seed: int) -> list[int]:
-    """Random places to read one row behind, ascending.
+    """Draw random positions, ascending, after each of which one row is read.
 
     Args:
-        last: The last place that a row has.
-        count: Places at most.
-        seed: Of the draw.
+        last: The last position of a row.
+        count: Maximum number of positions.
+        seed: Random seed of the draw.
     """
     return sorted(Random(seed).sample(range(last), min(count, last)))
 
 
 def seal(*parts: str | bytes | int) -> bytes:
-    """sha256 over parts, so that moving a byte from one part to the next changes it."""
+    """Compute the sha256 over parts, so that moving a byte from one part to the next changes it."""
     digest = hashlib.sha256()
     for part in parts:
         data = b"%d" % part if isinstance(part, int) else part

@@ -23,10 +23,10 @@ _PIECE: Final = 2**20  # bytes
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse what cannot be the folder of a store.
+    """Refuse paths that cannot be the folder of a store.
 
     Raises:
-        StoreError: Its name holds a NUL, it is a file, or lies on a network file system (known on Linux only).
+        StoreError: Its name holds a NUL, it is a file, or is on a network file system (detected on Linux only).
     """
     check_path(folder)
     if folder.exists() and not folder.is_dir():
@@ -52,15 +52,15 @@ def check_path(path: Path) -> None:
 
 
 def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
-    """Refuse a folder that holds somebody's files; what is left of a creation that was interrupted is no hindrance.
+    """Refuse a folder with other files; files left by an interrupted creation are allowed.
 
     Args:
-        folder: Where a store is to be made.
-        first: Name of the file that a creation makes first.
-        others: Names of what it makes after that.
+        folder: Folder of the store to create.
+        first: Name of the file that a creation writes first.
+        others: Names of the files it writes after that.
 
     Raises:
-        StoreError: It holds a file that is none of a store's.
+        StoreError: It holds a file that does not belong to a store.
     """
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     begun = first in names
@@ -72,7 +72,7 @@ def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
 
 
 def filesystem(path: Path, mounts: str) -> str:
-    r"""The type of the file system that `path` is or would be on, by a table in the form of /proc/mounts.
+    r"""Return the type of the file system that `path` is or would be on, by a table in the form of /proc/mounts.
 
     Example:
         >>> filesystem(Path("/mnt/my disk/papers"), "/dev/a / ext4 rw 0 0\nhost:/b /mnt/my\\040disk nfs4 rw 0 0\n")
@@ -98,7 +98,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Write a file in place of an older one; whenever the process is killed, one of them is there as a whole."""
+    """Replace a file atomically and durably; after a crash the old or the new file is there, complete."""
     new = path.with_name(f"{path.name}.new")
     write_durably(new, data)
     new.replace(path)
@@ -141,7 +141,7 @@ def check_no_link(path: Path) -> None:
 
 
 def pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """A file in pieces, each with its place; those that are zeros are left out, be they a hole or not."""
+    """Yield a file's pieces with their positions, without pieces of zeros, be they holes or not."""
     size, start = os.fstat(file.fileno()).st_size, 0
     while start < size:
         if hasattr(os, "SEEK_DATA"):
@@ -166,7 +166,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes, in hex."""
+    """Compute the sha256 of a file's bytes, in hex."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(2**20):
@@ -176,14 +176,14 @@ def file_sha256(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path, taken: str) -> Generator[None, None, None]:
-    """Hold a lock among all processes and threads; it ends with the block, or with the process.
+    """Hold a lock among all processes and threads; it is released with the block, or with the process.
 
     Args:
-        path: Of the lock's file: an empty file of SQLite, which locks alike on all systems.
-        taken: What to say where another holds it.
+        path: Path of the lock's file: an empty SQLite file, whose locks work alike on all systems.
+        taken: Error message if another holds it.
 
     Raises:
-        StoreError: Another holds it, or the place is not writable.
+        StoreError: Another holds it, or its folder is not writable.
     """
     try:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)

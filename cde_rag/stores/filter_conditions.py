@@ -1,4 +1,4 @@
-"""What a valid filter is made of, and what it means: `holds` is the oracle of every store's filters."""
+"""Conditions of a filter (AST), and their evaluation: `holds` is the reference for every store's filters."""
 
 import math
 import operator
@@ -56,8 +56,8 @@ class Field:
 
     Attributes:
         path: Keys from the top of the metadata.
-        comparisons: What one element of the field passes, all of them; none where only `exists` is asked.
-        exists: True if the field is there, be it null or an empty list; None where that is not asked.
+        comparisons: Comparisons that one and the same element of the field has to pass; none for `exists` alone.
+        exists: True if the field must be there, be it null or an empty list; False if it must not; None for either.
     """
 
     path: tuple[str, ...]
@@ -90,7 +90,7 @@ Filter: TypeAlias = Field | And | Or | Not
 
 
 def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
-    """Whether a record with this metadata passes the filter."""
+    """Return True if a record with this metadata matches the filter."""
     match condition:
         case And(parts):
             return all(holds(part, metadata) for part in parts)
@@ -107,7 +107,7 @@ def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
 
 
 def _passes(comparison: FieldComparison, leaf: object) -> bool:
-    """Whether one element passes; of another kind than all operands it never does."""
+    """Return True if one element passes; an element of another kind than all operands never does."""
     pairs = [(key, operand.key) for operand in comparison.operands if (key := _key_of(leaf, operand.kind)) is not None]
     if comparison.operator == "nin":
         return bool(pairs) and all(key != wanted for key, wanted in pairs)
@@ -115,7 +115,7 @@ def _passes(comparison: FieldComparison, leaf: object) -> bool:
 
 
 def _values(value: object, path: tuple[str, ...]) -> Iterator[object]:
-    """All values at a path; lists on the way are passed through."""
+    """Yield all values at a path; lists on the way are traversed."""
     if not path:
         yield value
         return
@@ -125,7 +125,7 @@ def _values(value: object, path: tuple[str, ...]) -> Iterator[object]:
 
 
 def _elements(value: object) -> Iterator[object]:
-    """The elements of a list, and of the lists in it; anything else is its own only element."""
+    """Yield the elements of a list, and of the lists in it; any other value is its own only element."""
     if not isinstance(value, list | tuple):
         yield value
         return
@@ -134,7 +134,7 @@ def _elements(value: object) -> Iterator[object]:
 
 
 def _key_of(leaf: object, kind: Kind) -> Key | None:
-    """What of an element of the metadata is compared with operands of `kind`; None where it is of another kind."""
+    """Return the key of an element for comparison with operands of `kind`; None if it is of another kind."""
     match kind:
         case "text":
             return leaf if isinstance(leaf, str) else None
@@ -149,7 +149,7 @@ def _key_of(leaf: object, kind: Kind) -> Key | None:
 
 
 def number(value: int | float) -> int | float:
-    """`value` as numbers are compared: integers beyond 64 bits as the nearest float."""
+    """Convert a number for comparison: integers beyond 64 bits become the nearest float."""
     if isinstance(value, float) or -(2**63) <= value < 2**63:
         return value
     try:
@@ -159,7 +159,7 @@ def number(value: int | float) -> int | float:
 
 
 def instant(text: str) -> str | None:
-    """The moment that an ISO 8601 string names, as a string that sorts as time does; None where it names none.
+    """Convert an ISO 8601 string to a string that sorts by time; None if it is none.
 
     Example:
         >>> instant("2024-01-31T01:00:00.50+01:00") == instant("2024-01-31 00:00:00.5") > instant("2024-01-31")

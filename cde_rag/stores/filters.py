@@ -41,7 +41,7 @@ _OPERATORS: Final = ("eq", "ne", "in", "nin", *_ORDERED, "contains", "exists")
 
 
 def matches(where: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
-    """Whether a record with this metadata passes the filter `where`.
+    """Return True if a record with this metadata matches the filter `where`.
 
     Raises:
         FilterError: `where` is outside the grammar.
@@ -63,7 +63,7 @@ def parse(where: Mapping[str, Any]) -> Filter:
 
 
 class _Parser:
-    """Reads one filter and counts what is in it. `at` is the place in the filter, for messages."""
+    """Parser of one filter, with limits on its size. `at` is the position in the filter, for messages."""
 
     def __init__(self) -> None:
         self.parts = 0

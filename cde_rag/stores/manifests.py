@@ -1,4 +1,4 @@
-"""What a store tells of itself and of its generations."""
+"""Public manifest of a store and of its generations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
-    """What a store knows of itself.
+    """Manifest of a store.
 
     Attributes:
         dim: Length of a vector.
-        fingerprint: Of the active generation.
+        fingerprint: Fingerprint of the active generation.
         generation: Number of the active generation.
-        settings: What the collection wrote at creation (JSON object).
+        settings: Settings of the collection, written at creation (JSON object).
     """
 
     dim: int

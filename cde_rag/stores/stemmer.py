@@ -23,7 +23,7 @@ _FOURTH: Final = tuple(
 
 
 def stem(word: str) -> str:
-    """The stem of a word; a word that is not of the letters a to z is its own.
+    """Return the stem of a word; a word with other letters than a to z is returned unchanged.
 
     Example:
         >>> [stem(word) for word in ("relational", "caresses", "hopping", "sky", "über")]
@@ -53,7 +53,7 @@ def _past(word: str) -> str:
 
 
 def _mended(word: str) -> str:
-    """What stood in front of "ed" or "ing" as a word."""
+    """Repair a word after the removal of "ed" or "ing"."""
     if word.endswith(("at", "bl", "iz")):
         return word + "e"
     if _doubled(word) and word[-1] not in "lsz":
@@ -90,7 +90,7 @@ def _last(word: str) -> str:
 
 
 def _replaced(word: str, endings: Sequence[tuple[str, str]], allowed: Callable[[str, str], bool]) -> str:
-    """The word with its ending, the first of those given, replaced where that is allowed."""
+    """Replace a word's ending, the first that matches, if allowed."""
     for ending, new in endings:
         if word.endswith(ending):
             left = word[: -len(ending)]
@@ -99,7 +99,7 @@ def _replaced(word: str, endings: Sequence[tuple[str, str]], allowed: Callable[[
 
 
 def _consonants(word: str) -> list[bool]:
-    """For each letter whether it is a consonant; y is one at the start and behind a vowel."""
+    """Return for each letter True if it is a consonant; y is one at the start and after a vowel."""
     found: list[bool] = []
     for letter in word:
         found.append(not found or not found[-1] if letter == "y" else letter not in _VOWELS)
@@ -107,7 +107,7 @@ def _consonants(word: str) -> list[bool]:
 
 
 def _measure(word: str) -> int:
-    """How often consonants follow vowels."""
+    """Count the sequences of a vowel followed by a consonant."""
     kinds = _consonants(word)
     return sum(second and not first for first, second in itertools.pairwise(kinds))
 
@@ -117,10 +117,10 @@ def _has_vowel(word: str) -> bool:
 
 
 def _doubled(word: str) -> bool:
-    """Whether it ends with a consonant twice."""
+    """Return True if a word ends with a doubled consonant."""
     return len(word) > 1 and word[-1] == word[-2] and _consonants(word)[-1]
 
 
 def _short(word: str) -> bool:
-    """Whether it ends with consonant, vowel and consonant, the last none of w, x and y."""
+    """Return True if a word ends with consonant, vowel and consonant, the last none of w, x and y."""
     return _consonants(word)[-3:] == [True, False, True] and word[-1] not in "wxy"

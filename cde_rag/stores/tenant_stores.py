@@ -1,4 +1,4 @@
-"""Where the stores of tenants are: one for each, and one that they have in common, which holds no records."""
+"""Stores of tenants: one per tenant, and a common one, which holds no records."""
 
 import re
 import shutil
@@ -15,18 +15,18 @@ FOLDER: Final = "tenants"  # in the one in common
 
 @runtime_checkable
 class TenantStores(Protocol):
-    """The stores of all tenants. A key is what matches `KEY`."""
+    """Interface of the stores of all tenants. A key matches `KEY`."""
 
     def common(self) -> Store:
-        """What they have in common."""
+        """Return the common store."""
         ...
 
     def of(self, key: str) -> Store:
-        """The store of a tenant, whether it is there or not."""
+        """Return the store of a tenant, which may not exist yet."""
         ...
 
     def listed(self) -> list[str]:
-        """Keys of the stores that are there, sorted."""
+        """Return the keys of existing stores, sorted."""
         ...
 
     def remove(self, key: str) -> None:
@@ -39,11 +39,11 @@ class TenantStores(Protocol):
 
 
 class FolderTenants:
-    """Stores that are folders: that of a tenant lies in `tenants` in the one in common. Implements `TenantStores`.
+    """Stores in folders: a tenant's is in `tenants` in the common one. Implements `TenantStores`.
 
     Args:
-        path: The folder of the store in common.
-        kind: Makes a store of a path, such as FaissStore or QdrantEdgeStore.
+        path: The folder of the common store.
+        kind: Factory of a store from a path, such as FaissStore or QdrantEdgeStore.
     """
 
     def __init__(self, path: str | Path, kind: Callable[[Path], Store]) -> None:
@@ -51,21 +51,21 @@ class FolderTenants:
         self._kind = kind
 
     def common(self) -> Store:
-        """See `TenantStores.common`."""
+        """Return the common store."""
         return self._kind(self.path)
 
     def of(self, key: str) -> Store:
-        """See `TenantStores.of`."""
+        """Return the store in a tenant's folder, which may not exist yet."""
         return self._kind(self.path / FOLDER / key)
 
     def listed(self) -> list[str]:
-        """See `TenantStores.listed`."""
+        """Return the keys of existing stores, sorted."""
         folder = self.path / FOLDER
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         return sorted(name for name in names if KEY.fullmatch(name) and self.of(name).exists())
 
     def remove(self, key: str) -> None:
-        """See `TenantStores.remove`. It is renamed first, so that a kill leaves no half of a store."""
+        """Delete a tenant's folder. It is renamed first, so that a crash leaves no half of a store."""
         folder = self.path / FOLDER / key
         gone = folder.with_name(f"{key}.removed")
         try:

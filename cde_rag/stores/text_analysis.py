@@ -1,9 +1,9 @@
-"""The words that a record is found by, alike in every store.
+"""Text analyzer: the terms of text search, the same in every store.
 
-Title and text are put in Unicode's form NFKC without case and cut into runs of letters (with their marks), digits and
-underscores. English stop words are left out, and of the others counts the stem. Where a script puts nothing between
-words, as Chinese, Japanese and Thai do, a run is all there is up to the next sign. Nothing of it comes from a library
-that may be another one tomorrow: what was written with one would not be found with the other.
+Title and text are normalised to NFKC, case-folded, and split into runs of letters (with their marks), digits and
+underscores. English stop words are removed, and the others stemmed. In scripts without spaces between words, such as
+Chinese, Japanese and Thai, a term is everything up to the next punctuation mark. The analyzer uses no third-party
+library, since another version of it could give other terms: text indexed with one would not be found with the other.
 """
 
 import functools
@@ -25,7 +25,7 @@ _stem = functools.lru_cache(2**16)(stem)
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text, in its order; none of them has a blank, a quote or an upper-case letter.
+    """Return the terms of a text, in order; none of them has a blank, a quote or an upper-case letter.
 
     Example:
         >>> words_in("The Café’s relational_db; ﬁles RUNNING in 2024")
@@ -38,7 +38,7 @@ def words_in(text: str) -> list[str]:
 
 
 def words_of(record: Record) -> list[str]:
-    """The words of a record's title and text."""
+    """Return the terms of a record's title and text."""
     return words_in(f"{record.title} {record.text}")
 
 

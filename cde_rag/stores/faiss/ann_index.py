@@ -35,12 +35,12 @@ _PROCESS: Final = os.getpid()
 
 
 class Index:
-    """The first `rows` vectors of a file, or codes of them, in order, as a graph, or in cells.
+    """Index over the first `rows` vectors of a file, or codes of them: flat, a graph (HNSW), or cells (IVF).
 
     Args:
-        index: FAISS's own.
-        indexing: What it is; never `auto`.
-        trained: How many vectors there were when cells and codes were fitted to them; 0 where nothing is fitted.
+        index: The FAISS index.
+        indexing: Its configuration; never `auto`.
+        trained: Number of vectors that cells and codes were trained on; 0 without training.
     """
 
     def __init__(self, index: Any, indexing: IndexConfig, trained: int) -> None:
@@ -51,12 +51,12 @@ class Index:
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """Number of rows in the index."""
         return self._index.ntotal
 
     @classmethod
     def empty(cls, indexing: IndexConfig, vectors: VectorBlocks) -> "Index":
-        """An index of nothing, fitted to these vectors."""
+        """Return an empty index, trained on these vectors."""
         _choose_threads()
         rows = len(vectors)
         cells = max(1, min(int(_CELLS * rows**0.5), rows // _CELL_ROWS))
@@ -90,12 +90,12 @@ class Index:
     def search(
         self, queries: Float32[np.ndarray, "queries dim"], k: int, *, among: Bool[np.ndarray, "rows"] | None
     ) -> list[Int64[np.ndarray, "_"]]:
-        """For each query rows that are probably among its k best, ascending; at times fewer than k.
+        """Return rows that are probably among the k best of each query, ascending; at times fewer than k.
 
         Args:
             queries: Unit vectors.
-            k: How many are wanted.
-            among: Rows that may be found; all where None. The fewer, the wider the search.
+            k: Number of hits wanted.
+            among: Mask of allowed rows; None for all. The fewer, the wider the search.
         """
         widened = 1.0 if among is None else len(among) / max(1, among.sum())
         if self.indexing.index == "hnsw":
@@ -111,7 +111,7 @@ class Index:
     def scan(
         self, queries: Float32[np.ndarray, "queries dim"], k: int, *, among: Bool[np.ndarray, "rows"] | None
     ) -> list[Int64[np.ndarray, "_"]]:
-        """As `search`, by the codes of all rows that may be found, wherever these lie."""
+        """Search like `search`, but by the codes of all allowed rows, without graph or cells."""
         index, parameters = self._index, faiss.SearchParameters()
         if self.indexing.index == "hnsw":
             index = faiss.downcast_index(index.storage)
@@ -136,13 +136,13 @@ class Index:
         return [np.unique(line[line >= 0]) for line in found]
 
     def _candidates(self, k: int, dim: int) -> int:
-        """How many rows are wanted of FAISS where k hits are."""
+        """Return the number of rows to request from FAISS for k hits."""
         if self._prefix is None:
             return k * _CANDIDATES[self.indexing.quantization]
         return int(k * _PREFIX_CANDIDATES * (dim / self._prefix) ** 2)
 
     def _seen(self, vectors: Float32[np.ndarray, "some dim"]) -> Float32[np.ndarray, "some seen"]:
-        """What of the vectors FAISS is given."""
+        """Return the part of the vectors that FAISS indexes."""
         return vectors if self._prefix is None else prefixes(vectors, self._prefix)
 
     def save(self, path: Path) -> IndexFile | None:
@@ -170,17 +170,17 @@ class Index:
 
     @classmethod
     def mapped(cls, folder: Path, file: IndexFile) -> "Index":
-        """What `save` wrote, to search in; its bytes stay in the file, which is mapped into memory.
+        """Map a saved index into memory, for search only.
 
         Raises:
             StoreFormatError: The file does not have its sha256, or is of a FAISS that this one cannot read.
-            FileNotFoundError: It is not there.
+            FileNotFoundError: There is no such file.
         """
         return cls._read(folder, file, faiss.IO_FLAG_MMAP_IFC)  # IO_FLAG_MMAP maps IVF too, and is four times slower
 
     @classmethod
     def loaded(cls, folder: Path, file: IndexFile) -> "Index":
-        """What `save` wrote, as a copy in memory, to extend; raises as `mapped`."""
+        """Load a saved index as a copy in memory, to extend; raises like `mapped`."""
         return cls._read(folder, file, 0)
 
     @classmethod

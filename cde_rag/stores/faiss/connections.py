@@ -151,7 +151,7 @@ class Connections:
 
 
 def copied_over(folder: Path) -> StoreError:
-    """The error for a store whose files were overwritten while it was open."""
+    """Return the error for a store whose files were overwritten while it was open."""
     return StoreError(
         f"{folder}: expected the files that this process opened, found that others were copied over them. Nothing more "
         "is read or written. End the processes that have the store open, then restore a copy into an empty folder."
@@ -159,7 +159,7 @@ def copied_over(folder: Path) -> StoreError:
 
 
 def place_of(path: Path) -> FileIdentity | None:
-    """The files that the path of a store's SQLite file names now; None where there is none."""
+    """Return the identity of the files at the path of a store's SQLite file; None if there is none."""
     try:
         file = path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in the path

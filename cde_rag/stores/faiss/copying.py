@@ -1,7 +1,7 @@
-"""Copying a store while others read and write it: one state of the tables, and what of the files belongs to it.
+"""Copy of a store while others read and write it: one state of the tables, and the files that belong to it.
 
-Files are only ever appended to, so that what a state refers to is still there later, unless a writer replaced the file
-meanwhile; then the copy begins anew.
+Files are append-only, so that the data of a state stays there, unless a writer replaces a file meanwhile; then the copy
+starts again.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def copy_store(database: Database, folder: Path) -> None:
 
     Args:
         database: Of the store.
-        folder: Of the copy; there is none yet.
+        folder: Folder of the copy; there is none yet.
 
     Raises:
         StoreError: The folder is there or cannot be written, or there is no store.
@@ -74,7 +74,7 @@ def _copy(database: Database, folder: Path) -> tuple[StoreFormatError | None, Fi
 
 
 def _copy_files(manifest: FaissManifest, folder: Path, copy: Path) -> None:
-    """Copy what the tables refer to, as many bytes of it as count."""
+    """Copy the files that the tables refer to, up to their committed length."""
     for state in manifest.generations:
         _copy_start(folder / state.context, copy / state.context, None)
         if state.rows:

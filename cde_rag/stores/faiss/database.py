@@ -102,10 +102,10 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[Connection, None, None]:
-        """A read transaction: a connection that sees one state of the file.
+        """Open a read transaction: a connection that sees one state of the file.
 
         Raises:
-            StoreError: There is no store at this place, or it cannot be opened.
+            StoreError: The store does not exist, or cannot be opened.
             StoreFormatError: Damaged, or of a newer format.
         """
         with self._errors(), self._borrowed() as connection:
@@ -118,14 +118,14 @@ class Database:
 
     @contextmanager
     def writing(self, *, new: bool = False) -> Generator[Connection, None, None]:
-        """The write transaction, one at a time; committed at the end, or undone after an exception.
+        """Open the write transaction, one at a time; committed at the end, rolled back after an exception.
 
         Args:
             new: The file has no tables yet.
 
         Raises:
-            StoreError: Another store was put in place of this one, another writer did not end within a minute, the
-                disk is full, or the place is not writable.
+            StoreError: Another store replaced this one, another writer did not end within a minute, the disk is full,
+                or the store is not writable.
             StoreFormatError: Damaged, or of a newer format.
         """
         if self.path.exists() and not self._writable():
@@ -168,7 +168,7 @@ class Database:
         return place is not None and place.same_file(place_of(self.path))
 
     def marker(self) -> str:
-        """The content of the marker file; made where there is none, by a writer."""
+        """Return the content of the marker file; a writer creates it if necessary."""
         path = self.path.with_name(MARKER)
         if not path.exists():
             replace_durably(path, secrets.token_hex(16).encode())
@@ -206,7 +206,7 @@ class Database:
             self._connections.put_back(connection)
 
     def _connected(self, here: FileIdentity) -> Connection:
-        """A new connection whose log and shared memory are open, and known to be of the file at `here`."""
+        """Open a connection whose log and shared memory are open, and known to belong to the file at `here`."""
         connection = self._connect("mode=rw", here)
         try:
             _has_tables(connection)
@@ -218,10 +218,10 @@ class Database:
 
     @contextmanager
     def _read_only(self) -> Generator[Connection, None, None]:
-        """A connection for this once that writes nothing.
+        """Open a connection for a single use that writes nothing.
 
-        To read SQLite's log takes files that can be written; where there is no log, it is told to look for none. That
-        nobody who may write began to meanwhile is seen at the end.
+        SQLite can read a log only if its files are writable; without a log, the file is opened as immutable. A check at
+        the end detects writes that began meanwhile.
         """
         before = self._at_rest()
         options = "mode=ro" if before is None else "mode=ro&immutable=1"
@@ -236,9 +236,9 @@ class Database:
             raise StoreError(f"{self.path.parent}: another process wrote while it was read. Try again.")
 
     def _at_rest(self) -> tuple[int, int] | None:
-        """A value that changes when somebody writes; None where a log holds what is not in the file yet.
+        """Return a value that changes with every write; None if a log holds data not yet in the file.
 
-        An empty log is one that a process left which found no room for more.
+        An empty log was left by a process that found the disk full.
         """
         log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists() and log.stat().st_size:

@@ -28,7 +28,7 @@ class Condition(NamedTuple):
 
 
 def flatten(metadata: Mapping[str, Any]) -> Iterator[Element]:
-    """The rows that stand for a JSON object; equal elements of a list come more than once."""
+    """Yield the rows of a JSON object in the filter table; equal elements of a list are repeated."""
     for name, value in metadata.items():
         yield from _flatten(value, _key(name))
 
@@ -54,12 +54,12 @@ def _flatten(value: object, path: str) -> Iterator[Element]:
 
 
 def _key(name: str) -> str:
-    """A key as a part of a dotted path; the dots in it are not those of the path."""
+    """Escape a key as a part of a dotted path, so that its own dots do not separate."""
     return name.replace("\\", "\\\\").replace(".", "\\.")
 
 
 def condition(where: Filter) -> Condition:
-    """The filter as SQL on the column `position` of a record."""
+    """Translate a filter to SQL on the column `position` of a record."""
     match where:
         case And(parts):
             return _joined(" AND ", "1", [condition(part) for part in parts])
@@ -77,7 +77,7 @@ def condition(where: Filter) -> Condition:
 
 
 def _having(path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> Condition:
-    """Records with an element at `path` that passes all comparisons."""
+    """Return the condition that an element at `path` passes all comparisons."""
     there = Condition("path = ?", (".".join(map(_key, path)),))
     passes = _joined(" AND ", "1", [there, *map(_comparison, comparisons)])
     return Condition(f"(position IN (SELECT position FROM fields WHERE {passes.sql}))", passes.parameters)  # noqa: S608

@@ -16,13 +16,13 @@ CREATED: Final = re.compile(rf"{re.escape(DATABASE)}-.*|{MARKER}(\.new)?|{DERIVE
 
 
 def sweep(folder: Path, kept: Collection[str], check: Callable[[], None]) -> None:
-    """Delete the files that the database refers to no more.
+    """Delete the files that the database no longer refers to.
 
     Args:
-        folder: Of the store.
+        folder: Folder of the store.
         kept: Names of the files that stay.
-        check: Raises where another store was put in place of this one; called once the folder is open, so that what
-            is deleted lies in the folder that was checked.
+        check: Raises if another store replaced this one; called once the folder is open, so that files are deleted in
+            the folder that was checked.
     """
     if os.unlink not in os.supports_dir_fd:  # as on Windows, where the folder of an open store cannot be replaced
         check()

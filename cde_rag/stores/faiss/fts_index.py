@@ -24,14 +24,14 @@ _AVERAGES: Final = 1  # id in words_data of FTS5's record of how many rows and w
 
 
 class Lexicon:
-    """The table behind a connection that is in a transaction."""
+    """Full-text index (FTS5 table) of a connection in a transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._exists: bool | None = None  # not asked yet
 
     def exists(self) -> bool:
-        """Whether the store has one."""
+        """Return True if the store has a full-text index."""
         if self._exists is None:
             found = self._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'words'").fetchone()
             self._exists = found is not None
@@ -49,15 +49,15 @@ class Lexicon:
             self._connection.execute("INSERT INTO words (rowid, stems) VALUES (?, ?)", (position, " ".join(come)))
 
     def best(self, words: Sequence[str], k: int, where: Condition) -> list[tuple[int, float]]:
-        """Positions and scores of the k records that match the words best; equal scores in order of insertion.
+        """Return positions and scores of the k best records by BM25; equal scores in order of insertion.
 
         Args:
-            words: As `words_in` makes them; one that comes twice counts twice.
-            k: At most so many.
-            where: What their positions pass.
+            words: Terms from `words_in`; a repeated term counts repeatedly.
+            k: Maximum number of records.
+            where: Condition on their positions.
 
         Raises:
-            StoreError: There is no such table.
+            StoreError: There is no full-text index.
         """
         if not self.exists():
             raise StoreError(
@@ -77,7 +77,7 @@ class Lexicon:
         return heapq.nsmallest(k, scores.items(), key=lambda one: (-one[1], one[0]))
 
     def _matching(self, words: Sequence[str], where: Condition, limit: int) -> list[tuple[int, float]]:
-        """As `best`; the scores of several calls add up. All that match where `limit` is -1."""
+        """Return matches like `best`; scores of several calls can be added. All matches if `limit` is -1."""
         any_of = " OR ".join(f'"{word}"' for word in words)
         found = self._connection.execute(
             f"""SELECT rowid, -bm25(words) AS score FROM words
@@ -105,12 +105,12 @@ class Lexicon:
             self.replace(position, None, record)
 
     def optimize(self) -> None:
-        """Bring the words into one piece, without what is left of deleted records."""
+        """Merge the index into one segment, without terms of deleted records."""
         if self.exists():
             self._connection.execute("INSERT INTO words (words) VALUES ('optimize')")
 
     def damage(self, where: str) -> Iterator[Damage]:
-        """Whether the words are those of the records; `where` says in which file."""
+        """Yield damage if the index does not match the records; `where` is the file in messages."""
         if not self.exists():
             return
         expected, sizes, total = 0, dict[int, bytes](), 0
@@ -138,7 +138,7 @@ class Lexicon:
 
 
 def has_fts5(connection: sqlite3.Connection) -> bool:
-    """Whether this process's SQLite has FTS5."""
+    """Return True if this process's SQLite has FTS5."""
     return connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone() is not None
 
 
@@ -147,7 +147,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _varint(number: int) -> bytes:
-    """A number below 2**56 as SQLite writes it: seven bits in a byte, the highest first."""
+    """Encode a number below 2**56 as an SQLite varint: seven bits per byte, the highest first."""
     parts = [number & 0x7F]
     while number := number >> 7:
         parts.append(number & 0x7F | 0x80)

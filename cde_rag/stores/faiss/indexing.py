@@ -1,4 +1,4 @@
-"""Which index a store has: by name, or by how many vectors there are."""
+"""Index configuration of a store, by name or by the number of vectors."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,12 +12,12 @@ INDEXES: Final = ("auto", "flat", "hnsw", "ivf")
 
 @dataclass(frozen=True, slots=True)
 class IndexConfig:
-    """What a store was made with, or given by `FaissStore.reindex`.
+    """Index configuration, set at creation or by `FaissStore.reindex`.
 
     Attributes:
         index: `flat` scans all vectors, `hnsw` follows a graph, `ivf` scans the nearest cells; `auto` is `flat` up to
             `FLAT_ROWS` vectors and `hnsw` beyond.
-        quantization: What is scanned or followed in place of the vectors; see `cde_rag.stores.quantization`.
+        quantization: Codes used for search in place of the vectors; see `cde_rag.stores.quantization`.
 
     Raises:
         ValueError: A name is not known.
@@ -32,26 +32,26 @@ class IndexConfig:
         prefix_dims(self.quantization)
 
     def check(self, dim: int) -> None:
-        """Refuse what vectors of `dim` dimensions cannot have.
+        """Refuse configurations that vectors of `dim` dimensions cannot have.
 
         Raises:
-            ValueError: The prefix is no shorter than they are.
+            ValueError: The prefix is not shorter than the vectors.
         """
         check_prefix(prefix_dims(self.quantization), dim)
 
     def at(self, rows: int) -> "IndexConfig":
-        """What that is for so many vectors: never `auto`."""
+        """Resolve `auto` for a number of vectors."""
         if self.index != "auto":
             return self
         return IndexConfig("flat" if rows <= FLAT_ROWS else "hnsw", self.quantization)
 
     @property
     def has_file(self) -> bool:
-        """Whether there is anything beside the vectors themselves."""
+        """True if the index has a file in addition to the vectors."""
         return (self.index, self.quantization) != ("flat", None)
 
     def expect(self, index: str | None, quantization: str | None) -> None:
-        """Refuse to be another than was asked for; None asks for nothing.
+        """Refuse a configuration other than the requested one; None accepts any.
 
         Raises:
             StoreError: It is another.

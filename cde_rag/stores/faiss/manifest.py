@@ -1,4 +1,4 @@
-"""What a FAISS store knows of itself: one JSON document with a checksum, written anew in every transaction."""
+"""Manifest of a FAISS store: one JSON document with a checksum, rewritten in every transaction."""
 
 import dataclasses
 import json
@@ -19,11 +19,11 @@ class IndexFile:
 
     Attributes:
         name: File name.
-        rows: How many rows of the vector file it holds, from the first on.
-        sha256: Of the file.
-        index: What it is; see `IndexConfig`.
-        quantization: Of it.
-        trained: How many vectors there were when cells and codes were fitted to them; 0 where nothing is fitted.
+        rows: Number of rows of the vector file in it, from the first on.
+        sha256: Checksum of the file.
+        index: Type of index; see `IndexConfig`.
+        quantization: Quantization of the index.
+        trained: Number of vectors that cells and codes were trained on; 0 without training.
     """
 
     name: str
@@ -35,7 +35,7 @@ class IndexFile:
 
     @property
     def indexing(self) -> IndexConfig:
-        """What it is."""
+        """Configuration of the index."""
         return IndexConfig(self.index, self.quantization)
 
 
@@ -45,11 +45,11 @@ class FaissGeneration:
 
     Attributes:
         number: Of the generation.
-        fingerprint: Names the vector space.
-        context_sha256: Of the file with its Context's bytes.
+        fingerprint: Fingerprint of the vector space.
+        context_sha256: Checksum of the file with its Context's bytes.
         vectors: Name of the vector file.
-        rows: How many rows of the vector file count; what follows them was never committed.
-        dead: How many of these rows belong to no record any more.
+        rows: Number of committed rows in the vector file; anything after them was never committed.
+        dead: Number of these rows that no longer belong to a record (tombstones).
         index: The snapshot for approximate search, if there is one.
         context_name: Name of the file with the Context's bytes; in stores of older versions it follows from the number.
     """
@@ -80,15 +80,15 @@ class FaissGeneration:
 
 @dataclass(frozen=True, slots=True)
 class FaissManifest:
-    """The whole store.
+    """Manifest of a store.
 
     Attributes:
         dim: Length of a vector.
-        settings: What the collection wrote at creation.
+        settings: Settings of the collection, written at creation.
         active: Number of the active generation.
         last: Number of the newest generation ever made.
-        generations: All that are there, oldest first.
-        indexing: Which index it has; None in stores of older versions, which have what they are opened with.
+        generations: All generations, oldest first.
+        indexing: Its index configuration; None in stores of older versions, which use the one they are opened with.
         marker: Content of the marker file; None in stores that only older versions have written.
     """
 
@@ -106,7 +106,7 @@ class FaissManifest:
         return self.generation(self.active)
 
     def generation(self, number: int) -> FaissGeneration:
-        """The generation of that number.
+        """Return the generation of a number.
 
         Raises:
             StoreError: There is none.
@@ -114,7 +114,7 @@ class FaissManifest:
         return numbered(self.generations, number)
 
     def inactive(self, number: int) -> FaissGeneration:
-        """The generation of that number, which is not the active one.
+        """Return the generation of a number, which must not be the active one.
 
         Raises:
             StoreError: There is none, or it is the active one.
@@ -122,47 +122,47 @@ class FaissManifest:
         return numbered(self.generations, number, active=self.active)
 
     def put(self, state: FaissGeneration) -> "FaissManifest":
-        """The manifest with that generation added, or replaced where its number is there."""
+        """Return the manifest with a generation added, or replaced if its number exists."""
         others = {other.number: other for other in self.generations} | {state.number: state}
         return dataclasses.replace(self, generations=tuple(others.values()))
 
     def without(self, number: int) -> "FaissManifest":
-        """The manifest with that generation left out."""
+        """Return the manifest without a generation."""
         left = tuple(state for state in self.generations if state.number != number)
         return dataclasses.replace(self, generations=left)
 
     def reindexed(self, indexing: IndexConfig) -> "FaissManifest":
-        """The manifest with another index, and no snapshots yet."""
+        """Return the manifest with another index, and no snapshots yet."""
         states = tuple(dataclasses.replace(state, index=None) for state in self.generations)
         return dataclasses.replace(self, indexing=indexing, generations=states)
 
     def files(self) -> set[str]:
-        """Names of all files beside SQLite's that belong to the store."""
+        """Return the names of all files of the store other than SQLite's."""
         names = {name for state in self.generations for name in (state.context, state.vectors)}
         indexes = [state.index.name for state in self.generations if state.index is not None]
         return names.union(*((name, f"checked-{name}") for name in indexes))
 
     def public(self) -> StoreManifest:
-        """What the Store protocol tells."""
+        """Return the manifest of the Store interface."""
         return StoreManifest(self.dim, self.serving.fingerprint, self.active, self.settings)
 
     def public_generations(self) -> list[Generation]:
-        """What the Store protocol tells of the generations."""
+        """Return the generations of the Store interface."""
         return [
             Generation(state.number, state.fingerprint, state.number == self.active, state.rows - state.dead)
             for state in self.generations
         ]
 
     def to_json(self) -> bytes:
-        """As stored."""
+        """Serialise the manifest for storage."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> "FaissManifest":
-        """Back from what `to_json` wrote; `data` was compared with its checksum before.
+        """Parse the output of `to_json`, whose checksum was verified before.
 
         Raises:
-            StoreFormatError: It names a file elsewhere, as one that somebody else wrote may do.
+            StoreFormatError: It names a file outside the folder, as a forged manifest might.
         """
         fields = json.loads(data)
         generations = [

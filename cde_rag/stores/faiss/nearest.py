@@ -20,13 +20,13 @@ _WHOLE: Final = 4  # where more than one row in so many counts, whole blocks are
 def candidates(
     vectors: VectorBlocks, queries: Float32[np.ndarray, "queries dim"], k: int, rows: Int64[np.ndarray, "rows"] | None
 ) -> Iterator[Int64[np.ndarray, "_"]]:
-    """For each query the rows that can be among its k best.
+    """Yield, for each query, the rows that can be among its k best.
 
     Args:
-        vectors: Where to search.
+        vectors: Vectors to search.
         queries: Unit vectors.
-        k: How many are wanted.
-        rows: Rows to search among, ascending; all where None.
+        k: Number of hits wanted.
+        rows: Rows to search among, ascending; None for all.
     """
     count = len(vectors) if rows is None else len(rows)
     whole = rows is None or count > len(vectors) // _WHOLE
@@ -49,7 +49,7 @@ def candidates(
 def exact_scores(
     vectors: VectorBlocks, rows: Int64[np.ndarray, "rows"], query: Float32[np.ndarray, "dim"]
 ) -> Float64[np.ndarray, "rows"]:
-    """Dot products of rows with a query in float64; a row's score depends on that row alone."""
+    """Compute dot products of rows with a query in float64; a row's score depends on that row alone."""
     scores = np.empty(len(rows))
     for start in range(0, len(rows), BLOCK_ROWS):
         some = slice(start, start + BLOCK_ROWS)
@@ -58,7 +58,7 @@ def exact_scores(
 
 
 def _blocks(vectors: VectorBlocks, rows: Int64[np.ndarray, "rows"] | None) -> Iterator[Float32[np.ndarray, "some dim"]]:
-    """The rows, block by block of the file."""
+    """Yield the rows, block by block of the file."""
     if rows is None:
         for number in range(vectors.blocks):
             yield vectors.block(number)

@@ -23,13 +23,13 @@ _EVERY: Final = Condition("1", ())
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A row, and where its vector is.
+    """Row with the location of its vector.
 
     Attributes:
-        position: Of the record in the order of insertion.
-        row: The record and the digest of what was embedded.
-        vector_row: In the vector file.
-        checksum: Over position, digest and the vector's bytes.
+        position: Position of the record in the order of insertion.
+        row: The record and the digest of its embedded text.
+        vector_row: Row in the vector file.
+        checksum: Checksum over position, digest and the vector's bytes.
     """
 
     position: int
@@ -39,9 +39,9 @@ class StoredRecord:
 
 
 class Records:
-    """The tables behind a connection that is in a transaction; `path` is for messages.
+    """Tables of a connection in a transaction; `path` is for messages.
 
-    Whatever is read and does not have its checksum raises `StoreFormatError`.
+    Data that does not match its checksum raises `StoreFormatError`.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -50,7 +50,7 @@ class Records:
         self._path = path
 
     def manifest(self) -> FaissManifest:
-        """The manifest."""
+        """Read the manifest."""
         found = self._connection.execute("SELECT json, checksum FROM manifest").fetchall()
         if len(found) != 1 or seal(found[0][0]) != found[0][1]:
             raise StoreFormatError(
@@ -65,7 +65,7 @@ class Records:
         self._connection.execute("INSERT INTO manifest (json, checksum) VALUES (?, ?)", (data.decode(), seal(data)))
 
     def position_of(self, id_: str) -> int | None:
-        """Position of the record with that id, if there is one."""
+        """Return the position of a record by its id, or None."""
         try:
             found = self._connection.execute("SELECT position FROM records WHERE id = ?", (id_,)).fetchone()
         except UnicodeEncodeError:  # a lone surrogate, which no stored id has
@@ -73,10 +73,10 @@ class Records:
         return None if found is None else found[0]
 
     def positions_of(self, ids: Sequence[str]) -> list[int]:
-        """Positions of the records with those ids.
+        """Return the positions of records by their ids.
 
         Raises:
-            KeyError: One is not there.
+            KeyError: An id is unknown.
         """
         positions = [self.position_of(id_) for id_ in ids]
         missing = [id_ for id_, position in zip(ids, positions, strict=True) if position is None]
@@ -85,35 +85,35 @@ class Records:
         return [position for position in positions if position is not None]
 
     def count(self, where: Filter | None) -> int:
-        """How many records match."""
+        """Count the matching records."""
         sql, keys = _EVERY if where is None else condition(where)
         (count,) = self._connection.execute(f"SELECT count(*) FROM records WHERE {sql}", keys).fetchone()  # noqa: S608
         return count
 
     def positions(self, where: Filter | None, *, after: int, limit: int) -> list[int]:
-        """The first positions behind `after` of records that match."""
+        """Return the first positions after `after` of matching records."""
         sql, keys = _EVERY if where is None else condition(where)
         statement = f"SELECT position FROM records WHERE position > ? AND {sql} ORDER BY position LIMIT ?"  # noqa: S608
         return self._integers(statement, (after, *keys, limit)).tolist()
 
     def matching(self, words: Sequence[str], k: int, where: Filter | None) -> list[tuple[int, float]]:
-        """Positions and BM25 scores of the k records with some of the words that match best."""
+        """Return positions and BM25 scores of the k records that match some of the terms best."""
         return self.lexicon.best(words, k, _EVERY if where is None else condition(where))
 
     def last_position(self) -> int:
-        """Of all records; 0 where there is none."""
+        """Return the highest position of a record; 0 if there is none."""
         ((position,),) = self._connection.execute("SELECT coalesce(max(position), 0) FROM records")
         return position
 
     def lacking(self, generation: int, *, limit: int, after: int = 0) -> list[int]:
-        """The first positions after `after` of records that have no vector in the generation."""
+        """Return the first positions after `after` of records without a vector in the generation."""
         statement = """SELECT position FROM records WHERE position > ? AND NOT EXISTS
             (SELECT 1 FROM vectors WHERE generation = ? AND vectors.position = records.position)
             ORDER BY position LIMIT ?"""
         return self._integers(statement, (after, generation, limit)).tolist()
 
     def digests(self, generation: int, ids: Sequence[str]) -> dict[str, str]:
-        """The digests of those of the records that have a vector in the generation, by id."""
+        """Return the digests of those records that have a vector in the generation, by id."""
         positions = [self.position_of(id_) for id_ in ids]
         found = self._connection.execute(
             """SELECT id, digest FROM records JOIN vectors USING (position)
@@ -123,21 +123,21 @@ class Records:
         return {id_.decode(): digest.decode() for id_, digest in found}
 
     def vector_rows(self, generation: int, where: Filter) -> Int64[np.ndarray, "rows"]:
-        """Rows of the vector file whose records match, ascending."""
+        """Return the rows of the vector file whose records match, ascending."""
         sql, keys = condition(where)
         statement = f"SELECT row FROM vectors WHERE generation = ? AND {sql}"  # noqa: S608
         return np.sort(self._integers(statement, (generation, *keys)))
 
     def dead_rows(self, generation: int) -> Int64[np.ndarray, "rows"]:
-        """Rows of the vector file that belong to no record any more, ascending."""
+        """Return the rows of the vector file that no longer belong to a record, ascending."""
         return self._integers("SELECT row FROM dead WHERE generation = ? ORDER BY row", (generation,))
 
     def checksums(self, generation: int) -> Int64[np.ndarray, "blocks"]:
-        """CRC-32 of the vector file's blocks."""
+        """Return the CRC-32 of the vector file's blocks."""
         return self._integers("SELECT checksum FROM blocks WHERE generation = ? ORDER BY block", (generation,))
 
     def positions_of_rows(self, generation: int, rows: Int64[np.ndarray, "rows"]) -> Int64[np.ndarray, "rows"]:
-        """Positions of the records that rows of the vector file belong to; `rows` ascending."""
+        """Return the positions of the records of rows in the vector file; `rows` ascending."""
         positions = self._integers(
             """SELECT position FROM vectors
             WHERE generation = ? AND row IN (SELECT value FROM json_each(?)) ORDER BY row""",
@@ -148,7 +148,7 @@ class Records:
         return positions
 
     def stored(self, generation: int, positions: Sequence[int]) -> list[StoredRecord]:
-        """The records at these positions, which must have a vector in the generation, in the order asked."""
+        """Return the records at these positions, in this order; each must have a vector in the generation."""
         found = self._connection.execute(
             """SELECT position, id, title, metadata, text, records.checksum, row, digest, vectors.checksum
             FROM records JOIN vectors USING (position)
@@ -194,7 +194,7 @@ class Records:
             self.lexicon.replace(position, old[0] if old else None, record)
 
     def bury(self, generation: int, position: int, *, unless: str | None = None) -> int:
-        """Forget a record's vector, unless it was made from what has this digest; returns how many were forgotten."""
+        """Mark a record's vector as deleted (tombstone), unless its digest is `unless`; return the number marked."""
         which = (generation, position, unless)
         self._connection.execute(
             """INSERT INTO dead (generation, row) SELECT generation, row FROM vectors

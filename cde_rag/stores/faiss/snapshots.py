@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def due(state: FaissGeneration, indexing: IndexConfig, folder: Path) -> bool:
-    """Whether a generation lacks a snapshot that it should have; a missing file is one that it lacks."""
+    """Return True if a generation needs a new snapshot: it has none, another kind, or one that is out of date."""
     old, wanted = state.index, indexing.at(state.rows)
     if not wanted.has_file or state.rows == 0:
         return False
@@ -32,13 +32,13 @@ def build(folder: Path, state: FaissGeneration, vectors: VectorBlocks, indexing:
     """Write a snapshot of all these vectors to a new file.
 
     Args:
-        folder: Of the store.
-        state: The generation. Its snapshot spares work where it is of the same kind, sound, and still fits.
-        vectors: Of the generation.
-        indexing: What the store has.
+        folder: Folder of the store.
+        state: The generation. Its old snapshot is extended if it is of the same kind, intact, and still fits.
+        vectors: Vectors of the generation.
+        indexing: Index configuration of the store.
 
     Returns:
-        What the manifest has to say of it; None where there is to be none, or another writer has removed it meanwhile.
+        Its entry in the manifest; None if there is to be no snapshot, or another writer removed it meanwhile.
 
     Raises:
         StoreError: The disk is full, or the folder not writable.
@@ -52,7 +52,7 @@ def build(folder: Path, state: FaissGeneration, vectors: VectorBlocks, indexing:
 
 
 def put(manifest: FaissManifest, folder: Path, built_from: FaissGeneration, file: IndexFile | None) -> FaissManifest:
-    """The manifest with a snapshot, where that and the vectors that it was made from are still there."""
+    """Return the manifest with a snapshot, if its file and the vectors it was built from still exist."""
     for now in manifest.generations:
         if file is not None and now.vectors == built_from.vectors and (folder / file.name).exists():
             return manifest.put(dataclasses.replace(now, index=file))

@@ -1,4 +1,4 @@
-"""FaissStore; the package's docstring says what is in its folder."""
+"""FaissStore; its files are described in the package's docstring."""
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -39,10 +39,10 @@ class FaissStore:
     """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
 
     Args:
-        path: The folder; `create` makes it.
-        index: `auto`, `flat`, `hnsw` or `ivf`: see the package's docstring. `create` keeps it; one that is there has it
-            already, and is changed by `reindex`. None for what it has, `auto` where it is made.
-        quantization: Likewise `int8`, `binary` or `prefix-<dims>`; None for what it has, nothing where it is made.
+        path: The folder, made by `create`.
+        index: `auto`, `flat`, `hnsw` or `ivf`: see the package's docstring. Stored by `create`; an existing store must
+            have this index, and is changed by `reindex`. None for the stored one, or `auto` for a new store.
+        quantization: Likewise `int8`, `binary` or `prefix-<dims>`; None for the stored one, or none for a new store.
 
     Raises:
         ValueError: `index` or `quantization` is none of these.
@@ -56,7 +56,7 @@ class FaissStore:
         self._reader: Reader | None = None
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
-        """See `Store.create`."""
+        """Create the folder with an empty store and generation 1 active."""
         encode(settings, "The store's settings")
         self._new.check(dim)
         self._database.create()
@@ -67,19 +67,19 @@ class FaissStore:
         self._database.close()  # moves the tables from SQLite's log into its file
 
     def exists(self) -> bool:
-        """See `Store.exists`."""
+        """Return True if the folder holds a store."""
         return self._database.exists()
 
     def manifest(self) -> StoreManifest:
-        """See `Store.manifest`."""
+        """Return the store's manifest."""
         return self._read(lambda view: view.manifest.public())
 
     def context(self, generation: int | None = None) -> bytes:
-        """See `Store.context`."""
+        """Return the bytes of a generation's Context."""
         return self._read(lambda view: view.context(generation))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
-        """See `Store.add`."""
+        """Upsert rows and their vectors in one transaction."""
         records = list(check_records(row.record for row in rows))
         digests = [row.digest for row in rows]
         with self._writing() as writer:
@@ -95,7 +95,7 @@ class FaissStore:
         self._extend_index()
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
-        """See `Store.update_metadata`."""
+        """Replace the metadata of the given ids in one transaction."""
         encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
         with self._writing() as writer:
             positions = writer.records.positions_of(list(encoded))
@@ -105,7 +105,7 @@ class FaissStore:
                 writer.records.put(record, encoded[record.id])
 
     def delete(self, ids: Sequence[str]) -> int:
-        """See `Store.delete`."""
+        """Delete rows from every generation in one transaction; return their number."""
         check_list(ids, call="delete", what="ids")
         deleted = 0
         with self._writing() as writer:
@@ -120,17 +120,17 @@ class FaissStore:
         return deleted
 
     def get(self, ids: Sequence[str]) -> list[Row]:
-        """See `Store.get`."""
+        """Return the rows of those ids that exist, verified by their checksums."""
         check_list(ids, call="get", what="ids")
         return self._read(lambda view: [stored.row for stored in view.stored(ids)])
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
-        """See `Store.count`."""
+        """Count the rows that match the filter."""
         condition = None if where is None else parse(where)
         return self._read(lambda view: view.records.count(condition))
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
-        """See `Store.scroll`."""
+        """Yield all matching rows, in order of insertion, one transaction per page."""
         page = check_rows(page, "page")
         return self._scrolled(None if where is None else parse(where), page)
 
@@ -144,7 +144,7 @@ class FaissStore:
             after = found[-1].position
 
     def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
-        """See `Store.sample`."""
+        """Return rows spread over the order of insertion."""
         count = check_rows(count, "count")
         return self._read(lambda view: view.sample(count, seed))
 
@@ -157,7 +157,7 @@ class FaissStore:
         where: Mapping[str, Any] | None = None,
         generation: int | None = None,
     ) -> list[list[Hit]]:
-        """See `Store.search`."""
+        """Return the nearest rows of each query, with scores in float64."""
         condition = None if where is None else parse(where)
         k = check_k(k)
 
@@ -170,20 +170,20 @@ class FaissStore:
         return self._read(nearest)
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
-        """See `Store.search_text`."""
+        """Return the best records of each query by BM25, from the FTS5 table."""
         check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
         k = check_k(k)
         return self._read(lambda view: [view.search_text(query, k, condition) for query in queries])
 
     def index_texts(self) -> None:
-        """See `Store.index_texts`."""
+        """Rebuild the FTS5 table of all records in one transaction."""
         with self._database.writing() as connection:
             Records(connection, self._database.path).lexicon.rebuild()
             set_format(connection, FORMAT)
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
-        """See `Store.vectors`."""
+        """Return the vectors of the given ids, verified by their checksums."""
         check_list(ids, call="vectors", what="ids")
 
         def vectors(view: View) -> Float32[np.ndarray, "ids dim"]:
@@ -194,15 +194,15 @@ class FaissStore:
         return self._read(vectors)
 
     def generations(self) -> list[Generation]:
-        """See `Store.generations`."""
+        """Return all generations, oldest first."""
         return self._read(lambda view: view.manifest.public_generations())
 
     def lease(self) -> AbstractContextManager[None]:
-        """See `Store.lease`."""
+        """Hold the folder's lease, a lock file."""
         return leased(self._folder)
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
-        """See `Store.create_generation`."""
+        """Create another, empty, inactive generation; return its number."""
         with self._writing() as writer:
             number = writer.manifest.last + 1
             manifest = writer.manifest.put(begun(self._folder, number, fingerprint, context))
@@ -210,13 +210,13 @@ class FaissStore:
         return number
 
     def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
-        """See `Store.lacking`."""
+        """Return rows that have no vector in an inactive generation."""
         return self._read(lambda view: view.lacking(generation, limit, after))
 
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
-        """See `Store.add_to_generation`."""
+        """Write vectors of rows in an inactive generation in one transaction."""
         if len({row.record.id for row in rows}) != len(rows):
             raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
         with self._writing() as writer:
@@ -228,7 +228,7 @@ class FaissStore:
         return len(same)
 
     def activate(self, generation: int, *, last: Completion | None = None) -> None:
-        """See `Store.activate`. One transaction, the last vectors included; other writers wait up to a minute."""
+        """Activate a generation in one transaction, last vectors included; other writers wait up to a minute."""
         with self._writing() as writer:
             writer.complete(writer.manifest.inactive(generation), last)
             writer.check_complete(writer.manifest.inactive(generation))
@@ -236,24 +236,24 @@ class FaissStore:
         self._extend_index()
 
     def drop(self, generation: int) -> None:
-        """See `Store.drop`."""
+        """Drop an inactive generation."""
         with self._writing() as writer:
             writer.manifest.inactive(generation)
             writer.records.forget(generation)
             writer.manifest = writer.manifest.without(generation)
 
     def reindex(self, *, index: str, quantization: str | None = None) -> None:
-        """Give the store another index, or the same built anew, from the vectors that it has.
+        """Rebuild the store's index, of this or another type, from the stored vectors.
 
-        Others read and write meanwhile, and find by the old one. Killed, it leaves the store as it was.
+        Others read and write meanwhile, with the old index. After a crash the store is unchanged.
 
         Args:
             index: `auto`, `flat`, `hnsw` or `ivf`.
             quantization: `int8`, `binary`, `prefix-<dims>`, or None for whole vectors.
 
         Raises:
-            ValueError: It is none of these, or the prefix is no shorter than the vectors.
-            StoreError: The index cannot be written. The store is as it was.
+            ValueError: Another name, or a prefix that is not shorter than the vectors.
+            StoreError: The index cannot be written. The store is unchanged.
         """
         new = IndexConfig(index, quantization)
         state, vectors = self._read(lambda view: (view.state, view.vectors))
@@ -273,16 +273,16 @@ class FaissStore:
         self._extend_index()
 
     def verify(self) -> list[Damage]:
-        """See `Store.verify`."""
+        """Compare all data with its checksums, and check SQLite's own structure."""
         return find_damage(self._database, self._folder)
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """Path of the folder."""
         return self._folder
 
     def at(self, folder: Path) -> "FaissStore":
-        """A FaissStore in another folder."""
+        """Return a FaissStore in another folder."""
         return FaissStore(folder)
 
     def copy_to(self, folder: Path) -> "FaissStore":
@@ -294,16 +294,16 @@ class FaissStore:
         return f"FaissStore({str(self._folder)!r})"
 
     def close(self) -> None:
-        """See `Store.close`."""
+        """Close the vector files and SQLite's connections; later calls reopen them."""
         self._reader = None
         self._database.close()
 
     def _read(self, work: Callable[[View], Result]) -> Result:
-        """Do something with one state of the active generation; again where a writer just replaced its files.
+        """Call a function with one state of the active generation; retry if a writer replaced its files meanwhile.
 
         Raises:
-            StoreError: They were replaced at each of many tries.
-            StoreFormatError: A file is missing, or is not as it was written.
+            StoreError: They were replaced during every attempt.
+            StoreFormatError: A file is missing or damaged.
         """
         missing = ""
         for _ in range(_TRIES):
@@ -361,17 +361,17 @@ class FaissStore:
                 sweep(self._folder, Records(connection, self._database.path).manifest().files(), check)
 
     def _indexing(self, manifest: FaissManifest) -> IndexConfig:
-        """Which index the store has; compared with what was expected when it is first asked."""
+        """Return the store's index configuration; checked against the expected one on the first call."""
         found = manifest.indexing or self._new
         found.expect(*self._expected)
         self._expected = None, None
         return found
 
     def _extend_index(self) -> None:
-        """Bring the index up to date where that is due, beside the one in use, without keeping other writers waiting.
+        """Update the index if due, in a new file, without blocking other writers.
 
         Raises:
-            StoreError: It cannot be written. The records are stored all the same.
+            StoreError: It cannot be written. The records are stored nevertheless.
         """
         state, vectors, indexing = self._read(lambda view: (view.state, view.vectors, view.reader.indexing))
         if due(state, indexing, self._folder):

@@ -1,7 +1,7 @@
-"""The vector file of a generation: float32 rows one after another, little-endian, nothing else, only ever appended to.
+"""Append-only vector file of a generation: contiguous float32 rows, little-endian, without a header.
 
-The rows form blocks of `BLOCK_ROWS`, each with a CRC-32 that SQLite holds; the last block's grows with every append.
-What an interrupted append left behind the committed rows is cut off by the next one.
+The rows form blocks of `BLOCK_ROWS`, each with a CRC-32 stored in SQLite; the last block's is updated by every append.
+Rows that an interrupted append left after the committed ones are truncated by the next append.
 """
 
 import os
@@ -52,11 +52,11 @@ class VectorFile:
             fsync_folder(self.path.parent)
 
     def read(self, rows: int, checksums: Int64[np.ndarray, "blocks"]) -> "VectorBlocks":
-        """The first `rows` rows, whose blocks must have these checksums.
+        """Open the first `rows` rows, whose blocks must have these checksums.
 
         Raises:
             StoreFormatError: The file is shorter.
-            FileNotFoundError: The file is not there.
+            FileNotFoundError: There is no such file.
         """
         if rows == 0:
             return VectorBlocks(self.path, np.empty((0, self.dim), np.float32), checksums, self._checked)
@@ -106,11 +106,11 @@ class VectorBlocks:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the rows form."""
+        """Number of blocks."""
         return len(self._checksums)
 
     def block(self, number: int) -> Float32[np.ndarray, "rows dim"]:
-        """The rows from `number * BLOCK_ROWS` on, `BLOCK_ROWS` of them or what there is.
+        """Return the rows of a block: `BLOCK_ROWS` of them, fewer in the last.
 
         Raises:
             StoreFormatError: The block's bytes do not have its checksum.
@@ -126,10 +126,10 @@ class VectorBlocks:
         return block
 
     def take(self, rows: Int64[np.ndarray, "taken"]) -> Float32[np.ndarray, "taken dim"]:
-        """The given rows, in the order given.
+        """Return the given rows, in the order given.
 
         Raises:
-            StoreFormatError: There is no such row, or a block that one lies in does not have its checksum.
+            StoreFormatError: There is no such row, or a row's block does not have its checksum.
         """
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             raise StoreFormatError(f"{self.path}: expected rows below {len(self)}, found {rows.min()} to {rows.max()}.")
@@ -139,12 +139,12 @@ class VectorBlocks:
 
 
 def extended(vectors: Float32[np.ndarray, "new dim"], *, rows: int, last: int) -> Iterator[tuple[int, int]]:
-    """Checksums of the blocks that change when vectors are appended, as (block, checksum).
+    """Yield checksums of the blocks that an append changes, as (block, checksum).
 
     Args:
-        vectors: What is appended.
-        rows: How many rows there were.
-        last: Checksum of the last block before, if it was not full; a checksum grows without reading the block again.
+        vectors: Appended vectors.
+        rows: Number of rows before.
+        last: Checksum of the last block before, if it was not full; extended without reading the block again.
     """
     start = 0
     while start < len(vectors):

@@ -26,7 +26,7 @@ _STRAYS: Final = {
 
 
 def find_damage(database: Database, folder: Path) -> list[Damage]:
-    """Everything that is not as it was written; reads the whole store.
+    """Read the complete store and return everything that does not match its checksum.
 
     Raises:
         StoreError: There is no store, or it cannot be opened.
@@ -79,7 +79,7 @@ def _records(connection: sqlite3.Connection, where: str) -> Iterator[Damage]:
 
 
 def _stored(value: object) -> object:
-    """A value as a connection of ours returns it."""
+    """Convert a value to the type that our connections return."""
     return value.encode() if isinstance(value, str) else value
 
 

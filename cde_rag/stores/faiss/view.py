@@ -31,14 +31,14 @@ _log = logging.getLogger(__name__)
 
 
 class Reader:
-    """What a process keeps of one vector file between calls. Safe to use from threads.
+    """Cache of one vector file between calls of a process. Thread-safe.
 
     Args:
-        folder: Of the store.
+        folder: Folder of the store.
         dim: Length of a vector.
-        name: Of the vector file.
-        indexing: Which index the store has.
-        place: The files that the store's path named.
+        name: Name of the vector file.
+        indexing: Index configuration of the store.
+        place: Identity of the files at the store's path.
     """
 
     def __init__(self, folder: Path, dim: int, name: str, indexing: IndexConfig, place: FileIdentity | None) -> None:
@@ -53,11 +53,11 @@ class Reader:
         self._loading = threading.Lock()
 
     def view(self, records: Records, manifest: FaissManifest, state: FaissGeneration) -> "View":
-        """The generation as a transaction sees it.
+        """Return the generation as a transaction sees it.
 
         Raises:
             StoreFormatError: The vector file is too short.
-            FileNotFoundError: It is not there.
+            FileNotFoundError: There is no such file.
         """
         vectors, dead = self._vectors, self._dead
         if len(vectors) != state.rows:
@@ -67,7 +67,7 @@ class Reader:
         return View(self, records, manifest, state, vectors, dead)
 
     def index(self, wanted: IndexFile | None) -> Index | None:
-        """The snapshot for approximate search; None where there is none, or none that is sound."""
+        """Return the snapshot for approximate search; None if there is none, or it is damaged."""
         if wanted is None:
             return None
         with self._loading:
@@ -82,14 +82,14 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One state of one generation, inside a transaction.
+    """State of one generation, inside a transaction.
 
     Attributes:
         records: The tables.
         manifest: The manifest.
         state: The generation in it.
         vectors: The generation's vectors, those of deleted records too.
-        dead: Their rows, ascending.
+        dead: Rows of deleted records, ascending.
     """
 
     reader: Reader
@@ -100,7 +100,7 @@ class View:
     dead: Int64[np.ndarray, "dead"]
 
     def context(self, generation: int | None) -> bytes:
-        """The bytes of a generation's Context; of this one's for None.
+        """Return the bytes of a generation's Context; of this one's for None.
 
         Raises:
             StoreError: There is no such generation.
@@ -117,7 +117,7 @@ class View:
         return data
 
     def stored(self, ids: Sequence[str]) -> list[StoredRecord]:
-        """The rows of those ids that exist, in the order asked, each compared with its checksums."""
+        """Return the rows of those ids that exist, in the order of the ids, each verified by its checksums."""
         places = [(id_, place) for id_ in ids if (place := self.records.position_of(id_)) is not None]
         found = self.at([place for _, place in places])
         for (id_, _), stored in zip(places, found, strict=True):
@@ -126,10 +126,10 @@ class View:
         return found
 
     def at(self, positions: Sequence[int]) -> list[StoredRecord]:
-        """The rows at those positions, in the order asked, each compared with its checksums, its vector's too.
+        """Return the rows at those positions, in this order, each verified by its checksums, its vector's too.
 
         Raises:
-            StoreFormatError: One does not have its checksum.
+            StoreFormatError: A row does not match its checksum.
         """
         found = self.records.stored(self.state.number, positions)
         matrix = self.vectors.take(np.array([stored.vector_row for stored in found], np.int64))
@@ -139,11 +139,11 @@ class View:
         return found
 
     def behind(self, position: int, where: Filter | None, *, limit: int) -> list[StoredRecord]:
-        """The first rows behind a position that match, in order of insertion."""
+        """Return the first matching rows after a position, in order of insertion."""
         return self.at(self.records.positions(where, after=position, limit=limit))
 
     def sample(self, count: int, seed: int | None) -> list[Row]:
-        """Up to `count` rows, in blocks spread over the positions; with a seed each from a position of its own."""
+        """Return up to `count` rows, in blocks spread over the positions; with a seed each from its own position."""
         last, found = self.records.last_position(), list[StoredRecord]()
         if seed is not None:
             for after in sample_places(last, count, seed):
@@ -156,14 +156,14 @@ class View:
         return [stored.row for stored in found]
 
     def lacking(self, generation: int, limit: int, after: Row | None) -> list[Row]:
-        """Up to `limit` rows inserted after a row that have no vector in an inactive generation."""
+        """Return up to `limit` rows inserted after a row that have no vector in an inactive generation."""
         limit = check_rows(limit, "limit")
         self.manifest.inactive(generation)
         position = None if after is None else self.records.position_of(after.record.id)
         return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit, after=position or 0))]
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None) -> list[list[Hit]]:
-        """For each query min(k, matching rows) hits, best first; equal scores in order of insertion."""
+        """Return min(k, matching rows) hits for each query, best first; equal scores in order of insertion."""
         if where is not None:
             kept = self.records.vector_rows(self.state.number, where)
         else:
@@ -171,7 +171,7 @@ class View:
         return [self._best(query, near, k) for query, near in zip(queries, self._near(queries, k, kept), strict=True)]
 
     def search_text(self, query: str, k: int, where: Filter | None) -> list[Hit]:
-        """Up to k records that share a word with a query, best first by BM25."""
+        """Return up to k records that share a term with a query, best first by BM25."""
         found = self.records.matching(words_in(query), k, where)
         stored = self.at([position for position, _ in found])
         return [one.row.hit(score) for one, (_, score) in zip(stored, found, strict=True)]
@@ -179,7 +179,7 @@ class View:
     def _near(
         self, queries: Float32[np.ndarray, "queries dim"], k: int, kept: Int64[np.ndarray, "kept"] | None
     ) -> Iterator[Int64[np.ndarray, "_"]]:
-        """For each query rows that hold its k best among the kept ones, exactly or very probably; ascending."""
+        """Yield, for each query, ascending rows that contain its k best kept ones, certainly or very probably."""
         count = len(self.vectors) if kept is None else len(kept)
         index = self._index(count, k)
         if index is None:
@@ -196,7 +196,7 @@ class View:
             yield both if len(both) >= k else next(candidates(self.vectors, query[None], k, kept))
 
     def _index(self, count: int, k: int) -> Index | None:
-        """The index, if a search for k among `count` rows is not to be exact."""
+        """Return the index, unless a search for k among `count` rows is exact."""
         asked, file = self.reader.indexing, self.state.index
         if file is None or not asked.at(len(self.vectors)).has_file or count <= _MOST_K * k:
             return None
@@ -205,7 +205,7 @@ class View:
         return None if self._few(count) and count <= _SCANNED_ROWS else self.reader.index(file)
 
     def _few(self, count: int) -> bool:
-        """Whether a filter keeps so few that the way to them by graph or cells may miss them."""
+        """Return True if a filter keeps so few rows that graph or cells may miss them."""
         return count <= len(self.vectors) // 2
 
     def _best(self, query: Float32[np.ndarray, "dim"], near: Int64[np.ndarray, "rows"], k: int) -> list[Hit]:

@@ -1,4 +1,4 @@
-"""Writing: what one transaction does to the tables, the files and the manifest of a store."""
+"""Write transaction of a store: changes of tables, files and manifest."""
 
 import dataclasses
 import hashlib
@@ -23,14 +23,14 @@ _FILLED_AT_ONCE: Final = 1000  # records
 
 
 class Transaction:
-    """One write transaction. `manifest` is what the store will say of itself once it is committed.
+    """Write transaction. `manifest` is the store's manifest after the commit.
 
-    Vectors are on the disk before the commit that refers to them; what a rollback leaves in a file counts for nothing.
+    Vectors are on the disk before the commit that refers to them; data that a rollback leaves in a file is ignored.
 
     Args:
         records: The tables.
-        folder: Of the store.
-        check: Raises where another store was put in place of this one.
+        folder: Folder of the store.
+        check: Raises if another store replaced this one.
     """
 
     def __init__(self, records: Records, folder: Path, check: Callable[[], None]) -> None:
@@ -80,19 +80,19 @@ class Transaction:
         self.manifest = self.manifest.put(self._appended(state, vectors))
 
     def unchanged(self, rows: Sequence[Row]) -> list[int]:
-        """Places of those rows that are still there with the digest that they had when they were read."""
+        """Return the positions of those rows that still exist with the digest they had when read."""
         now = self.records.digests(self.manifest.active, [row.record.id for row in rows])
         return [place for place, row in enumerate(rows) if now.get(row.record.id) == row.digest]
 
     def bury(self, position: int, number: int, *, unless: str | None = None) -> None:
-        """Forget a record's vector in a generation, unless it was made from what has the digest `unless`."""
+        """Mark a record's vector in a generation as deleted (tombstone), unless its digest is `unless`."""
         buried = self.records.bury(number, position, unless=unless)
         if buried:
             state = self.manifest.generation(number)
             self.manifest = self.manifest.put(dataclasses.replace(state, dead=state.dead + buried))
 
     def rewrite(self, state: FaissGeneration) -> None:
-        """Copy the vectors that belong to records into a new file; readers at work still see the old one."""
+        """Copy the vectors that belong to records into a new file; readers in progress still see the old one."""
         old = VectorFile(self.folder / state.vectors, self.manifest.dim)
         vectors = old.read(state.rows, self.records.checksums(state.number))
         kept = np.delete(np.arange(state.rows), self.records.dead_rows(state.number))
@@ -113,7 +113,7 @@ class Transaction:
 
 
 def begun(folder: Path, number: int, fingerprint: str, context: bytes) -> FaissGeneration:
-    """A new generation without vectors, whose Context is on the disk."""
+    """Return a new generation without vectors, whose Context is on the disk."""
     name = f"{number}-{secrets.token_hex(4)}"  # no other store's files have these names
     sha256 = hashlib.sha256(context).hexdigest()
     state = FaissGeneration(number, fingerprint, sha256, f"vectors-{name}", context_name=f"context-{name}")
