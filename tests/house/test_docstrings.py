@@ -37,6 +37,7 @@ SCOPES = (
     "cde_rag/evaluation",
     "cde_rag/indexing",
     "cde_rag/readers",
+    "cde_rag/stores",
     "cde_rag/transfer",
     "experiments",
     "integrations",

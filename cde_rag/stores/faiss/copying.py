@@ -28,7 +28,7 @@ def copy_store(database: Database, folder: Path) -> None:
     """Make a copy of one state of a store, durably.
 
     Args:
-        database: Of the store.
+        database: Database of the store.
         folder: Folder of the copy; there is none yet.
 
     Raises:

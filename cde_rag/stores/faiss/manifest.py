@@ -44,7 +44,7 @@ class FaissGeneration:
     """One generation.
 
     Attributes:
-        number: Of the generation.
+        number: Number of the generation.
         fingerprint: Fingerprint of the vector space.
         context_sha256: Checksum of the file with its Context's bytes.
         vectors: Name of the vector file.

@@ -1,9 +1,9 @@
-"""Someone else's points as records of ours, beside what they are to their old readers.
+"""Adoption of another application's points as records, without affecting its own use of them.
 
-A point that is adopted keeps its id, its vectors and its payload; into the payload come keys of ours, which all begin
-with `cde_`. It is read, embedded and written while its application may write it, too, and an application writes points
-as a whole. So a point is marked before it is read, and what it was embedded as counts only where the mark is still
-there: a point that was written meanwhile has lost it, and is found again among those that lack our vector.
+An adopted point keeps its id, its vectors and its payload; keys that begin with `cde_` are added to the payload. It is
+read, embedded and written while its application may write it, too, and an application writes complete points. So a
+point is marked before it is read, and the result is written only if the mark is still there: a point written meanwhile
+has lost it, and is found again among those without our vector.
 """
 
 import itertools
@@ -45,7 +45,7 @@ class Foreign(NamedTuple):
     """A point of someone else's.
 
     Attributes:
-        id: Of the point.
+        id: Id of the point.
         payload: As its application wrote it.
     """
 
@@ -82,7 +82,7 @@ class AdoptingStore(QdrantStore):
             raise StoreError(f"{error} {_COPY}") from error
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
-        """As `QdrantStore.add`; rows of points that `marked` gave out are passed over if these were written since."""
+        """Upsert rows like `QdrantStore.add`; rows of points from `marked` are skipped if written meanwhile."""
         places = [place for place, row in enumerate(rows) if row.record.id in self._marks]
         others = [place for place, row in enumerate(rows) if row.record.id not in self._marks]
         if others:
@@ -91,7 +91,7 @@ class AdoptingStore(QdrantStore):
             self._take([rows[place] for place in places], vectors[places], fingerprint)
 
     def foreign(self) -> Iterator[list[Foreign]]:
-        """Pages of the points that are no records."""
+        """Yield pages of the points that are no records."""
         offset = None
         while True:
             page, offset = call(
@@ -102,11 +102,11 @@ class AdoptingStore(QdrantStore):
                 return
 
     def count_foreign(self) -> int:
-        """How many points are no records."""
+        """Count the points that are no records."""
         return call(lambda: self.client.count(self.collection, _THEIRS, exact=True)).count
 
     def marked(self, ids: Sequence[str]) -> list[Foreign]:
-        """Those of some points that are there, to be embedded and added."""
+        """Mark points, and return those that exist, to be embedded and added."""
         mark, sent = uuid.uuid4().hex, natives(ids)
         if not sent:
             return []
@@ -144,14 +144,14 @@ class AdoptingStore(QdrantStore):
             del self._marks[row.record.id]
 
     def _unchanged(self, made: Sequence[NewPoint]) -> list[NewPoint]:
-        """Those whose points nobody wrote since they were read; asked just before, as embedding takes its time."""
+        """Return the points that nobody wrote since they were read; checked late, since embedding takes time."""
         sent = natives(new.id for new in made)
         found = call(lambda: self.client.retrieve(self.collection, sent, with_payload=[MARK]))
         marks = {str(point.id): (point.payload or {}).get(MARK) for point in found}
         return [new for new in made if marks.get(new.id) == self._marks[new.id]]
 
     def _operations(self, some: Sequence[NewPoint]) -> list[models.UpdateOperation]:
-        """First the vectors come, then what makes each point a record, so that every record is whole."""
+        """Return operations that write vectors first, then payloads, so that every record is complete."""
         vectors = [models.PointVectors(id=native(new.id), vector=given_vectors(new.vectors)) for new in some]
         return [
             models.UpdateVectorsOperation(update_vectors=models.UpdateVectors(points=vectors)),
@@ -165,7 +165,7 @@ class AdoptingStore(QdrantStore):
 
 
 def only_here(client: QdrantClient, collection: str) -> Iterator[str]:
-    """Ids of the records in an adopted collection that are nobody else's, since they were added through it."""
+    """Yield ids of the records in an adopted collection that were added through it, not by the other application."""
     store, offset = QdrantStore(client, collection), None
     store.manifest()
     nobodys = models.Filter(must=[client_points.OURS, models.IsEmptyCondition(is_empty=models.PayloadField(key=MARK))])
@@ -179,14 +179,14 @@ def only_here(client: QdrantClient, collection: str) -> Iterator[str]:
 
 
 def release(client: QdrantClient, collection: str) -> None:
-    """Take out of an adopted collection all that is ours; killed, the same call goes on.
+    """Remove all data of this library from an adopted collection; after a crash, repeat the call.
 
     Args:
         client: As for QdrantStore.
-        collection: What was adopted. Its points, their vectors and their payload stay.
+        collection: An adopted collection. Its points, their vectors and their payload stay.
 
     Raises:
-        StoreError: It was not adopted, there are records that only we have, or a run is at work on it.
+        StoreError: It was not adopted, there are records that only this library has, or a run is in progress.
     """
     store = QdrantStore(client, collection)
     if store.exists():
@@ -211,7 +211,7 @@ def release(client: QdrantClient, collection: str) -> None:
 
 
 def _give_up(client: QdrantClient, collection: str) -> None:
-    """From here on there is no store, but what there was of it."""
+    """Remove the manifest: from here on there is no store, only its remains."""
     manifest = load(client, collection)
     if not manifest.adopted:
         hint = "It is a store of its own: drop the collection."

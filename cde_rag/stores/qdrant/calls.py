@@ -21,10 +21,10 @@ _BUSY_CODES: Final = frozenset({"ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "RES
 
 
 def call(work: Callable[[], Result]) -> Result:
-    """What `work` returns, a call of the client that may be made twice.
+    """Call an idempotent function of the client, with retries; return its result.
 
     Raises:
-        StoreError: The server refused it, or was away or busy all the time.
+        StoreError: The server refused the request, or was unavailable or busy during every attempt.
     """
     wait = _FIRST_WAIT_S
     for last_try in (False,) * (_TRIES - 1) + (True,):
@@ -42,7 +42,7 @@ def call(work: Callable[[], Result]) -> Result:
 
 
 def call_if_found(work: Callable[[], Result]) -> Result | None:
-    """Like `call`; None where Qdrant says that what it is about does not exist."""
+    """Call like `call`; return None if Qdrant reports that the object does not exist."""
     try:
         return call(work)
     except StoreError as error:

@@ -41,7 +41,7 @@ class ClientPoints:
     """The points of one collection. Implements `cde_rag.stores.qdrant_base.points.Points`.
 
     Args:
-        client: Of a server, or in local mode.
+        client: Client of a server, or in local mode.
         collection: Name of the collection, or an alias of it.
         local: True if the client is in local mode, which has no indexes and always searches exactly.
         adopted: True if they are someone else's, who have payload and vectors of their own in them. Then a record whose
@@ -69,24 +69,24 @@ class ClientPoints:
 
     @property
     def place(self) -> str:
-        """See `Points.place`."""
+        """Name of the collection."""
         return self.collection
 
     @property
     def always_exact(self) -> bool:
-        """See `Points.always_exact`."""
+        """True in local mode, which has no HNSW."""
         return self.local
 
     def point_id(self, id_: str) -> str | None:
-        """See `Points.point_id`."""
+        """Return the id of the point for a record: in adopted collections the record's own, if Qdrant allows it."""
         return id_ if self.adopted and is_native(id_) else point_id(id_)
 
     def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """See `Points.index_numbers`."""
+        """Create payload indexes for ranges over these keys."""
         self.indexes.add_numbers(keys)
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, models.Record]:
-        """See `Points.retrieve`."""
+        """Return the points of those ids that exist, in batches of requests."""
         found: dict[str, models.Record] = {}
         for start in range(0, len(ids), _AT_ONCE):
             some = natives(ids[start : start + _AT_ONCE])
@@ -97,11 +97,11 @@ class ClientPoints:
         return found
 
     def count(self, where: Selection = ALL) -> int:
-        """See `Points.count`."""
+        """Count the store's selected points exactly."""
         return call(lambda: self.client.count(self.collection, _ours(where), exact=True)).count
 
     def last_order(self) -> int:
-        """See `Points.last_order`."""
+        """Return the highest position in the order of insertion."""
         last = models.OrderBy(key=ORDER, direction=models.Direction.DESC)
         found, _ = call(lambda: self.client.scroll(self.collection, limit=1, order_by=last, with_payload=[ORDER]))
         return self._order(found[0]) if found else 0
@@ -114,9 +114,9 @@ class ClientPoints:
         complete: bool = False,
         at_once: int = _AT_ONCE,
     ) -> Iterator[models.Record]:
-        """See `Points.in_order`.
+        """Yield the store's selected points, in order of insertion, by scroll requests.
 
-        Two processes that add at the same moment can give the same place twice; the point's id decides then.
+        Two processes that add at the same moment can assign the same position; the point's id breaks the tie.
         """
         size, first = min(at_once, _AT_ONCE), max(1, after[0])
         selected = _ours(where)
@@ -152,7 +152,7 @@ class ClientPoints:
         exact: bool,
         prefix: int | None,
     ) -> list[list[models.ScoredPoint]]:
-        """See `Points.nearest`."""
+        """Return the nearest points of each query, in one batch request."""
         asked = None if where == ALL else selection_filter(where)
         params = None if self.local else search_params(limit, exact=exact, search_beam=self.search_beam)
         first = None if exact else prefix
@@ -161,13 +161,13 @@ class ClientPoints:
         return [[*map(self._translated, one.points)] for one in found]
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[models.ScoredPoint]:
-        """See `Points.matching`."""
+        """Return points with some of these terms, best first, by sparse vectors."""
         request = words_request(words, limit, where=None if where == ALL else selection_filter(where))
         (found,) = call(lambda: self.client.query_batch_points(self.collection, [request]))
         return [*map(self._translated, found.points)]
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
-        """See `Points.upsert`. In few requests; an adopted one only where its application did not write it since."""
+        """Write complete points in few requests; adopted ones only if their application did not write them since."""
         for some in in_requests(points, [json_bytes(new.payload, new.vectors) for new in points]):
             self._upsert([new for new in some if MARK not in new.payload], None)
             self._upsert([new for new in some if MARK in new.payload], models.UpdateMode.UPDATE_ONLY)
@@ -185,7 +185,7 @@ class ClientPoints:
             call(lambda: self.client.upsert(self.collection, structs, wait=True, update_filter=same, update_mode=mode))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
-        """See `Points.set_payloads`."""
+        """Replace keys in the payloads of points, in batch requests."""
         operations = [
             models.SetPayloadOperation(
                 set_payload=models.SetPayload(payload=self.translated(payload), points=natives([id_]))
@@ -196,11 +196,11 @@ class ClientPoints:
             call(lambda some=some: self.client.batch_update_points(self.collection, some, wait=True))
 
     def set_vectors(self, vectors: Sequence[NewVector]) -> None:
-        """See `Points.set_vectors`.
+        """Write vectors with their digests and checksums to points that are unchanged since they were read.
 
-        First the old note goes, then the vector comes, then the new note, so that whatever has a note is whole. Each
-        applies where a point is as it was read, so that a request that comes late, when another run has filled the
-        generation or activated it, changes nothing.
+        The old checksum is removed first, then the vector is written, then the new checksum, so that a vector with a
+        checksum is complete. Each operation applies only to unchanged points, so that a late request, after another run
+        has filled or activated the generation, has no effect.
         """
         whole = [new for new in vectors if new.checksum is not None]
         bare = [new for new in vectors if new.checksum is None]
@@ -228,7 +228,7 @@ class ClientPoints:
             )
 
     def set_words(self, words: Mapping[str, Sparse | None]) -> None:
-        """See `Points.set_words`."""
+        """Write or remove the sparse vectors of points."""
         none = natives([id_ for id_, one in words.items() if one is None])
         if none:
             which = models.PointIdsList(points=none)
@@ -245,13 +245,13 @@ class ClientPoints:
         call(lambda: self.client.delete_payload(self.collection, [key], which, wait=True))
 
     def delete(self, ids: Sequence[str]) -> None:
-        """See `Points.delete`."""
+        """Delete points."""
         if ids:
             which = models.PointIdsList(points=natives(ids))
             call(lambda: self.client.delete(self.collection, which, wait=True))
 
     def translated(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """A payload with the names that stand in Qdrant for those in it, or the other way round."""
+        """Rename the keys of a payload between ours and those in an adopted collection, in either direction."""
         return {among_theirs(key): value for key, value in payload.items()} if self.adopted else dict(payload)
 
     def _translated(self, point: _AnyPoint) -> _AnyPoint:
@@ -265,7 +265,7 @@ class ClientPoints:
 
 
 def among_theirs(key: str) -> str:
-    """What a key of ours is called in a payload of someone else's, and the other way round."""
+    """Return the name of our payload key in another application's payload, or the reverse."""
     return _SWAPPED.get(key, key)
 
 
@@ -274,10 +274,10 @@ def _ours(where: Selection) -> models.Filter:
 
 
 def _unchanged(vectors: Sequence[NewVector]) -> models.Filter:
-    """Points that are as they were read, in the active generation and in this one.
+    """Return the filter of points that are unchanged since they were read, in the active generation and in this one.
 
-    A checksum is over the record's id, too, so that one is not another record's. All have a vector in the active
-    generation, or none has one.
+    A checksum includes the record's id, so that it cannot be another record's. Either all points have a vector in the
+    active generation, or none has.
     """
     there = models.HasIdCondition(has_id=natives([new.point for new in vectors]))
     records = models.FieldCondition(key=RECORD, match=models.MatchAny(any=[new.record for new in vectors]))

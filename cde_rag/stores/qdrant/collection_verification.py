@@ -17,10 +17,10 @@ from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 
 
 def find_damage(points: ClientPoints, manifest: PointsManifest) -> list[Damage]:
-    """Everything that is not as it was written; reads the whole store. Points that are gone as a whole leave no trace.
+    """Read the complete store and return all damage. Points that were deleted leave no trace.
 
     Raises:
-        StoreError: The server was away, or refused it.
+        StoreError: The server was unavailable, or refused a request.
     """
     return [
         *_generations(points.client, points.collection, manifest),
@@ -47,7 +47,7 @@ def _generations(client: QdrantClient, collection: str, manifest: PointsManifest
 
 
 def _strays(points: ClientPoints) -> Iterator[Damage]:
-    """Points of ours that have lost their place and so are never found."""
+    """Yield damage if points of the store have lost their position, and so are never found."""
     nobody = models.IsEmptyCondition(is_empty=models.PayloadField(key=ID))
     where = models.Filter(must_not=[OURS, nobody])
     count = call(lambda: points.client.count(points.collection, where, exact=True)).count

@@ -1,4 +1,4 @@
-"""Contexts beside a Qdrant collection: opaque bytes, in chunks, in a collection of their own.
+"""Contexts stored with a Qdrant collection: opaque bytes, in chunks, in a collection of their own.
 
     papers__cde_contexts     points without vectors
         a head               fingerprint, sha256, bytes and number of chunks of one context; it is written last
@@ -45,16 +45,16 @@ def concrete(client: QdrantClient, collection: str) -> str:
 def write_context(
     client: QdrantClient, collection: str, context: bytes, *, fingerprint: str, key: str | None = None
 ) -> None:
-    """Keep a context beside a collection, in place of one of the same fingerprint.
+    """Store a context with a collection; replaces one of the same fingerprint.
 
-    A reader finds the whole old one or the whole new one, also after a kill.
+    A reader finds the complete old one or the complete new one, also after a crash.
 
     Args:
-        client: Of a server, or in local mode.
+        client: Client of a server, or in local mode.
         collection: Name of the collection or an alias of it; it need not exist.
         context: Any bytes.
-        fingerprint: Of the context, 64 hex digits.
-        key: Begins with the fingerprint, and tells several contexts of it apart; the fingerprint by default.
+        fingerprint: Fingerprint of the context, 64 hex digits.
+        key: Key that begins with the fingerprint, to store several contexts of it; by default the fingerprint.
 
     Raises:
         StoreError: Qdrant refused it.
@@ -83,16 +83,16 @@ def write_context(
 
 
 def read_context(client: QdrantClient, collection: str, fingerprint: str | None = None) -> bytes:
-    """The bytes that `write_context` was given.
+    """Read the bytes stored by `write_context`.
 
     Args:
-        client: Of a server, or in local mode.
+        client: Client of a server, or in local mode.
         collection: Name of the collection or an alias of it.
-        fingerprint: Of the context; without one, that in the collection's metadata, else the only one there is.
+        fingerprint: Fingerprint of the context; without one, that in the collection's metadata, else the only one there is.
 
     Raises:
-        ContextMissingError: There is none, or there are several to choose from.
-        ContextFormatError: It is not as it was written.
+        ContextMissingError: There is none, or there are several and no `fingerprint` is given.
+        ContextFormatError: It is damaged.
         StoreError: Qdrant refused it.
     """
     collection = concrete(client, collection)
@@ -123,7 +123,7 @@ def delete_context(client: QdrantClient, collection: str, key: str) -> None:
 
 
 def manifest_payload(client: QdrantClient, ours: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The manifest that our part of a collection's metadata names; None where it is not there."""
+    """Return the manifest named by our part of a collection's metadata, or None."""
     name = str(ours.get("manifest"))
     found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["manifest"]))
     manifest = (found[0].payload or {}).get("manifest") if found else None
@@ -131,7 +131,7 @@ def manifest_payload(client: QdrantClient, ours: Mapping[str, Any]) -> Mapping[s
 
 
 def metadata_of(client: QdrantClient, collection: str) -> Mapping[str, Any] | None:
-    """A collection's metadata; None where there is no such collection."""
+    """Return a collection's metadata; None if there is no such collection."""
     found = call_if_found(lambda: client.get_collection(collection))
     return None if found is None else found.config.metadata or {}
 
@@ -176,7 +176,7 @@ def _equal(key: str, value: str) -> models.FieldCondition:
 
 
 def _active(client: QdrantClient, collection: str) -> str | None:
-    """The key of a store's active generation, or the fingerprint in the collection's metadata."""
+    """Return the key of a store's active generation, or the fingerprint in the collection's metadata."""
     ours = cast(object, (metadata_of(client, collection) or {}).get(METADATA))
     manifest: Mapping[str, Any] = cast(Mapping[str, Any], ours) if isinstance(ours, Mapping) else {}
     if "manifest" in manifest:
@@ -198,7 +198,7 @@ def _only(client: QdrantClient, name: str) -> str:
 
 
 def _head(client: QdrantClient, name: str, fingerprint: str) -> Mapping[str, Any]:
-    """The head of a context of that key, or of one of that fingerprint."""
+    """Return the head of a context by its key, or by its fingerprint."""
     found = call_if_found(lambda: client.retrieve(name, [_head_id(fingerprint)], with_payload=True))
     if not found:
         heads = models.Filter(must=[_equal("fingerprint", fingerprint)], must_not=[_EMPTY_HEAD])
@@ -211,7 +211,7 @@ def _head(client: QdrantClient, name: str, fingerprint: str) -> Mapping[str, Any
 
 
 def _joined(client: QdrantClient, name: str, fingerprint: str, head: Mapping[str, Any]) -> bytes | None:
-    """The bytes that a head tells of; None where they are not all there or not as they were."""
+    """Join a context's chunks; None if some are missing or damaged."""
     sha256, size, chunks, key = (head.get(name) for name in ("head", "bytes", "chunks", "key"))
     if not (isinstance(sha256, str) and isinstance(size, int) and isinstance(chunks, int)):
         return None

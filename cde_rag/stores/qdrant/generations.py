@@ -1,9 +1,9 @@
-"""Making and dropping generations, so that a kill at any instant leaves what counts as it was or as it will be.
+"""Creation, activation and removal of generations, atomic with respect to crashes.
 
-What counts is the manifest, which is compared and swapped in one write (manifest_point.py): a run that was suspended
-while another went on changes nothing more. What it still makes or deletes late is its own: vectors and Context of a
-generation have a name that no other run gives. What is being made or dropped is first noted there as
-leftover; the next call that makes or drops a generation removes what there is of it.
+The manifest is the source of truth, compared and swapped in one write (manifest_point.py): a run that was suspended
+while another took over changes nothing more. Its late writes and deletes affect only its own data: vectors and Context
+of a generation have a name that no other run uses. A generation is recorded as leftover before it is created or
+dropped; the next call that creates or drops a generation removes its remains.
 """
 
 import dataclasses
@@ -29,11 +29,11 @@ _TRIES: Final = 8  # to swap a manifest that writers change meanwhile
 def first(
     points: ClientPoints, dim: int, fingerprint: str, context: bytes, settings: str, indexing: QdrantIndexConfig
 ) -> None:
-    """Make a store with generation 1 active, in a new collection, in one without points, or of what is in one.
+    """Create a store with generation 1 active, in a new or an empty collection, or from the points of an existing one.
 
     Raises:
         StoreError: There is a store already, or points that are not to be adopted, or other vectors of that name; or
-            the server refused it.
+            the server refused a request.
     """
     found = metadata_of(points.client, points.collection)
     if is_store(found):
@@ -72,9 +72,9 @@ def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, cont
     """Make another generation; returns its number.
 
     Args:
-        points: Of the store.
+        points: Points of the store.
         manifest: As it was read.
-        fingerprint: Of the new space.
+        fingerprint: Fingerprint of the new space.
         context: Bytes of its Context.
 
     Raises:
@@ -125,11 +125,11 @@ def activate(
 ) -> None:
     """Activate a generation that has a vector for every record.
 
-    It is first noted as about to be activated. A writer that reads the manifest behind its write, and finds that note,
-    takes it away, and this counts again: so no record is written between the count and the switch without its vector.
+    It is first recorded as `activating`. A writer that finds this in the manifest after its write resets it, and the
+    missing vectors are counted again: so no record without its vector is written between the count and the switch.
 
     Raises:
-        ChangedMeanwhileError: Another run changed the manifest, or writers kept on writing.
+        ChangedMeanwhileError: Another run changed the manifest, or writers wrote during every attempt.
         StoreError: Records lack their vector in it.
     """
     for last_try in (False,) * (_TRIES - 1) + (True,):
@@ -145,11 +145,11 @@ def activate(
 
 
 def check_written(points: ClientPoints, state: PointsGeneration) -> None:
-    """Make sure that what was just written to the active generation is there after a switch, too.
+    """Ensure that rows just written to the active generation are not lost by a concurrent switch.
 
     Raises:
-        ContextMismatchError: Another generation was activated meanwhile: the rows are to be written again, to that.
-        ChangedMeanwhileError: Other writers and runs change the manifest all the time.
+        ContextMismatchError: Another generation was activated meanwhile: the rows must be written again, to that one.
+        ChangedMeanwhileError: Other writers and runs changed the manifest during every attempt.
     """
     for last_try in (False,) * (_TRIES - 1) + (True,):
         manifest = load(points.client, points.collection)
@@ -166,7 +166,7 @@ def check_written(points: ClientPoints, state: PointsGeneration) -> None:
 
 
 def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
-    """Remove what there is of leftover generations."""
+    """Remove the remains of leftover generations."""
     if not manifest.leftover:
         return manifest
     for key in manifest.leftover:

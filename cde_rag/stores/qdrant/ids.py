@@ -1,4 +1,4 @@
-"""Ids of points: whole numbers and UUIDs, which are strings elsewhere."""
+"""Ids of points: whole numbers and UUIDs in Qdrant, strings elsewhere."""
 
 import uuid
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _DIGITS: Final = 20  # of 2**64
 
 
 def is_native(id_: str) -> bool:
-    """Whether Qdrant can have it as a point's id, written in just this way: a whole number of 64 bits, or a UUID."""
+    """Return True if Qdrant accepts the string unchanged as a point's id: a whole number of 64 bits, or a UUID."""
     if id_.isascii() and id_.isdecimal():
         return len(id_) <= _DIGITS and id_ == str(int(id_)) and int(id_) < 2**64
     try:
@@ -20,10 +20,10 @@ def is_native(id_: str) -> bool:
 
 
 def native(id_: str) -> int | str:
-    """A point's id in Qdrant's types."""
+    """Convert a point's id to Qdrant's types."""
     return int(id_) if id_.isdecimal() else id_
 
 
 def natives(ids: Iterable[str]) -> list[models.ExtendedPointId]:
-    """Points' ids in Qdrant's types."""
+    """Convert points' ids to Qdrant's types."""
     return [native(id_) for id_ in ids]

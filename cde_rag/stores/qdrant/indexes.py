@@ -18,7 +18,7 @@ class PayloadIndexes:
     """The indexes of one collection.
 
     Args:
-        client: Of a server, or in local mode.
+        client: Client of a server, or in local mode.
         collection: Its name.
         settled: Keys of numbers that need no further index; those that come to be so are added.
         local: True if the client is in local mode, which has no indexes.
@@ -36,7 +36,7 @@ class PayloadIndexes:
             self._create(key, schema)
 
     def add_numbers(self, keys: AbstractSet[str]) -> None:
-        """See `Points.index_numbers`."""
+        """Create indexes for ranges over these payload keys, up to `MOST_INDEXED` in total."""
         if self._local or keys <= self._settled:
             return
         there = self._numbers()

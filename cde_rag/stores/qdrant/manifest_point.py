@@ -1,8 +1,8 @@
-"""The manifest of a store: a point that is compared and swapped.
+"""Manifest of a store: a point that is compared and swapped.
 
-It lies with the contexts, in `papers__cde_contexts`, and the metadata of `papers` say so: Qdrant compares a point's
-payload with a filter in the request that replaces it, and cannot do that with metadata. A store of before has its
-manifest in the metadata until it is changed for the first time.
+It is stored with the contexts, in `papers__cde_contexts`, referenced by the metadata of `papers`: Qdrant can compare a
+point's payload with a filter in the request that replaces it, but not metadata. A store of an older version has its
+manifest in the metadata until its first change.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ class ChangedMeanwhileError(StoreError):
 
 
 def is_store(metadata: Mapping[str, Any] | None) -> bool:
-    """Whether a collection with this metadata, or None where there is none, is a store of ours."""
+    """Return True if the metadata (None for no collection) is that of one of our stores."""
     return "format" in _ours(metadata)
 
 
 def load(client: QdrantClient, collection: str) -> PointsManifest:
-    """The manifest of a store.
+    """Read the manifest of a store.
 
     Raises:
         StoreError: There is no store.

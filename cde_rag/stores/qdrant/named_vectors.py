@@ -24,12 +24,12 @@ _NEEDED = "Named vectors are added to a collection by servers from Qdrant 1.18 o
 
 @dataclass(frozen=True, slots=True)
 class QdrantIndexConfig:
-    """How vectors are indexed.
+    """Index configuration of named vectors.
 
     Attributes:
-        graph: Of whole vectors, or of prefixes where there are such; None for what the server does by default.
-        codes: What stands for the whole vectors in it.
-        prefix: How many dimensions are walked over; None for all.
+        graph: HNSW graph of full vectors, or of prefixes if there are any; None for the server's default.
+        codes: Quantization of the full vectors.
+        prefix: Number of dimensions of prefixes; None for no prefixes.
     """
 
     graph: models.HnswConfigDiff | None
@@ -38,19 +38,19 @@ class QdrantIndexConfig:
 
     @classmethod
     def asked(cls, quantization: str | None, hnsw: Hnsw | None) -> "QdrantIndexConfig":
-        """As QdrantStore is told."""
+        """Return the configuration for arguments of QdrantStore."""
         graph = None if hnsw is None else models.HnswConfigDiff(m=hnsw.m, ef_construct=hnsw.ef_construct)
         return cls(graph, _CODES.get(quantization), prefix_dims(quantization))
 
     @classmethod
     def found(cls, params: Mapping[str, models.VectorParams], names: list[str]) -> "QdrantIndexConfig":
-        """As vectors are that are there, given the names of whole ones and of prefixes."""
+        """Return the configuration of existing vectors, given the names of full ones and of prefixes."""
         whole, walked = params.get(names[0]), params.get(names[-1])
         prefix = walked.size if walked is not None and len(names) > 1 else None
         return cls(walked and walked.hnsw_config, whole and whole.quantization_config, prefix)
 
     def params(self, size: int) -> models.VectorParams:
-        """Of vectors of that length, which dot products leave as they were given."""
+        """Return the parameters of vectors of a length, compared by dot product, which keeps them unchanged."""
         walked = self.prefix is None or size == self.prefix
         return models.VectorParams(
             size=size,
@@ -70,13 +70,13 @@ def create_collection(
 
 
 def vector_params(client: QdrantClient, collection: str) -> dict[str, models.VectorParams]:
-    """The named dense vectors of a collection."""
+    """Return the named dense vectors of a collection."""
     found = call(lambda: client.get_collection(collection)).config.params.vectors
     return found if isinstance(found, dict) else {}
 
 
 def vector_size(client: QdrantClient, collection: str, name: str) -> int | None:
-    """How long the vectors of that name are; None where there are none, or none that are compared by dot product."""
+    """Return the length of the vectors of that name; None if there are none that are compared by dot product."""
     params = vector_params(client, collection).get(name)
     return None if params is None or params.distance != models.Distance.DOT else params.size
 

@@ -1,4 +1,4 @@
-"""How other applications keep a text and its metadata in the payload of a point."""
+"""Payload schemas of other applications: location of a text and its metadata in a point's payload."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ Texts: TypeAlias = str | Reading  # the name of a dialect, else a key of the pay
 
 
 def reading(texts: Texts) -> Reading:
-    """What makes a record of a payload, and None of one that has no text.
+    """Return a function from a payload to a record, or None for payloads without a text.
 
     Args:
         texts: `"langchain"`, `"llamaindex"`, or the key of the payload whose value is the text, and all others
-            metadata; or a function of the payload, the id of whose records does not matter.
+            metadata; or a function of the payload, whose records' ids are ignored.
     """
     if callable(texts):
         return texts
@@ -23,12 +23,12 @@ def reading(texts: Texts) -> Reading:
 
 
 def _langchain(payload: Mapping[str, Any]) -> Record | None:
-    """langchain-qdrant: `page_content`, and `metadata` as an object."""
+    """Read langchain-qdrant's schema: `page_content`, and `metadata` as an object."""
     return _record(payload.get("page_content"), payload.get("metadata"))
 
 
 def _llamaindex(payload: Mapping[str, Any]) -> Record | None:
-    """llama-index: the node in `_node_content` as JSON text; the document that it is of, outside of that."""
+    """Read llama-index's schema: the node in `_node_content` as JSON text, and its document outside of that."""
     try:
         found: object = json.loads(payload.get("_node_content") or "null")
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""What is asked of Qdrant: selections in its classes, and searches."""
+"""Requests to Qdrant: selections in its classes, and searches."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +18,7 @@ _OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vect
 
 
 def search_params(limit: int, *, exact: bool, search_beam: int | None) -> models.SearchParams:
-    """How a server searches for `limit` points: by all vectors one by one, or by HNSW with that many candidates."""
+    """Return search parameters for `limit` points: exact, or HNSW with at least that many candidates."""
     return models.SearchParams(
         exact=exact,
         hnsw_ef=None if search_beam is None else max(search_beam, limit),
@@ -35,7 +35,7 @@ def nearest_request(
     params: models.SearchParams | None,
     prefix: int | None,
 ) -> models.QueryRequest:
-    """The search for up to `limit` points by their vector of that name, or first by `prefix` dimensions of it."""
+    """Return the search for up to `limit` points by their vector of that name, or first by a prefix of it."""
     first = None
     if prefix is not None:
         (short,) = prefixes(query[None], prefix)
@@ -54,10 +54,9 @@ def nearest_request(
 
 
 def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> models.QueryRequest:
-    """The search for up to `limit` points by their words.
+    """Return the search for up to `limit` points by their terms.
 
-    How rare a word is, is counted among the points that are there now; by itself Qdrant counts deleted ones, too, until
-    it tidies up.
+    The IDF is computed over existing points; by default Qdrant also counts deleted ones until it optimizes a segment.
     """
     there = models.Filter(must=[models.HasVectorCondition(has_vector=WORDS)])
     return models.QueryRequest(
@@ -71,17 +70,17 @@ def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> 
 
 
 def given_vectors(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Named vectors in Qdrant's classes."""
+    """Convert named vectors to Qdrant's classes."""
     return {name: sparse_vector(one) if isinstance(one, Sparse) else one for name, one in vectors.items()}
 
 
 def sparse_vector(vector: Sparse) -> models.SparseVector:
-    """A sparse vector in Qdrant's class."""
+    """Convert a sparse vector to Qdrant's class."""
     return models.SparseVector(indices=vector.indices, values=vector.values)
 
 
 def selection_filter(where: Selection) -> models.Filter:
-    """A selection in Qdrant's classes."""
+    """Convert a selection to Qdrant's classes."""
     match where:
         case Tagged(key, tags):  # none has the empty one
             return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(tags) or [""]))])

@@ -13,11 +13,11 @@ Item = TypeVar("Item")
 
 
 def in_requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[Item]]:
-    """The items in runs that one request can bear, of at least one.
+    """Split items into batches of limited size, of at least one item each.
 
     Args:
-        items: What is sent.
-        sizes: Of each, see `json_bytes`.
+        items: Items to send.
+        sizes: Size of each, from `json_bytes`.
     """
     some: list[Item] = []
     total = 0
@@ -32,7 +32,7 @@ def in_requests(items: Sequence[Item], sizes: Sequence[int]) -> Iterator[list[It
 
 
 def json_bytes(payload: object, vectors: object = None) -> int:
-    """About how long these are in JSON."""
+    """Estimate the length in JSON."""
     named = cast(dict[str, object], vectors) if isinstance(vectors, dict) else {}
     floats = sum(len(cast(list[object], vector)) for vector in named.values() if isinstance(vector, list))
     floats += sum(2 * len(vector.indices) for vector in named.values() if isinstance(vector, Sparse))

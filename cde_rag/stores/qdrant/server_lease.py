@@ -1,4 +1,4 @@
-"""Who is at work on a collection: turns of those who share a client, and the lease of one run among all processes."""
+"""Locks of a Qdrant collection: a readers–writer lock per client object, and the lease of one run."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ _all_lock = threading.Lock()
 
 
 def turns_of(client: QdrantClient, collection: str) -> ReadWriteLock:
-    """The turns of all who use this client object and collection."""
+    """Return the readers–writer lock shared by all users of this client object and collection."""
     with _all_lock:
         return _all.setdefault(client, {}).setdefault(collection, ReadWriteLock())
 

@@ -1,4 +1,4 @@
-"""QdrantStore; the package's docstring says what is in its collections."""
+"""QdrantStore; its collections are described in the package's docstring."""
 
 import warnings
 from collections.abc import Generator, Mapping, Sequence
@@ -32,17 +32,17 @@ class QdrantStore(PointStore):
     """Records, vectors and contexts in a collection of Qdrant. Implements `cde_rag.stores.base.Store`.
 
     Args:
-        client: Of a server (HTTP or gRPC), or in local mode (`QdrantClient(":memory:")`); the caller closes it.
-        collection: Name of the collection, or an alias of it; `create` makes it where it is not there.
-        exact: Search exactly, not by HNSW. Local mode always does, but for prefixes.
-        quantization: What HNSW walks over: `int8` or `binary` codes, or the first dimensions of a Matryoshka model
-            (`prefix-128`), in place of the vectors, which then score what was found; None for the vectors themselves.
-            Like `hnsw` it says how `create` makes a store; one that is there keeps its own, later generations too.
+        client: Client of a server (HTTP or gRPC), or in local mode (`QdrantClient(":memory:")`); the caller closes it.
+        collection: Name of the collection, or an alias of it; `create` makes it if necessary.
+        exact: Search exactly, not by HNSW. Local mode always does, except with prefixes.
+        quantization: Codes that HNSW searches: `int8` or `binary`, or the first dimensions of a Matryoshka model
+            (`prefix-128`); results are rescored with the full vectors. None for full vectors. Like `hnsw` it applies to
+            a new store; an existing one keeps its own, for later generations too.
         hnsw: Parameters of the index; the server's by default.
 
     Raises:
-        TypeError: That is no client.
-        ValueError: `quantization` is none of these.
+        TypeError: `client` is no QdrantClient.
+        ValueError: `quantization` is another name.
     """
 
     def __init__(
@@ -68,34 +68,34 @@ class QdrantStore(PointStore):
         self.local = self._folder or client.init_options.get("location") == ":memory:"
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
-        """See `Store.create`. A collection without points that is there keeps its vectors and gets ours beside them."""
+        """Create an empty store; an existing collection without points keeps its vectors and gets ours in addition."""
         encoded = encode(settings, "The store's settings")
         with self._turns.writing():
             generations.first(self._points, dim, fingerprint, context, encoded, self._indexing)
 
     def exists(self) -> bool:
-        """See `Store.exists`."""
+        """Return True if the collection's metadata is that of a store."""
         return is_store(metadata_of(self.client, self.collection))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
-        """See `Store.add`."""
+        """Upsert rows as points with their vectors; warns of large collections in a local folder."""
         super().add(rows, vectors, fingerprint=fingerprint)
         if self._folder and call(lambda: self.client.count(self.collection)).count > LOCAL_POINTS:
             hint = "Use a server, or QdrantEdgeStore."
             warnings.warn(f"A folder of Qdrant takes about 150 records a second. {hint}", CDEWarning, stacklevel=2)
 
     def index_texts(self) -> None:
-        """See `Store.index_texts`."""
+        """Rebuild the sparse vectors of all records."""
         with self._turns.writing():
             self._load()  # says whether it is adopted
             generations.add_words(self._points)
 
     @contextmanager
     def lease(self) -> Generator[None, None, None]:
-        """See `Store.lease`. On a server it outlives a killed process by half a minute.
+        """Hold the lease; on a server it outlives a killed process by half a minute.
 
-        A run that was suspended for longer, so that another took it, makes, fills, activates and drops no generation
-        more: its token is no longer that in the manifest, which each such call compares and swaps.
+        A run that was suspended for longer, so that another took the lease, cannot create, fill, activate or drop a
+        generation any more: its token is no longer that in the manifest, which each such call compares and swaps.
         """
         with held(self._turns.lease, self.collection) if self.local else leased(self.client, self.collection):
             if self.exists():
@@ -107,7 +107,7 @@ class QdrantStore(PointStore):
                 self._run = None
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
-        """See `Store.create_generation`.
+        """Create another, empty, inactive generation; return its number.
 
         Raises:
             StoreError: There is a generation of that fingerprint, or the server is older than 1.18.
@@ -116,12 +116,12 @@ class QdrantStore(PointStore):
             return generations.begin(self._points, self._load_own(), fingerprint, context)
 
     def drop(self, generation: int) -> None:
-        """See `Store.drop`."""
+        """Drop an inactive generation."""
         with self._turns.writing():
             generations.remove(self._points, self._load_own(), generation)
 
     def verify(self) -> list[Damage]:
-        """See `Store.verify`."""
+        """Compare all points, the manifest and all Contexts with their checksums."""
         with self._turns.reading():
             return find_damage(self._points, self._load())
 
@@ -129,7 +129,7 @@ class QdrantStore(PointStore):
         return f"QdrantStore({self.collection!r})"
 
     def close(self) -> None:
-        """See `Store.close`. The client stays open: it is the caller's."""
+        """Do nothing: the client stays open, and is closed by the caller."""
 
     @property
     def _points(self) -> ClientPoints:

@@ -38,22 +38,22 @@ class QdrantTenants:
         self._hnsw = hnsw
 
     def common(self) -> QdrantStore:
-        """See `TenantStores.common`."""
+        """Return the common store."""
         return self._store(self._collection)
 
     def of(self, key: str) -> QdrantStore:
-        """See `TenantStores.of`."""
+        """Return the store in a tenant's collection, which may not exist yet."""
         return self._store(self._name(key))
 
     def listed(self) -> list[str]:
-        """See `TenantStores.listed`."""
+        """Return the keys of existing stores, sorted."""
         ours = re.compile(re.escape(self._name("")) + f"({KEY.pattern})")
         collections = call(self._client.get_collections).collections
         found = (ours.fullmatch(collection.name) for collection in collections)
         return sorted(name[1] for name in found if name is not None and self.of(name[1]).exists())
 
     def remove(self, key: str) -> None:
-        """See `TenantStores.remove`."""
+        """Delete a tenant's collections."""
         name = concrete(self._client, self._name(key))
         for one in (name + CONTEXTS, name):  # the last is what `listed` finds
             if call(lambda one=one: self._client.collection_exists(one)):

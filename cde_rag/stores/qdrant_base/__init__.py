@@ -1,9 +1,9 @@
-"""A store whose records are points of Qdrant, be they a server's or those of the engine in this process.
+"""Base of the stores whose records are Qdrant points, on a server or in the in-process engine (Qdrant Edge).
 
-fields, translation     filters of the grammar as conditions that Qdrant answers fast
-rows                    a record as the payload of a point, with its checksums
-manifest                generations, and which is active
-hnsw                    parameters of indexes
-points                  what has to be done with points; each store does it in its own way
-store                   the rest, which is the same for all
+payload_fields, filter_translation   filters of the grammar as conditions that Qdrant answers fast
+payload                              a record as the payload of a point, with its checksums
+points_manifest                      generations, and the active one
+hnsw                                 parameters of indexes
+points                               interface of operations on points; implemented by each store
+store                                the rest, common to all
 """

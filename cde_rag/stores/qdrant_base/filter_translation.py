@@ -22,7 +22,7 @@ class Translation(NamedTuple):
 
 
 def translate(where: Filter) -> Translation:
-    """The narrowest selection by these fields that keeps all that `where` keeps."""
+    """Translate a filter to the narrowest selection on the payload fields that keeps all its matches."""
     match where:
         case And(parts):
             return _all([translate(part) for part in parts])
@@ -40,7 +40,7 @@ def translate(where: Filter) -> Translation:
 
 
 def _comparisons(path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> list[Translation]:
-    """What one element has to pass, all of it."""
+    """Translate comparisons that one and the same element has to pass."""
     kinds = {operand.kind for comparison in comparisons for operand in comparison.operands}
     ranges = [one for one in comparisons if one.operator in _RANGES]
     if ranges == list(comparisons) and kinds in ({"number"}, {"date"}):
@@ -59,7 +59,7 @@ def _comparison(path: tuple[str, ...], comparison: FieldComparison) -> Translati
 
 
 def _range(path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> Translation:
-    """Comparisons of one kind, by order."""
+    """Translate range comparisons of one kind."""
     kind = comparisons[0].operands[0].kind
     if kind == "text":
         return Translation(_has(token(path, kind)), exact=False)
@@ -84,5 +84,5 @@ def _all(parts: list[Translation]) -> Translation:
 
 
 def _has(*tokens: str) -> Selection:
-    """Records with one of the tokens."""
+    """Return the selection of records with one of the tokens."""
     return Tagged(TOKENS, tokens)

@@ -8,16 +8,16 @@ _MOST: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Hnsw:
-    """Of the graph of an index. A larger one finds more and costs more memory, or time.
+    """Parameters of an HNSW graph. Larger values give higher recall and cost more memory or time.
 
     Attributes:
         m: Links of a node in the upper layers; twice as many in the lowest.
-        ef_construct: Candidates looked at for each node while it is built.
-        ef: Candidates looked at for each query, at least. Unlike the others, which `create` lays down for good, it is
-            that of whoever searches.
+        ef_construct: Number of candidates per node during construction.
+        ef: Minimum number of candidates per query. Unlike the others, which are fixed by `create`, it is a parameter of
+            the search.
 
     Raises:
-        ValueError: One is out of range.
+        ValueError: A value is out of range.
 
     Source: Malkov & Yashunin 2016; the values are Qdrant's defaults, and for `ef` that of `ef_construct`, as there.
     """

@@ -1,4 +1,4 @@
-"""Who is at work on a store: turns of this process's threads, and the lease of one run."""
+"""Locks of a store: a readers–writer lock of this process's threads, and the lease of one run."""
 
 import threading
 from collections.abc import Generator
@@ -19,7 +19,7 @@ class ReadWriteLock:
 
     @contextmanager
     def reading(self) -> Generator[None, None, None]:
-        """Others may read meanwhile."""
+        """Hold the lock for reading; others may read meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: not self._next)
             self._readers += 1
@@ -32,13 +32,13 @@ class ReadWriteLock:
 
     @contextmanager
     def alone(self) -> Generator[None, None, None]:
-        """Nobody else writes meanwhile; this thread may, and all may read."""
+        """Hold the right to write; others may read, and this thread may write."""
         with self._right:
             yield
 
     @contextmanager
     def writing(self) -> Generator[None, None, None]:
-        """Nobody else is at work meanwhile."""
+        """Hold the lock for writing; excludes all others."""
         with self._right:
             try:
                 with self._changed:
@@ -67,6 +67,6 @@ def held(lease: threading.Lock, place: str) -> Generator[None, None, None]:
 
 
 def taken(place: str, hint: str = "") -> StoreError:
-    """The error for a lease that another run holds."""
+    """Return the error for a lease that another run holds."""
     expected = "expected to be the only run that moves it to another context"
     return StoreError(f"{place}: {expected}, found another at work. Wait until that has ended.{hint}")

@@ -1,12 +1,12 @@
-"""A record as the payload of a point, and back.
+"""Conversion of records to payloads of points, and back.
 
-    text, title, metadata      of the record; metadata as JSON text where Qdrant would not give it back as it is
-    cde_id, cde_order          the record's id, and its place in the order of insertion, from 1 on
+    text, title, metadata      of the record; metadata as JSON text if Qdrant would not return it unchanged
+    cde_id, cde_order          the record's id, and its position in the order of insertion, from 1 on
     cde_record, cde_metadata   checksums
-    cde_tokens, cde_numbers    what filters look at; see payload_fields.py
-    cde_<fingerprint>          digest of what the vector of this name was made from, and a checksum over both
+    cde_tokens, cde_numbers    fields for filters; see payload_fields.py
+    cde_<fingerprint>          digest of the text embedded by the vector of this name, and a checksum over both
 
-Whatever else there is in a payload is someone else's and stays.
+Other keys of a payload belong to other applications, and are kept.
 """
 
 import json
@@ -36,13 +36,13 @@ _DIGITS: Final = 15  # of a number that every reader of JSON reads alike
 
 @dataclass(frozen=True, slots=True)
 class StoredPoint:
-    """A row, and what is noted of its vector in one generation.
+    """Row with the digest and checksum of its vector in one generation.
 
     Attributes:
         point: Id of the point.
-        order: Place in the order of insertion.
-        row: The record, and the digest of what was embedded; "" where the generation has no vector of it.
-        checksum: Over the record's id, the vector's name, the digest and the vector; "" likewise.
+        order: Position in the order of insertion.
+        row: The record, and the digest of its embedded text; "" if the generation has no vector of it.
+        checksum: Checksum over the record's id, the vector's name, the digest and the vector; "" likewise.
     """
 
     point: str
@@ -51,13 +51,13 @@ class StoredPoint:
     checksum: str
 
     def hit(self, score: float) -> Hit:
-        """As a search returns it."""
+        """Return the record as a search hit with this score."""
         record = self.row.record
         return Hit(record.id, score, record.title, record.text, record.metadata)
 
 
 def point_id(id_: str) -> str | None:
-    """Id of the point with that record; None where no record can have the id."""
+    """Return the id of the point with that record; None if no record can have the id."""
     try:
         return str(uuid.uuid5(_NAMES, id_))
     except UnicodeEncodeError:  # a lone surrogate
@@ -65,13 +65,13 @@ def point_id(id_: str) -> str | None:
 
 
 def record_payload(record: Record, order: int) -> dict[str, Any]:
-    """A record without its metadata."""
+    """Return the payload of a record without its metadata."""
     checksum = _seal(record.id, order, record.title, record.text)
     return {ID: record.id, ORDER: order, "title": record.title, "text": record.text, RECORD: checksum}
 
 
 def metadata_payload(id_: str, metadata: str) -> dict[str, Any]:
-    """The metadata of a record, given as `encode` made it."""
+    """Return the payload of a record's metadata, given as JSON by `encode`."""
     content = json.loads(metadata)
     return {
         "metadata": content if _is_plain(content, _LEVELS) else metadata,
@@ -81,23 +81,23 @@ def metadata_payload(id_: str, metadata: str) -> dict[str, Any]:
 
 
 def vector_payload(id_: str, name: str, digest: str, vector: Float32[np.ndarray, "dim"]) -> dict[str, Any]:
-    """What is noted of a record's vector."""
+    """Return the payload of a record's vector: digest and checksum."""
     return {name: {"digest": digest, "checksum": vector_checksum(id_, name, digest, vector)}}
 
 
 def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray, "dim"]) -> str:
-    """Over whose vector it is, its name, what it was made from, and its bytes."""
+    """Compute the checksum over the record's id, the vector's name, its digest and its bytes."""
     return _seal(id_, name, digest, vector.astype("<f4").tobytes())
 
 
 def read(point: Point, name: str, where: str) -> StoredPoint:
-    """The row in a point, with what is noted of its vector of that name, each compared with its checksums.
+    """Read the row in a point, with digest and checksum of its vector of that name, and verify its checksums.
 
-    A record lacks its vector in the active generation if the request of a writer came late, after another process had
-    activated that one, and the writer was killed then. To add it again, or to recontextualize, gives it one.
+    A record lacks its vector in the active generation if a writer's request arrived after another process had activated
+    that generation, and the writer was killed then. Adding it again, or recontextualizing, repairs it.
 
     Raises:
-        StoreFormatError: It is not as it was written; `where` is for the message.
+        StoreFormatError: The point is damaged; `where` is for the message.
     """
     payload = point.payload or {}
     id_, order, title, text = (payload.get(key) for key in (ID, ORDER, "title", "text"))
@@ -113,7 +113,7 @@ def read(point: Point, name: str, where: str) -> StoredPoint:
 
 
 def is_record(point: Point | None) -> TypeGuard[Point]:
-    """Whether a point is there and holds a record, whole or not; others of a collection can be someone else's."""
+    """Return True if a point exists and holds a record, damaged or not; others may belong to other applications."""
     return point is not None and ID in (point.payload or {})
 
 
@@ -127,10 +127,10 @@ def note(payload: Mapping[str, Any], name: str) -> tuple[str, str] | None:
 
 
 def place_of(point: Point, where: str) -> tuple[int, str]:
-    """Where a point comes in the order of insertion; its id decides between two that were given the same place.
+    """Return the sort key of the order of insertion: the position, and the point's id to break ties.
 
     Raises:
-        StoreFormatError: It has no place; `where` is for the message.
+        StoreFormatError: It has no position; `where` is for the message.
     """
     order = (point.payload or {}).get(ORDER)
     if not isinstance(order, int):
@@ -139,17 +139,17 @@ def place_of(point: Point, where: str) -> tuple[int, str]:
 
 
 def vector_of(point: Point, name: str) -> Float32[np.ndarray, "dim"] | None:
-    """A point's vector of that name; None where it has none."""
+    """Return a point's vector of that name, or None."""
     vectors = point.vector
     found = cast(dict[str, Any], vectors).get(name) if isinstance(vectors, dict) else None
     return None if found is None else np.array(found, np.float32)
 
 
 def checked_vector(point: Point, stored: StoredPoint, name: str, where: str) -> Float32[np.ndarray, "dim"]:
-    """A point's vector of that name, compared with its checksum.
+    """Return a point's vector of that name, verified by its checksum.
 
     Raises:
-        StoreFormatError: It is missing, or not as it was written.
+        StoreFormatError: It is missing or damaged.
     """
     id_, vector = stored.row.record.id, vector_of(point, name)
     if vector is None or vector_checksum(id_, name, stored.row.digest, vector) != stored.checksum:
@@ -158,12 +158,12 @@ def checked_vector(point: Point, stored: StoredPoint, name: str, where: str) -> 
 
 
 def damaged(where: str, what: str) -> StoreFormatError:
-    """The error for what is not as it was written."""
+    """Return the error for damaged data."""
     return StoreFormatError(f"{where}: expected {what}. Restore a snapshot, or add it again.")
 
 
 def _metadata(stored: object) -> tuple[dict[str, Any], str] | None:
-    """Metadata and its JSON as `_canonical` makes it; None where it cannot be read."""
+    """Return metadata and its canonical JSON; None if it cannot be parsed."""
     try:
         found: object = json.loads(stored) if isinstance(stored, str) else stored
         if not isinstance(found, dict):
@@ -175,7 +175,7 @@ def _metadata(stored: object) -> tuple[dict[str, Any], str] | None:
 
 
 def _canonical(metadata: Mapping[str, Any]) -> str:
-    """The text that stands for a JSON object in checksums: its keys in order, which Qdrant does not keep."""
+    """Serialise a JSON object for checksums with sorted keys, since Qdrant does not keep their order."""
     return json.dumps(metadata, ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
@@ -184,7 +184,7 @@ def _seal(*parts: str | bytes | int) -> str:
 
 
 def _is_plain(value: object, levels: int) -> bool:
-    """Whether JSON comes back as it is from any reader, over HTTP and gRPC."""
+    """Return True if JSON is returned unchanged by any reader, over HTTP and gRPC."""
     match value:
         case dict():
             inner = cast(dict[str, object], value)

@@ -37,7 +37,7 @@ class OrderKey(NamedTuple):
 
 
 def fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The two fields for a JSON object."""
+    """Return the two payload fields of a JSON object: tokens and numbers."""
     tokens: set[str] = set()
     numbers: dict[str, set[int]] = {}
     for path, found in _elements(metadata, ()):
@@ -50,23 +50,23 @@ def fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number_keys(payloads: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Keys of payloads that ranges ask for."""
+    """Return the payload keys that range conditions use."""
     return {f"{NUMBERS}.{name}" for payload in payloads for name in payload.get(NUMBERS, ())}
 
 
 def token(path: tuple[str, ...], kind: Kind | None = None, key: Key | None = None) -> str:
-    """96 bits in hex that stand for a path, for a kind of value at it, or for a value."""
+    """Return a token, 96 bits of a hash in hex, for a path, a kind of value at it, or a value."""
     whole = int(key) if isinstance(key, float) and key.is_integer() else key  # 1 and 1.0 are the same number
     return hashlib.sha256(json.dumps([path, kind, whole]).encode()).hexdigest()[:24]
 
 
 def numbers_key(path: tuple[str, ...], kind: Kind) -> str:
-    """Where in `cde_numbers` a path has its numbers or dates."""
+    """Return the key in `cde_numbers` under which a path has its numbers or dates."""
     return f"n{token(path, kind)}"
 
 
 def place(key: Key) -> OrderKey:
-    """A number or a date, as the oracle compares them, as a place."""
+    """Convert a number or a date to an order key."""
     if isinstance(key, str):  # a date: days, five digits of seconds, decimals
         seconds, part = int(key[:7]) * 86400 + int(key[7:12]), key[12:] != ""
         return OrderKey(2 * seconds + part, not part)
@@ -79,7 +79,7 @@ def place(key: Key) -> OrderKey:
 
 
 def _elements(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[tuple[Kind, Key]]]]:
-    """All paths that are there, with a value at each as the kinds and keys under which the oracle compares it."""
+    """Yield all existing paths, with each value's kinds and keys of comparison."""
     match value:
         case dict():
             if path:

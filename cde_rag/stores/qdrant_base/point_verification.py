@@ -17,7 +17,7 @@ _SAME: Final = 1e-6  # how far a prefix may be from what it is computed as again
 
 
 def damaged_points(points: Points, manifest: PointsManifest) -> Iterator[Damage]:
-    """What of the points of ours is not as it was written."""
+    """Yield the damage of the store's points."""
     try:
         for point in points.in_order(complete=True):
             yield from _point(point, points.place, manifest)

@@ -1,4 +1,4 @@
-"""What the calls of a store that write do to its points."""
+"""Write operations of a store on its points."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ def put_rows(
     digests: Sequence[str],
     vectors: Float32[np.ndarray, "rows dim"],
 ) -> None:
-    """Insert records, given with their metadata in JSON, or replace those of the same id.
+    """Upsert records, given with their metadata in JSON.
 
-    A point is written as a whole, with what of the old one still holds: its place, its vectors in other generations
-    if they were made from the same digest, and whatever someone else keeps in it.
+    A point is written completely, with the parts of the old one that stay valid: its position, its vectors in other
+    generations if they were made from the same digest, and data of other applications.
     """
     ids = [str(points.point_id(record.id)) for record, _ in records]
     old = points.retrieve(ids, vectors=True)
@@ -56,7 +56,7 @@ def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
     """Replace the metadata, given in JSON, of records.
 
     Raises:
-        KeyError: There is no record of some id.
+        KeyError: An id is unknown.
     """
     found_points(points, list(metadata))
     payloads = {str(points.point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()}
@@ -95,10 +95,10 @@ def put_vectors(
 
 
 def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[Point]:
-    """The points of records, in the order asked.
+    """Return the points of records, in the order of the ids.
 
     Raises:
-        KeyError: There is no record of some id.
+        KeyError: An id is unknown.
     """
     found = records_of(points, ids, vectors=vectors)
     missing = [id_ for id_, point in zip(ids, found, strict=True) if point is None]
@@ -108,14 +108,14 @@ def found_points(points: Points, ids: Sequence[str], *, vectors: list[str] | boo
 
 
 def records_of(points: Points, ids: Sequence[str], *, vectors: list[str] | bool = False) -> list[Point | None]:
-    """The points of records, in the order asked; None where there is no record of an id."""
+    """Return the points of records, in the order of the ids; None for unknown ids."""
     wanted = [points.point_id(id_) for id_ in ids]
     found = points.retrieve(sorted({id_ for id_ in wanted if id_ is not None}), vectors=vectors)
     return [point if is_record(point := found.get(str(id_))) else None for id_ in wanted]
 
 
 def _kept(was: Point, manifest: PointsManifest, digest: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What of a point still holds when its record is replaced: parts of its payload, and vectors."""
+    """Return the parts of a point that stay valid when its record is replaced: payload and vectors."""
     payload = was.payload or {}
     found = was.vector
     vectors = cast(dict[str, Any], found) if isinstance(found, dict) else {}

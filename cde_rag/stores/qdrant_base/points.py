@@ -1,4 +1,4 @@
-"""What has to be done with points. Whatever is called `name` is the name of a vector."""
+"""Interface of operations on points. An argument `name` is the name of a vector."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -24,12 +24,12 @@ class Point(Protocol):
 
     @property
     def payload(self) -> Mapping[str, Any] | None:
-        """JSON object; None where it was not asked for."""
+        """JSON object; None if it was not requested."""
         ...
 
     @property
     def vector(self) -> object:
-        """By name, those that were asked for; something else where a point has but an unnamed one."""
+        """Requested vectors by name; of another type if the point has only an unnamed vector."""
         ...
 
 
@@ -44,12 +44,12 @@ class Found(Point, Protocol):
 
 
 class NewPoint(NamedTuple):
-    """A point to be written as a whole.
+    """Point to be written completely.
 
     Attributes:
-        id: As `Points.point_id` gives it.
+        id: Id from `Points.point_id`.
         payload: JSON object.
-        vectors: By name.
+        vectors: Vectors by name.
     """
 
     id: str
@@ -58,17 +58,17 @@ class NewPoint(NamedTuple):
 
 
 class NewVector(NamedTuple):
-    """A vector for a point that is there.
+    """Vector for an existing point.
 
     Attributes:
         point: Its id.
-        vectors: The vector, and its prefix where the store has such, by name.
-        noted: Goes into the payload with it.
+        vectors: The vector, and its prefix if the store has prefixes, by name.
+        noted: Payload of the vector: digest and checksum.
         active: Name of the active generation's vectors.
-        checksum: What is noted of the point's vector there as long as the new one fits its record; None where it has
-            none there.
+        checksum: Checksum of the point's active vector when its record was read, to detect changes; None if it had no
+            active vector.
         record: Checksum of the record.
-        replaced: What is noted of the vector that this one replaces; None where there is none.
+        replaced: Checksum of the vector that this one replaces; None if there is none.
     """
 
     point: str
@@ -82,32 +82,32 @@ class NewVector(NamedTuple):
 
 @runtime_checkable
 class Points(Protocol):
-    """The points of one store, and perhaps of others beside them."""
+    """Interface of one store's points; the collection may also hold points of other applications."""
 
     @property
     def place(self) -> str:
-        """Where they are, for messages."""
+        """Name of the location, for messages."""
         ...
 
     @property
     def always_exact(self) -> bool:
-        """Whether every search by whole vectors is exact."""
+        """True if every search by full vectors is exact."""
         ...
 
     def point_id(self, id_: str) -> str | None:
-        """Id of the point that holds the record of an id, or will; None where no record can have the id."""
+        """Return the id of the point for the record of an id; None if no record can have the id."""
         ...
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> Mapping[str, Point]:
-        """The points of those ids that exist; with all vectors, those of some names, or none."""
+        """Return the points of those ids that exist; with all vectors, those of some names, or none."""
         ...
 
     def count(self, where: Selection = ALL) -> int:
-        """How many points of ours are selected."""
+        """Count the store's selected points."""
         ...
 
     def last_order(self) -> int:
-        """Highest place in the order of insertion; 0 where there are no points of ours."""
+        """Return the highest position in the order of insertion; 0 if the store has no points."""
         ...
 
     def in_order(
@@ -118,9 +118,9 @@ class Points(Protocol):
         complete: bool = False,
         at_once: int = 512,
     ) -> Iterator[Point]:
-        """Points of ours that are selected, in order of insertion, those behind a place and point id.
+        """Yield the store's selected points, in order of insertion, after a position and point id.
 
-        `complete` brings vectors and what filters look at, too. `at_once` is how many are likely to be wanted.
+        `complete` includes vectors and the fields of filters. `at_once` is the likely number of points to be consumed.
         """
         ...
 
@@ -134,22 +134,22 @@ class Points(Protocol):
         exact: bool,
         prefix: int | None,
     ) -> Sequence[Sequence[Found]]:
-        """For each query up to `limit` points with their vector of that name, best first.
+        """Return up to `limit` points for each query by their vector of that name, best first.
 
-        Where they are found by their first `prefix` dimensions or by codes, they are scored by the vector all the same.
+        Points found by their first `prefix` dimensions or by codes are rescored by the full vector.
         """
         ...
 
     def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """See that ranges over these keys of payloads are found by an index, up to `MOST_INDEXED` keys in all."""
+        """Create indexes for ranges over these payload keys, up to `MOST_INDEXED` keys in total."""
         ...
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> Sequence[Found]:
-        """Up to `limit` points with some of these words, best first by BM25."""
+        """Return up to `limit` points with some of these terms, best first by BM25."""
         ...
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
-        """Write whole points."""
+        """Write complete points."""
         ...
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
@@ -157,11 +157,11 @@ class Points(Protocol):
         ...
 
     def set_vectors(self, vectors: Sequence[NewVector]) -> None:
-        """Give points their vectors and what is noted of them, where they are as they were read."""
+        """Write vectors with their digests and checksums to points that are unchanged since they were read."""
         ...
 
     def set_words(self, words: Mapping[str, Sparse | None]) -> None:
-        """Give points, by their ids, their words; None takes them away."""
+        """Write the terms of points, by their ids; None removes them."""
         ...
 
     def delete(self, ids: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a store of points knows of itself: one JSON object, replaced in one write."""
+"""Manifest of a store of points: one JSON object, replaced in one write."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def vector_name(fingerprint: str) -> str:
     """Name of the vector that holds the embeddings of one space.
 
     Args:
-        fingerprint: Of the Context, 64 hex digits.
+        fingerprint: Fingerprint of the Context, 64 hex digits.
 
     Returns:
         `"cde_"` and the fingerprint.
@@ -42,10 +42,10 @@ class PointsGeneration:
     """One generation.
 
     Attributes:
-        number: Of the generation.
-        fingerprint: Names the vector space.
-        context_sha256: Of its Context's bytes.
-        run: Tells it from what any other run makes of the same space; "" for the first generation of a store.
+        number: Number of the generation.
+        fingerprint: Fingerprint of the vector space.
+        context_sha256: Checksum of its Context's bytes.
+        run: Token of the run that made it, to distinguish generations of one space; "" for a store's first generation.
     """
 
     number: int
@@ -55,12 +55,12 @@ class PointsGeneration:
 
     @property
     def key(self) -> str:
-        """Names what the store has of it, and of no other generation that there ever was."""
+        """Key of the generation's data, never shared with another generation, past or present."""
         return f"{self.fingerprint}_{self.run}" if self.run else self.fingerprint
 
     @property
     def vector(self) -> str:
-        """Name of its vectors, and of what is noted of them in a point's payload."""
+        """Name of its vectors, and key of their digests and checksums in a point's payload."""
         return vector_name(self.key)
 
     def check_space(self, fingerprint: str) -> None:
@@ -75,21 +75,21 @@ class PointsGeneration:
 
 @dataclass(frozen=True, slots=True)
 class PointsManifest:
-    """The whole store.
+    """Manifest of a store.
 
     Attributes:
         dim: Length of a vector.
-        settings: What the collection wrote at creation, as JSON.
+        settings: Settings of the collection, written at creation, as JSON.
         active: Number of the active generation.
         last: Number of the newest generation ever made.
-        generations: All that are there, oldest first.
-        leftover: Keys of generations that are being made or dropped; what there is of them counts for nothing.
-        adopted: True if it is made of someone else's points, which keep their ids, payload and vectors.
-        words: True if points have a sparse vector of their words; see qdrant_base/sparse_text.py.
-        prefix: How many dimensions are walked over, in named vectors of their own; None for all.
-        version: Of the manifest, where it is compared and swapped; 0 where a single process replaces it.
-        run: Token of the run that took the lease last; another run that still goes on has lost it.
-        activating: The generation that is about to be activated; a record that is written meanwhile ends that.
+        generations: All generations, oldest first.
+        leftover: Keys of generations that are being created or dropped; their data is ignored.
+        adopted: True if it is made of another application's points, which keep their ids, payload and vectors.
+        words: True if points have a sparse vector of their terms; see qdrant_base/sparse_text.py.
+        prefix: Number of dimensions of prefixes for the first search, in named vectors of their own; None for none.
+        version: Version for compare-and-swap of the manifest; 0 if a single process replaces it.
+        run: Token of the run that took the lease last; any other run has lost it.
+        activating: The generation about to be activated; reset by a writer that writes a record meanwhile.
     """
 
     dim: int
@@ -111,7 +111,7 @@ class PointsManifest:
         return self.generation(self.active)
 
     def generation(self, number: int) -> PointsGeneration:
-        """The generation of that number.
+        """Return the generation of a number.
 
         Raises:
             StoreError: There is none.
@@ -119,7 +119,7 @@ class PointsManifest:
         return numbered(self.generations, number)
 
     def inactive(self, number: int) -> PointsGeneration:
-        """The generation of that number, which is not the active one.
+        """Return the generation of a number, which must not be the active one.
 
         Raises:
             StoreError: There is none, or it is the active one.
@@ -127,12 +127,12 @@ class PointsManifest:
         return numbered(self.generations, number, active=self.active)
 
     def sizes(self, key: str) -> dict[str, int]:
-        """Lengths of the named vectors of a generation, by name: those of whole vectors, then those of prefixes."""
+        """Return the lengths of a generation's named vectors, by name: full vectors, then prefixes."""
         prefixed = {} if self.prefix is None else {prefix_name(vector_name(key), self.prefix): self.prefix}
         return {vector_name(key): self.dim, **prefixed}
 
     def named(self, state: PointsGeneration, vector: Float32[np.ndarray, "dim"]) -> dict[str, list[float]]:
-        """A vector of a generation, and its prefix, by name."""
+        """Return a vector of a generation, and its prefix, by name."""
         whole = {state.vector: vector.tolist()}
         if self.prefix is None:
             return whole
@@ -140,11 +140,11 @@ class PointsManifest:
         return {**whole, prefix_name(state.vector, self.prefix): short.tolist()}
 
     def public(self) -> StoreManifest:
-        """What the Store protocol tells."""
+        """Return the manifest of the Store interface."""
         return StoreManifest(self.dim, self.serving.fingerprint, self.active, json.loads(self.settings))
 
     def to_metadata(self) -> dict[str, Any]:
-        """As stored."""
+        """Serialise the manifest for storage."""
         content = json.loads(json.dumps(dataclasses.asdict(self)))
         content |= {"format": self._format, "fingerprint": self.serving.fingerprint}
         for name in [name for name, plain in _PLAIN.items() if content[name] == plain]:
@@ -164,7 +164,7 @@ class PointsManifest:
 
     @classmethod
     def from_metadata(cls, stored: Mapping[str, Any], where: str) -> "PointsManifest":
-        """Back from what `to_metadata` made.
+        """Parse the output of `to_metadata`.
 
         Raises:
             StoreFormatError: Damaged, or of a newer format.

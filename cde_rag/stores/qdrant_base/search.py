@@ -1,8 +1,8 @@
-"""Search: what Qdrant finds, scored again in float64, with equal scores in order of insertion.
+"""Vector search: Qdrant's results, rescored in float64, with equal scores in order of insertion.
 
-Qdrant computes in float32 and orders equal scores as it likes, so more is asked for than k: until the last one found
-scores less than the k-th by more than that can be wrong. A filter that Qdrant cannot express exactly is looked at
-again here, and more is asked for until k records pass it.
+Qdrant computes in float32 and orders equal scores arbitrarily, so more than k points are requested: until the last
+result scores less than the k-th by more than the rounding error. A filter that Qdrant cannot express exactly is
+evaluated again here, and more points are requested until k records pass it.
 """
 
 from collections.abc import Sequence
@@ -31,19 +31,19 @@ def search(
     exact: bool,
     prefix: int | None,
 ) -> list[list[Hit]]:
-    """For each query min(k, matching records) hits, best first; equal scores in order of insertion.
+    """Return min(k, matching records) hits for each query, best first; equal scores in order of insertion.
 
     Args:
-        points: Where to search.
-        name: Of the vectors.
+        points: Points to search.
+        name: Name of the vectors.
         queries: Unit vectors.
-        k: How many are wanted.
-        where: What the records pass.
-        exact: Not by HNSW. Where that finds fewer than k, the search is exact in any case.
-        prefix: How many dimensions are walked over; None for all, or their codes.
+        k: Number of hits wanted.
+        where: Filter of the records.
+        exact: True to search without HNSW. If HNSW finds fewer than k, the search is exact in any case.
+        prefix: Number of dimensions of the first search by prefixes; None for full vectors, or their codes.
 
     Raises:
-        StoreFormatError: A point that was found is not as it was written.
+        StoreFormatError: A point in the results is damaged.
     """
     asked = _Asked(points, name, where or And(()), k, prefix)
     hits: list[list[Hit]] = []
@@ -66,7 +66,7 @@ class _Asked:
         self.selection, self.translated = translate(where)
 
     def best(self, queries: Float32[np.ndarray, "queries dim"], *, exact: bool) -> list[list[Hit]]:
-        """The hits of each query."""
+        """Return the hits of each query."""
         hits: dict[int, list[Hit]] = {}
         open_, limit = list(range(len(queries))), self.k + _MORE
         while open_:
@@ -85,7 +85,7 @@ class _Asked:
         return [hits[number] for number in range(len(queries))]
 
     def _enough(self, query: Float32[np.ndarray, "dim"], points: Sequence[Found], limit: int) -> list[Hit] | None:
-        """The hits; None where what was not found could be among them."""
+        """Return the hits; None if points that were not returned could be among them."""
         passing = [point for point in points if self._passes(point)]
         scores = self._scores(query, passing)
         places = [(-score, *place_of(point, self.points.place)) for score, point in zip(scores, passing, strict=True)]

@@ -1,4 +1,4 @@
-"""Which points: the few conditions of Qdrant's grammar that a store asks for, in nobody's classes."""
+"""Selection of points: the few conditions of Qdrant's grammar that a store uses, independent of a client's classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Search by words: what Qdrant finds by sparse vectors, with equal scores in order of insertion."""
+"""Text search (BM25): Qdrant's results by sparse vectors, with equal scores in order of insertion."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,17 +14,17 @@ _AT_ONCE: Final = 512  # records whose words are written together
 
 
 def search_text(points: Points, name: str, queries: Sequence[str], k: int, *, where: Filter | None) -> list[list[Hit]]:
-    """For each query up to k records with some of its words, best first.
+    """Return up to k records per query with some of its terms, best first.
 
     Args:
-        points: Where to search.
-        name: Of the active generation's vectors.
+        points: Points to search.
+        name: Name of the active generation's vectors.
         queries: Texts.
-        k: How many are wanted.
-        where: What the records pass.
+        k: Number of hits wanted.
+        where: Filter of the records.
 
     Raises:
-        StoreFormatError: A point that was found is not as it was written.
+        StoreFormatError: A point in the results is damaged.
     """
     asked = map(question, queries)
     return [[] if words is None else _best(points, name, words, k, where or And(())) for words in asked]

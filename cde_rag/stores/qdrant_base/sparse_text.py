@@ -1,11 +1,11 @@
-"""A record's words as a sparse vector, whose dot product with a query's is BM25.
+"""BM25 as sparse vectors: a record's dot product with a query's is its BM25 score.
 
-    score(query, record) = Σ over the query's words, as often as they come, of idf(word) · weight(word, record)
-    idf = ln(1 + (N − n + 0.5) / (n + 0.5))       Qdrant's; N records have a word at all, n of them this one
-    weight = f · 2.2 / (f + 0.3 + 0.9 · l / 100)  stored; f times it stands in the record, of l words
-                                                  (k1 = 1.2, b = 0.75, for records of 100 words as a rule)
+    score(query, record) = Σ over the query's terms, repeated ones too, of idf(term) · weight(term, record)
+    idf = ln(1 + (N − n + 0.5) / (n + 0.5))       Qdrant's; of N records with any term, n have this one
+    weight = f · 2.2 / (f + 0.3 + 0.9 · l / 100)  stored; f is the term's frequency in the record, of l terms
+                                                  (k1 = 1.2, b = 0.75, average length 100)
 
-A fixed usual length in place of the records' mean keeps what is stored right when other records come and go.
+A fixed average length keeps stored weights valid when other records are added or deleted.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Sparse(NamedTuple):
 
 
 def weights(record: Record) -> Sparse | None:
-    """What a record weighs for each of its words; None where it has none."""
+    """Return the BM25 weights of a record's terms; None if it has none."""
     words = words_of(record)
     norm = _K1 * (1 - _B + _B * len(words) / _USUAL_LENGTH)
     counts = sorted(Counter(map(_index, words)).items())
@@ -48,19 +48,19 @@ def weights(record: Record) -> Sparse | None:
 
 
 def named_weights(record: Record) -> dict[str, Sparse]:
-    """The sparse vector of a record by its name; none where it has no words."""
+    """Return the sparse vector of a record by its name; empty if it has no terms."""
     found = weights(record)
     return {} if found is None else {WORDS: found}
 
 
 def question(query: str) -> Sparse | None:
-    """A query, each of whose words counts as often as it comes; None where it has none."""
+    """Return the sparse vector of a query, the frequency of each term; None if it has none."""
     counts = sorted(Counter(map(_index, words_in(query))).items())
     return Sparse([index for index, _ in counts], [float(count) for _, count in counts]) if counts else None
 
 
 def is_as_written(vectors: object, record: Record) -> bool:
-    """Whether the vectors of a point, by name, have the words of its record."""
+    """Return True if the vectors of a point, by name, have the terms of its record."""
     found = cast(Mapping[str, Any], vectors).get(WORDS) if isinstance(vectors, Mapping) else None
     expected = weights(record)
     if found is None or expected is None:

@@ -1,4 +1,4 @@
-"""What every store of points does alike."""
+"""Common base class of the stores of points."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ class PointStore(ABC):
     """Records, vectors and contexts as points. Half of `cde_rag.stores.base.Store`.
 
     Args:
-        turns: Of all objects of this process that use the place.
+        turns: Lock of all objects of this process that use the store.
         exact: Search exactly, not by HNSW.
     """
 
@@ -49,7 +49,7 @@ class PointStore(ABC):
 
     @abstractmethod
     def _load(self) -> PointsManifest:
-        """The manifest.
+        """Read the manifest.
 
         Raises:
             StoreError: There is no store.
@@ -58,17 +58,17 @@ class PointStore(ABC):
 
     @abstractmethod
     def _check_written(self, state: PointsGeneration) -> None:
-        """Make sure that what was just written to the active generation is there after a switch, too.
+        """Ensure that rows just written to the active generation are not lost by a concurrent switch.
 
         Raises:
-            ContextMismatchError: Another generation is active now: write it again, to that.
+            ContextMismatchError: Another generation is active now: the rows must be written again, to that one.
         """
 
     def _load_own(self) -> PointsManifest:
-        """The manifest, for a call of the run that has the lease.
+        """Read the manifest, for a call of the run that has the lease.
 
         Raises:
-            StoreError: It has lost it.
+            StoreError: The run has lost the lease.
         """
         return self._load()
 
@@ -78,20 +78,20 @@ class PointStore(ABC):
 
     @abstractmethod
     def _context(self, state: PointsGeneration) -> bytes:
-        """The bytes of a generation's Context."""
+        """Return the bytes of a generation's Context."""
 
     def manifest(self) -> StoreManifest:
-        """See `Store.manifest`."""
+        """Return the store's manifest."""
         return self._load().public()
 
     def context(self, generation: int | None = None) -> bytes:
-        """See `Store.context`."""
+        """Return the bytes of a generation's Context."""
         with self._turns.reading(), self._owned():
             manifest = self._load()
             return self._context(manifest.serving if generation is None else manifest.generation(generation))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
-        """See `Store.add`."""
+        """Upsert rows as points with their vectors."""
         records = list(check_records(row.record for row in rows))
         with self._turns.writing(), self._in(fingerprint) as manifest:
             check_unit(vectors, len(rows), manifest.dim)
@@ -99,14 +99,14 @@ class PointStore(ABC):
             self._check_written(manifest.serving)
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
-        """See `Store.update_metadata`."""
+        """Replace the metadata in the payloads of the given ids."""
         encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
         with self._turns.writing():
             self._load()  # there has to be a store
             point_writes.put_metadata(self._points, encoded)
 
     def delete(self, ids: Sequence[str]) -> int:
-        """See `Store.delete`."""
+        """Delete the points of the given ids; return their number."""
         check_list(ids, call="delete", what="ids")
         with self._turns.writing():
             self._load()  # there has to be a store
@@ -115,7 +115,7 @@ class PointStore(ABC):
         return len(found)
 
     def get(self, ids: Sequence[str]) -> list[Row]:
-        """See `Store.get`."""
+        """Return the rows of those ids that exist, verified by their checksums."""
         check_list(ids, call="get", what="ids")
 
         def read(manifest: PointsManifest) -> list[Row]:
@@ -125,7 +125,7 @@ class PointStore(ABC):
         return self._follow(read)
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
-        """See `Store.count`."""
+        """Count the rows that match the filter; by Qdrant if it can express the filter exactly."""
         condition = None if where is None else parse(where)
 
         def read(manifest: PointsManifest) -> int:
@@ -139,7 +139,7 @@ class PointStore(ABC):
         return self._follow(read)
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
-        """See `Store.scroll`."""
+        """Yield all matching rows, in order of insertion, `page` per request."""
         page = check_rows(page, "page")
         return self._scrolled(None if where is None else parse(where), page)
 
@@ -156,7 +156,7 @@ class PointStore(ABC):
             after = (found[-1].order, found[-1].point)
 
     def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[StoredPoint]:
-        """The first rows behind a place and point id that match."""
+        """Return the first matching rows after a position and point id."""
         return self._follow(
             lambda manifest: list(
                 itertools.islice(self._matching(manifest, where, after=after, at_once=limit + 1), limit)
@@ -164,7 +164,7 @@ class PointStore(ABC):
         )
 
     def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
-        """See `Store.sample`."""
+        """Return rows spread over the order of insertion."""
         count = check_rows(count, "count")
         with self._turns.reading():
             self._load()
@@ -191,7 +191,7 @@ class PointStore(ABC):
         where: Mapping[str, Any] | None = None,
         generation: int | None = None,
     ) -> list[list[Hit]]:
-        """See `Store.search`."""
+        """Return the nearest rows of each query, rescored in float64."""
         condition = None if where is None else parse(where)
         k = check_k(k)
         with self._turns.reading(), self._in(fingerprint, generation) as manifest:
@@ -208,7 +208,7 @@ class PointStore(ABC):
             )
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
-        """See `Store.search_text`; BM25 is that of qdrant_base/sparse_text.py."""
+        """Return the best records of each query by the BM25 of qdrant_base/sparse_text.py."""
         check_list(queries, call="search_text", what="queries")
         condition = None if where is None else parse(where)
         k = check_k(k)
@@ -223,10 +223,10 @@ class PointStore(ABC):
 
     @abstractmethod
     def index_texts(self) -> None:
-        """See `Store.index_texts`."""
+        """Rebuild the sparse vectors of all records."""
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
-        """See `Store.vectors`."""
+        """Return the vectors of the given ids, verified by their checksums."""
         check_list(ids, call="vectors", what="ids")
         with self._turns.reading(), self._in(fingerprint) as manifest:
             name = manifest.serving.vector
@@ -237,7 +237,7 @@ class PointStore(ABC):
             return matrix
 
     def generations(self) -> list[Generation]:
-        """See `Store.generations`."""
+        """Return all generations, oldest first, with their numbers of vectors."""
         with self._turns.reading():
             manifest = self._load()
             return [
@@ -246,7 +246,7 @@ class PointStore(ABC):
             ]
 
     def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
-        """See `Store.lacking`."""
+        """Return rows that have no vector in an inactive generation."""
         limit = check_rows(limit, "limit")
 
         def read(manifest: PointsManifest) -> list[Row]:
@@ -261,13 +261,13 @@ class PointStore(ABC):
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
-        """See `Store.add_to_generation`."""
+        """Write vectors of rows in an inactive generation."""
         if len({row.record.id for row in rows}) != len(rows):
             raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
         return self._put_vectors(generation, rows, digests, vectors)
 
     def activate(self, generation: int, *, last: Completion | None = None) -> None:
-        """See `Store.activate`. One write of the manifest, once all vectors are there."""
+        """Activate a generation in one write of the manifest, once all vectors are there."""
         with self._turns.alone():
             after: Row | None = None
             while last is not None and (lacking := self.lacking(generation, after=after)):
@@ -307,7 +307,7 @@ class PointStore(ABC):
     def _matching(
         self, manifest: PointsManifest, where: Filter | None, *, after: tuple[int, str] = (0, ""), at_once: int = 512
     ) -> Iterator[StoredPoint]:
-        """Rows that match, in order of insertion, those behind a place and point id."""
+        """Yield matching rows, in order of insertion, after a position and point id."""
         translated = translate(where or And(()))
         for point in self._points.in_order(translated.where, after=after, at_once=at_once):
             stored = self._read(point, manifest.serving.vector)
@@ -319,7 +319,7 @@ class PointStore(ABC):
 
     @contextmanager
     def _in(self, fingerprint: str, generation: int | None = None) -> Generator[PointsManifest, None, None]:
-        """The manifest, where that space is a generation's, the active one's by default, from the begin to the end."""
+        """Yield the manifest; check before and after that a generation (default: active) has that space."""
 
         def checked() -> tuple[PointsManifest, PointsGeneration]:
             manifest = self._load()
@@ -337,7 +337,7 @@ class PointStore(ABC):
 
     @contextmanager
     def _owned(self) -> Generator[None, None, None]:
-        """Where a call of a run fails since the run has lost its lease, that is the error."""
+        """Replace a StoreError by the error of a lost lease, if the run has lost its lease."""
         try:
             yield
         except StoreError:
@@ -345,7 +345,7 @@ class PointStore(ABC):
             raise
 
     def _follow(self, read: Callable[[PointsManifest], Result]) -> Result:
-        """What `read` returns; again, where it fails since another process activated another generation meanwhile."""
+        """Call `read`; retry if it fails because another process activated another generation meanwhile."""
         for last_try in (False,) * (_TRIES - 1) + (True,):
             with self._turns.reading():
                 manifest = self._load()

@@ -1,4 +1,4 @@
-"""Qdrant's own engine inside this process: a folder, no server. One process at a time has it open, to read too.
+"""Embedded store on Qdrant's engine (Qdrant Edge): a folder, no server. One process at a time has it open, to read too.
 
     papers.qdrant/
         cde.json                  the manifest: settings, generations and which is active, with a checksum

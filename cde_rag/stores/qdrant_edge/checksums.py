@@ -1,7 +1,7 @@
-"""Checksums of the engine's files while nobody has them open, since the engine has none and reads what it finds.
+"""Checksums of the engine's files while no process has them open, since the engine itself verifies none.
 
-They are written when the last object of a process lets go of the store, and removed before it is opened, so after a
-kill there are none.
+They are written when the last object of a process closes the store, and removed before it is opened, so that there are
+none after a crash.
 """
 
 import json
@@ -16,18 +16,18 @@ from cde_rag.stores.files import pieces, replace_durably
 
 
 def seal_files(folder: Path, sealed: Path) -> None:
-    """Write what `broken_seals` compares, to the file `sealed`."""
+    """Write the checksums of a folder's files, for `broken_seals`, to the file `sealed`."""
     sums = {str(path.relative_to(folder)): [path.stat().st_size, _checksum(path)] for path in _files(folder)}
     replace_durably(sealed, json.dumps({"files": sums, "checksum": _over(sums)}, sort_keys=True).encode())
 
 
 def broken_seals(folder: Path, sealed: Path, *, most: int | None = None) -> Iterator[Damage]:
-    """Files that are not as they were when they were sealed; none where they were not sealed.
+    """Yield damage of files that changed since their checksums were written; none without checksums.
 
     Args:
-        folder: Of the shard.
+        folder: Folder of the shard.
         sealed: The file with the checksums.
-        most: Of larger files than this, in bytes, only the size is compared.
+        most: Maximum size in bytes of files whose content is compared; of larger ones only the size is.
 
     Raises:
         OSError: A file cannot be read.
@@ -68,7 +68,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _checksum(path: Path) -> int:
-    """CRC-32 over a file's pieces that are not zeros, and where they are."""
+    """Compute the CRC-32 over a file's pieces that are not zeros, and their positions."""
     checksum = 0
     with path.open("rb") as file:
         for start, piece in pieces(file):

@@ -29,10 +29,10 @@ _CODES: Final[dict[str | None, Callable[[], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class EdgeIndexConfig:
-    """How a new shard indexes vectors.
+    """Index configuration of a new shard.
 
     Attributes:
-        flat_rows: Up to about so many vectors are not indexed.
+        flat_rows: Approximate number of vectors up to which there is no index.
         quantization: See `cde_rag.stores.quantization`.
         hnsw: Parameters of the graph.
     """
@@ -52,12 +52,12 @@ class Engine:
 
     @classmethod
     def create(cls, folder: Path, sizes: Mapping[str, int], indexing: EdgeIndexConfig) -> "Engine":
-        """Make a shard with named vectors, and the indexes that order and filters need.
+        """Create a shard with named vectors, and the payload indexes for order and filters.
 
         Args:
-            folder: Of the shard; not there yet.
-            sizes: Of the vectors, by name: whole ones, then prefixes, if there are any.
-            indexing: Of all vectors that it will have.
+            folder: Folder of the shard; must not exist.
+            sizes: Lengths of the vectors, by name: full ones, then prefixes, if there are any.
+            indexing: Index configuration of all its vectors.
 
         Raises:
             StoreError: The disk is full, or the folder not writable.
@@ -77,16 +77,16 @@ class Engine:
 
     @classmethod
     def load(cls, folder: Path) -> "Engine":
-        """Open a shard that is there; what was written before a kill is taken from its log.
+        """Open an existing shard; writes before a crash are recovered from its log.
 
         Raises:
-            StoreError: It is not there, or damaged in a way that the engine notices.
+            StoreError: It does not exist, or the engine reports damage.
         """
         return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder))), folder)
 
     @classmethod
     def load_with(cls, folder: Path, sizes: Mapping[str, int]) -> "Engine":
-        """Open a shard that has just got the last of these vectors, whole ones and their prefixes, and index them so.
+        """Open a shard to which the last of these vectors, full ones and prefixes, were just added, and index them.
 
         Raises:
             StoreError: As `load`.
@@ -95,7 +95,7 @@ class Engine:
         return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
 
     def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """See `Points.index_numbers`; while nobody else writes."""
+        """Create indexes for ranges over these payload keys; the caller holds the write lock."""
         if self._numbers is None:
             schema = self.ask(lambda shard: shard.info().payload_schema)
             self._numbers = {key for key in schema if key.startswith(f"{NUMBERS}.")}
@@ -104,21 +104,21 @@ class Engine:
             self._numbers.add(key)
 
     def write(self, *operations: edge.UpdateOperation) -> None:
-        """Do each of these wholly or not at all, whenever the process is killed; durable when this returns."""
+        """Apply each operation atomically, also in a crash; durable when this returns."""
         for operation in operations:
             self.ask(lambda shard, operation=operation: shard.update(operation))
         self.ask(lambda shard: shard.flush())
 
     def ask(self, work: Callable[[edge.EdgeShard], Result]) -> Result:
-        """What `work` returns.
+        """Call a function of the shard, and return its result.
 
         Raises:
-            StoreError: The engine refused it, or gave up.
+            StoreError: The engine refused the operation, or failed.
         """
         return _told(self.folder, lambda: work(self._shard))
 
     def optimize(self) -> None:
-        """Index what is due, and give back the space of what was deleted. Takes minutes where that is much."""
+        """Build due indexes, and free the space of deleted points. Takes minutes for large changes."""
         self.ask(lambda shard: shard.optimize())
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Engine:
 
 
 def _params(sizes: Mapping[str, int]) -> dict[str, edge.EdgeVectorParams]:
-    """Of named vectors; where some are prefixes, which are shorter, those alone get a graph."""
+    """Return the parameters of named vectors; if there are prefixes, which are shorter, only these get a graph."""
     prefixed = len(set(sizes.values())) > 1
     none = edge.HnswIndexConfig(0, 0, _SCANNED_KB)
     return {

@@ -1,7 +1,7 @@
-"""A folder with a store, shared by all objects of this process that use it; one process at a time may.
+"""Folder of a store, shared by all objects of this process that use it, and locked against other processes.
 
 The folder may be removed and restored, moved away and replaced, or get other files copied over its own, while it is
-open. The engine goes on with the files that it opened and writes some of them by their path, even when it is closed. So
+open. The engine keeps using the files that it opened and writes some of them by their path, even when it is closed. So
 each call first compares the lock's file and the manifest with those that this process opened or wrote, and raises where
 they are others; the engine is then left as it is until the process ends. On Windows the files of an open store can be
 neither removed nor replaced.
@@ -31,8 +31,8 @@ class FolderHandle:
     """The folder, its turns, and the engine while somebody uses it.
 
     Attributes:
-        folder: Of the store.
-        turns: Of all who use it.
+        folder: Folder of the store.
+        turns: Lock of all its users.
         shaping: Held by who builds indexes, or replaces the engine by another; taken before a turn.
     """
 
@@ -54,7 +54,7 @@ class FolderHandle:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody in this process uses it."""
+        """True if an object of this process uses it."""
         return self._engine is not None
 
     def lock(self, user: int) -> None:
@@ -82,11 +82,11 @@ class FolderHandle:
             self._users.add(user)
 
     def open(self, user: int) -> Engine:
-        """The engine, opened where it is not yet.
+        """Return the engine, and open it if necessary.
 
         Raises:
             StoreError: There is no store, another process uses it, or the folder cannot be written.
-            StoreFormatError: A file is not as it was when the store was closed.
+            StoreFormatError: A file changed since the store was closed.
         """
         with self._changing:
             new = user not in self._users
@@ -175,7 +175,7 @@ _File: TypeAlias = tuple[int, ...]
 
 
 def _file(path: Path, *, content: bool) -> _File | None:
-    """Device and inode of a file, and size and time where its content counts; None where there is none."""
+    """Return device and inode of a file, plus size and time if its content matters; None if there is no file."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -188,7 +188,7 @@ _places_lock = threading.Lock()
 
 
 def place_at(folder: Path) -> FolderHandle:
-    """The place that all objects of this process share which use that folder.
+    """Return the handle shared by all objects of this process that use that folder.
 
     Raises:
         StoreError: The path holds a NUL.

@@ -1,8 +1,8 @@
-"""Making and dropping generations, so that a kill at any instant leaves what counts as it was or as it will be.
+"""Creation and removal of generations, atomic with respect to crashes.
 
-What counts is the manifest, a file that is replaced in one rename. The shard that belongs to it is named by the numbers
-of its generations. The engine adds and removes named vectors segment by segment, and does not open a shard again where
-that was interrupted; so that is done in a copy of the shard, which counts once the manifest does.
+The manifest is the source of truth, a file that is replaced by one rename. Its shard is named by the numbers of its
+generations. The engine adds and removes named vectors segment by segment, and cannot reopen a shard in which that was
+interrupted; therefore it is done in a copy of the shard, which becomes valid with the manifest.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ DERIVED: Final = re.compile(r"shard(-\d+)+(-words)?|context-\d+\.safetensors")  
 
 
 def load(folder: Path) -> PointsManifest:
-    """The manifest of a store.
+    """Read the manifest of a store.
 
     Raises:
         StoreError: There is no store.
@@ -55,16 +55,16 @@ def save(folder: Path, manifest: PointsManifest) -> None:
 def first(
     folder: Path, dim: int, fingerprint: str, context: bytes, settings: str, prefix: int | None
 ) -> PointsManifest:
-    """The manifest of a store with generation 1 active, whose context is written."""
+    """Return the manifest of a store with generation 1 active, whose context is written."""
     state = _written(folder, 1, fingerprint, context)
     return PointsManifest(dim, settings, active=1, last=1, generations=(state,), words=True, prefix=prefix)
 
 
 def begun(folder: Path, manifest: PointsManifest, fingerprint: str, context: bytes) -> PointsManifest:
-    """The manifest with another generation, whose context is written.
+    """Return the manifest with another generation, whose context is written.
 
     Raises:
-        StoreError: There is one of that fingerprint.
+        StoreError: There is a generation of that fingerprint.
     """
     for state in manifest.generations:
         if state.fingerprint == fingerprint:
@@ -75,23 +75,23 @@ def begun(folder: Path, manifest: PointsManifest, fingerprint: str, context: byt
 
 
 def without(manifest: PointsManifest, number: int) -> PointsManifest:
-    """The manifest without an inactive generation.
+    """Return the manifest without an inactive generation.
 
     Raises:
-        StoreError: It is active, or not there.
+        StoreError: It is active, or does not exist.
     """
     gone = manifest.inactive(number)
     return dataclasses.replace(manifest, generations=tuple(one for one in manifest.generations if one is not gone))
 
 
 def shard_of(folder: Path, manifest: PointsManifest) -> Path:
-    """The folder of the shard with the vectors of just these generations, and with words if there are such."""
+    """Return the folder of the shard with the vectors of exactly these generations, and with terms if configured."""
     words = ["words"] if manifest.words else []
     return folder / "-".join(["shard", *(str(state.number) for state in manifest.generations), *words])
 
 
 def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> Engine:
-    """A copy of the old manifest's shard, in which nothing is being written, with the new one's named vectors."""
+    """Copy the old manifest's shard, which must not be written to, and give it the new one's named vectors."""
     copy = shard_of(folder, new)
     shutil.rmtree(copy, ignore_errors=True)  # of a call that was interrupted
     copy_durably(shard_of(folder, old), copy)
@@ -126,15 +126,15 @@ def sweep(folder: Path, manifest: PointsManifest) -> None:
 
 
 def context_file(folder: Path, number: int) -> Path:
-    """The file with the bytes of a generation's Context."""
+    """Return the path of a generation's Context."""
     return folder / f"context-{number}.safetensors"
 
 
 def read_context(folder: Path, state: PointsGeneration) -> bytes:
-    """The bytes of a generation's Context.
+    """Read the bytes of a generation's Context.
 
     Raises:
-        StoreFormatError: The file is not there, or not as it was written.
+        StoreFormatError: The file is missing or damaged.
     """
     path = context_file(folder, state.number)
     try:
@@ -149,7 +149,7 @@ def read_context(folder: Path, state: PointsGeneration) -> bytes:
 
 
 def damaged_contexts(folder: Path, manifest: PointsManifest) -> Iterator[Damage]:
-    """Contexts that are not as they were written."""
+    """Yield damage of Contexts."""
     for state in manifest.generations:
         try:
             read_context(folder, state)

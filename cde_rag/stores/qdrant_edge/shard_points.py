@@ -24,7 +24,7 @@ _ROW: Final = edge.PayloadSelector.Exclude([TOKENS, NUMBERS])  # what a row is r
 
 
 class ReadPoint(NamedTuple):
-    """A point, converted once from what the engine gives, which converts whenever it is asked."""
+    """Point, converted once, since the engine's own objects convert at every access."""
 
     id: str
     payload: dict[str, Any]
@@ -48,31 +48,31 @@ class ShardPoints:
 
     @property
     def place(self) -> str:
-        """See `Points.place`."""
+        """Path of the folder."""
         return self._place
 
     @property
     def always_exact(self) -> bool:
-        """See `Points.always_exact`."""
+        """False: searches may use HNSW."""
         return False
 
     def point_id(self, id_: str) -> str | None:
-        """See `Points.point_id`."""
+        """Return the id of the point for the record of an id."""
         return point_id(id_)
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, ReadPoint]:
-        """See `Points.retrieve`."""
+        """Return the points of those ids that exist."""
         wanted: list[Any] = [*ids]
         found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=_ROW, with_vector=vectors))
         return {str(record.id): _read(record) for record in found}
 
     def count(self, where: Selection = ALL) -> int:
-        """See `Points.count`."""
+        """Count the selected points."""
         request = edge.CountRequest(filter=_filter(where))
         return self._engine.ask(lambda shard: shard.count(request))
 
     def last_order(self) -> int:
-        """See `Points.last_order`."""
+        """Return the highest position in the order of insertion."""
         request = edge.ScrollRequest(limit=1, order_by=edge.OrderBy(ORDER, edge.Direction.Desc), with_payload=[ORDER])
         found, _ = self._engine.ask(lambda shard: shard.scroll(request))
         return self._order(_read(found[0])) if found else 0
@@ -85,7 +85,7 @@ class ShardPoints:
         complete: bool = False,
         at_once: int = _AT_ONCE,
     ) -> Iterator[ReadPoint]:
-        """See `Points.in_order`. No two points have the same place, since one process writes."""
+        """Yield the selected points, in order of insertion; positions are unique, since one process writes."""
         size, last = min(at_once, _AT_ONCE), after[0]
         while True:
             request = edge.ScrollRequest(
@@ -112,7 +112,7 @@ class ShardPoints:
         exact: bool,
         prefix: int | None,
     ) -> list[list[ReadPoint]]:
-        """See `Points.nearest`."""
+        """Return the nearest points of each query."""
         rescored = edge.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=_OVERSAMPLING)
         beam = max(self._search_beam, 2 * limit)
         params = edge.SearchParams(hnsw_ef=beam, exact=exact, quantization=rescored)
@@ -139,14 +139,13 @@ class ShardPoints:
         return [[_read(point, point.score) for point in points] for points in found]
 
     def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """See `Points.index_numbers`."""
+        """Create indexes for ranges over these payload keys."""
         self._engine.index_numbers(keys)
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[ReadPoint]:
-        """See `Points.matching`.
+        """Return points with some of these terms, best first, by sparse vectors.
 
-        How rare a word is, is counted among the points that are there now; after a kill, until the engine is optimized,
-        among some of them twice.
+        The IDF is computed over existing points; after a crash, some count twice until the engine is optimized.
         """
         there = edge.IdfParams(edge.Filter(must=[edge.HasVectorCondition(WORDS)]))
         request = edge.QueryRequest(
@@ -160,18 +159,18 @@ class ShardPoints:
         return [_read(point, point.score) for point in found]
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
-        """See `Points.upsert`."""
+        """Write complete points in one operation."""
         if points:
             made = [edge.Point(new.id, _given(new.vectors), new.payload) for new in points]
             self._engine.write(edge.UpdateOperation.upsert_points(made))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
-        """See `Points.set_payloads`."""
+        """Replace keys in the payloads of points, by writing the points again."""
         found = self._whole(list(payloads))
         self.upsert([NewPoint(id_, found[id_].payload | new, found[id_].vector) for id_, new in payloads.items()])
 
     def set_vectors(self, vectors: Sequence[NewVector]) -> None:
-        """See `Points.set_vectors`."""
+        """Write vectors to points that are unchanged since they were read, by writing the points again."""
         found = self._whole([new.point for new in vectors])
         made: list[NewPoint] = []
         for new in vectors:
@@ -181,12 +180,12 @@ class ShardPoints:
         self.upsert(made)
 
     def delete(self, ids: Sequence[str]) -> None:
-        """See `Points.delete`."""
+        """Delete points."""
         if ids:
             self._engine.write(edge.UpdateOperation.delete_points([*ids]))
 
     def set_words(self, words: Mapping[str, Sparse | None]) -> None:
-        """See `Points.set_words`."""
+        """Write or remove the sparse vectors of points."""
         none = [id_ for id_, one in words.items() if one is None]
         given = [edge.PointVectors(id_, _given({WORDS: one})) for id_, one in words.items() if one is not None]
         if none:
@@ -199,14 +198,14 @@ class ShardPoints:
         self._engine.write(edge.UpdateOperation.create_sparse_vector(WORDS, edge.Modifier.Idf))
 
     def create_vectors(self, name: str, dim: int) -> None:
-        """Begin named vectors that no point has; what there was of that name is removed."""
+        """Add named vectors that no point has; existing ones of that name are removed."""
         self._engine.write(
             edge.UpdateOperation.delete_vector_name(name),
             edge.UpdateOperation.create_dense_vector(name, dim, edge.Distance.Dot),
         )
 
     def delete_vectors(self, name: str) -> None:
-        """Remove named vectors, and what is noted of them."""
+        """Remove named vectors, with their digests and checksums."""
         noted = edge.Filter(must_not=[edge.IsEmptyCondition(name)])
         self._engine.write(
             edge.UpdateOperation.delete_vector_name(name),
@@ -214,7 +213,7 @@ class ShardPoints:
         )
 
     def _whole(self, ids: Sequence[str]) -> dict[str, ReadPoint]:
-        """Points as they can be written again."""
+        """Return complete points, to be written again."""
         wanted: list[Any] = [*ids]
         found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=True))
         return {str(record.id): _read(record) for record in found}
@@ -224,7 +223,7 @@ class ShardPoints:
 
 
 def _given(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Named vectors in the engine's classes."""
+    """Convert named vectors to the engine's classes."""
     return {
         name: edge.SparseVector(one.indices, one.values) if isinstance(one, Sparse) else one
         for name, one in vectors.items()
@@ -240,7 +239,7 @@ def _filter(where: Selection) -> edge.Filter | None:
 
 
 def selection_filter(where: Selection) -> edge.Filter:
-    """A selection in the engine's classes."""
+    """Convert a selection to the engine's classes."""
     match where:
         case Tagged(key, tags):  # none has the empty one
             return edge.Filter(must=[edge.FieldCondition(key, match=edge.MatchAny(list(tags) or [""]))])

@@ -1,4 +1,4 @@
-"""QdrantEdgeStore; the package's docstring says what is in its folder."""
+"""QdrantEdgeStore; its folder is described in the package's docstring."""
 
 import dataclasses
 import itertools
@@ -44,16 +44,16 @@ class QdrantEdgeStore(PointStore):
     in between, other processes are refused.
 
     Args:
-        path: The folder; `create` makes it.
+        path: The folder, made by `create`.
         exact: Search exactly, not by HNSW.
-        flat_rows: Up to about so many vectors are not indexed, and searched exactly in any case. Like `quantization`
-            and `hnsw` it says how `create` makes a store; one that is there keeps its own.
-        quantization: What HNSW walks over: `int8` or `binary` codes, or the first dimensions of a Matryoshka model
-            (`prefix-128`), in place of the vectors, which then score what was found; None for the vectors themselves.
+        flat_rows: Approximate number of vectors up to which there is no index, and search is exact. Like `quantization`
+            and `hnsw` it applies to a new store; an existing one keeps its own.
+        quantization: Codes that HNSW searches: `int8` or `binary`, or the first dimensions of a Matryoshka model
+            (`prefix-128`); results are rescored with the full vectors. None for full vectors.
         hnsw: Parameters of the index.
 
     Raises:
-        ValueError: `quantization` is none of these, or `flat_rows` is negative.
+        ValueError: `quantization` is another name, or `flat_rows` is negative.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class QdrantEdgeStore(PointStore):
         super().__init__(self._place.turns, exact=exact)
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
-        """See `Store.create`."""
+        """Create the folder with an empty store and generation 1 active."""
         encoded = encode(settings, "The store's settings")
         check_prefix(self._prefix, dim)
         with self._turns.writing(), self._errors():
@@ -94,23 +94,23 @@ class QdrantEdgeStore(PointStore):
             self._place.save(manifest)
 
     def exists(self) -> bool:
-        """See `Store.exists`."""
+        """Return True if the folder holds a store."""
         check_folder(self._folder)
         return (self._folder / shard_generations.MANIFEST).exists()
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
-        """See `Store.add`. What makes an index due builds it, while others read and write."""
+        """Upsert rows as points; builds an index if due, while others read and write."""
         super().add(rows, vectors, fingerprint=fingerprint)
         self._optimize()
 
     def delete(self, ids: Sequence[str]) -> int:
-        """See `Store.delete`."""
+        """Delete the points of the given ids; return their number."""
         deleted = super().delete(ids)
         self._optimize()
         return deleted
 
     def index_texts(self) -> None:
-        """See `Store.index_texts`."""
+        """Rebuild the sparse vectors of all records, in a copy of the shard if it had none."""
         with self._shaping() as manifest:
             if manifest.words:
                 write_words(self._points, manifest.serving.vector)
@@ -118,12 +118,12 @@ class QdrantEdgeStore(PointStore):
                 self._reshape(manifest, dataclasses.replace(manifest, words=True))
 
     def lease(self) -> AbstractContextManager[None]:
-        """See `Store.lease`."""
+        """Hold the lease among the threads of this process, which has the folder for itself."""
         self._place.open(self._user)
         return held(self._turns.lease, str(self._folder))
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
-        """See `Store.create_generation`.
+        """Create another, empty, inactive generation in a copy of the shard; return its number.
 
         Raises:
             StoreError: There is a generation of that fingerprint.
@@ -136,19 +136,19 @@ class QdrantEdgeStore(PointStore):
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
-        """See `Store.add_to_generation`."""
+        """Write vectors of rows in an inactive generation."""
         added = super().add_to_generation(generation, rows, digests, vectors)
         self._optimize()
         return added
 
     def drop(self, generation: int) -> None:
-        """See `Store.drop`."""
+        """Drop an inactive generation, in a copy of the shard."""
         with self._shaping() as manifest:
             self._reshape(manifest, shard_generations.without(manifest, generation))
         self._optimize()
 
     def verify(self) -> list[Damage]:
-        """See `Store.verify`. Files are compared with their checksums where nobody has the store open yet."""
+        """Compare all data with its checksums; files of the engine only if no one has the store open."""
         with self._turns.reading(), self._errors():
             manifest = self._load()
             self._place.lock(self._user)
@@ -158,11 +158,11 @@ class QdrantEdgeStore(PointStore):
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """Path of the folder."""
         return self._folder
 
     def at(self, folder: Path) -> "QdrantEdgeStore":
-        """A QdrantEdgeStore in another folder, made as this one would be."""
+        """Return a QdrantEdgeStore in another folder, with the same configuration."""
         made = self._indexing
         return QdrantEdgeStore(
             folder,
@@ -176,7 +176,7 @@ class QdrantEdgeStore(PointStore):
         return f"QdrantEdgeStore({str(self._folder)!r})"
 
     def close(self) -> None:
-        """See `Store.close`."""
+        """Close the folder, unless other objects of this process use it."""
         self._leave()
 
     @property
@@ -189,7 +189,7 @@ class QdrantEdgeStore(PointStore):
         return shard_generations.load(self._folder)
 
     def _check_written(self, state: PointsGeneration) -> None:
-        """Nothing switches meanwhile: all who write to a folder are in one process, and take turns."""
+        """Do nothing: all writers of a folder are in one process and lock each other out."""
 
     def _activate(self, generation: int) -> None:
         with self._turns.writing(), self._errors():
@@ -201,7 +201,7 @@ class QdrantEdgeStore(PointStore):
         return shard_generations.read_context(self._folder, state)
 
     def _optimize(self) -> None:
-        """Build what index is due; one thread at a time, while others read and write."""
+        """Build due indexes; one thread at a time, while others read and write."""
         if self._place.shaping.acquire(blocking=False):
             try:
                 self._place.open(self._user).optimize()
@@ -210,7 +210,7 @@ class QdrantEdgeStore(PointStore):
 
     @contextmanager
     def _shaping(self) -> Generator[PointsManifest, None, None]:
-        """Nobody else is at work, nor builds an index; files that no generation needs are removed."""
+        """Hold all locks, of writers and of index builds, and remove unused files first."""
         with self._place.shaping, self._turns.writing(), self._errors():
             manifest = self._load()
             self._place.open(self._user)
