@@ -221,7 +221,7 @@ def test_progress_is_told_after_each_chunk(papers: Collection):
 def test_truncation_is_counted_and_warned_of(papers: Collection):
     with (
         small_chunks(),
-        pytest.warns(TruncationWarning, match="3 of 10 records that were embedded are longer than the 50 tokens"),
+        pytest.warns(TruncationWarning, match="3 of 10 embedded records exceed the model's limit of 50 tokens"),
     ):
         report = papers.add([str(i) + "long " * (20 if i % 4 == 1 else 1) for i in range(10)])
     assert report.truncated == 3

@@ -131,6 +131,6 @@ def test_blank_queries(filled: Collection):
 
 def test_long_records_are_counted(embedder: ContextualEmbedder, tmp_path: Path):
     papers = Collection.create(FaissStore(tmp_path / "papers"), embedder)
-    with pytest.warns(TruncationWarning, match="1 of 2 records that were embedded are longer than the 32 tokens"):
+    with pytest.warns(TruncationWarning, match="1 of 2 embedded records exceed the model's limit of 32 tokens"):
         report = papers.add(["the river", "the river " * 30])
     assert (report.added, report.truncated) == (2, 1)

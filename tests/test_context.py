@@ -264,7 +264,7 @@ def test_newer_format_says_what_to_do():
     ],
 )
 def test_whole_file_with_wrong_content(manifest: dict, tensors: dict[str, np.ndarray], found: str):
-    with pytest.raises(ContextFormatError, match=f"here: expected a whole context file, found .*{found}"):
+    with pytest.raises(ContextFormatError, match=f"here: expected an intact context file, found .*{found}"):
         Context.from_bytes(rewritten(make(["a"]), manifest, **tensors), where="here")
 
 

@@ -108,7 +108,7 @@ def test_the_same_space_in_bfloat16(plain: PlainEmbedder, folder: Path) -> None:
 def test_long_texts_are_counted(plain: PlainEmbedder) -> None:
     long = "the river " * 10
     assert plain.embed_passages(["a bank", long], [[], []]).truncated.tolist() == [False, True]
-    with pytest.warns(TruncationWarning, match="1 of 2 texts are longer than the 12 tokens"):
+    with pytest.warns(TruncationWarning, match="1 of 2 texts exceed the limit of 12 tokens"):
         plain.embed_documents(["a bank", long])
     prefixed = len(plain.identity.prefixes["document"].split())
     assert plain.count_tokens(["a bank", long]) == plain.count_tokens(["a bank"]) + 12

@@ -283,7 +283,7 @@ def test_a_second_run_is_told_and_the_first_goes_on(papers: Collection, tmp_path
 
     def begin_another(progress: Progress) -> None:
         for run in (lambda: move(other), other.rollback):
-            with pytest.raises(StoreError, match="another at work") as raised:
+            with pytest.raises(StoreError, match="another run holds the lease") as raised:
                 run()
             told.append(str(raised.value))
 

@@ -201,7 +201,7 @@ def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json:
         for damage in damages:
             typer.echo(printable(f"{damage.where}: {damage.found}"))
     else:
-        typer.echo(f"{collection} is whole.")
+        typer.echo(f"{collection} is intact.")
     if damages:
         raise typer.Exit(1)
 

@@ -141,7 +141,7 @@ class Collection(Searchable):
             TypeError: One `str` where a list is due.
 
         Warns:
-            TruncationWarning: Records were longer than the model reads, with their number.
+            TruncationWarning: Records exceeded the model's token limit, with their number.
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None

@@ -105,7 +105,7 @@ class Tenants:
         """Open the collection of one tenant; close it when it is not needed.
 
         Raises:
-            ContextMismatchError: It was moved to another model, which is not here under its name.
+            ContextMismatchError: It was moved to another model, which cannot be found under its name.
             TenantError: There is none of that name.
         """
         store = self._store(name)

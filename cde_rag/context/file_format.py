@@ -86,7 +86,7 @@ def canonical_json(value: Mapping[str, Any]) -> str:
 def unreadable(where: str, found: str) -> ContextFormatError:
     """Return the error for a damaged context file."""
     return ContextFormatError(
-        f"{where}: expected a whole context file, found {found}. Restore it from a copy, or make the context again."
+        f"{where}: expected an intact context file, found {found}. Restore it from a copy, or make the context again."
     )
 
 

@@ -80,7 +80,7 @@ class ActiveEmbedder:
         The call is to be repeated with the embedder that is then `last`.
 
         Raises:
-            ContextMismatchError: The active Context was made by a model that is not here under its name.
+            ContextMismatchError: The active Context was made by a model that cannot be found under its name.
         """
         try:
             yield

@@ -180,7 +180,7 @@ class ContextualEmbedder:
             TypeError: `texts` is a single str.
 
         Warns:
-            TruncationWarning: Texts are longer than the model reads, with their number.
+            TruncationWarning: Texts exceed the model's token limit, with their number.
         """
         check_list(texts, call="embed_documents")
         if parents is None:
@@ -249,8 +249,8 @@ class ContextualEmbedder:
     def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
         if count := int(truncated.sum()):
             warnings.warn(
-                f"{count} of {len(truncated)} texts are longer than the {self.model.config.max_length} tokens that "
-                f"{self.model.config.name} reads; what comes after was not embedded. Split long documents.",
+                f"{count} of {len(truncated)} texts exceed the limit of {self.model.config.max_length} tokens of "
+                f"{self.model.config.name} and were truncated. Split long documents.",
                 TruncationWarning,
                 stacklevel=3,
             )

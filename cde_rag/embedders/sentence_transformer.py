@@ -122,7 +122,7 @@ class PlainEmbedder:
             TypeError: `texts` is a single str.
 
         Warns:
-            TruncationWarning: Texts are longer than the model reads, with their number.
+            TruncationWarning: Texts exceed the model's token limit, with their number.
         """
         check_list(texts, call="embed_documents")
         if parents is not None:
@@ -209,8 +209,8 @@ class PlainEmbedder:
         if count := int(embedded.truncated.sum()):
             identity = self.identity
             warnings.warn(
-                f"{count} of {len(embedded.truncated)} texts are longer than the {identity.max_length} tokens that "
-                f"{identity.name} reads; what comes after was not embedded. Split long documents.",
+                f"{count} of {len(embedded.truncated)} texts exceed the limit of {identity.max_length} tokens of "
+                f"{identity.name} and were truncated. Split long documents.",
                 TruncationWarning,
                 stacklevel=3,
             )

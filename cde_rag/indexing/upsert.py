@@ -254,8 +254,8 @@ class Upserter:
             length = self._active.last.context.identity.max_length
             embedded = max(changes["added"] + changes["replaced"], changes["truncated"])
             warnings.warn(
-                f"{changes['truncated']} of {embedded} records that were embedded are longer than the {length} "
-                "tokens that the model reads; what comes after was not embedded. Split long documents.",
+                f"{changes['truncated']} of {embedded} embedded records exceed the model's limit of {length} tokens "
+                "and were truncated. Split long documents.",
                 TruncationWarning,
                 stacklevel=4,
             )
@@ -272,7 +272,7 @@ class _Vectors:
     """Vectors that were made for one call, by digest, in the space of one embedder.
 
     Attributes:
-        truncated: Ids of rows that are longer than the model reads.
+        truncated: Ids of rows that exceed the model's token limit.
     """
 
     def __init__(self) -> None:

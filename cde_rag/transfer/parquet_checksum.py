@@ -71,4 +71,4 @@ def _digest(file: BinaryIO, place: int) -> bytes:
 
 def unreadable(path: Path, found: str) -> StoreFormatError:
     """Return the error for a damaged export."""
-    return StoreFormatError(f"{path}: expected a whole export of a collection, found {found}. Restore a copy.")
+    return StoreFormatError(f"{path}: expected an intact export of a collection, found {found}. Restore a copy.")

@@ -39,7 +39,7 @@ def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
     first = run(*command)
     counts = {"added": 20, "replaced": 0, "updated": 0, "unchanged": 0, "truncated": 1, "skipped": 0, "deleted": 0}
     assert json.loads(first.stdout) == {"documents": 20, **counts}
-    assert "Warning: 1 of 20 records that were embedded are longer than the 32 tokens" in first.stderr
+    assert "Warning: 1 of 20 embedded records exceed the model's limit of 32 tokens" in first.stderr
     assert "20 different documents" in first.stderr  # fewer than a context wants
     again = run(*command)
     assert json.loads(again.stdout) == {"documents": 20, **counts, "added": 0, "unchanged": 20, "truncated": 0}
@@ -206,7 +206,7 @@ def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: 
 
 
 def test_verify_finds_a_flipped_bit(run, collection: Path):
-    assert run("verify", collection).stdout == f"{collection} is whole.\n"
+    assert run("verify", collection).stdout == f"{collection} is intact.\n"
     assert json.loads(run("verify", collection, "--json").stdout) == {"damage": []}
     vectors = max(collection.glob("vectors-*"), key=lambda path: path.stat().st_size)
     data = bytearray(vectors.read_bytes())

@@ -84,4 +84,4 @@ def test_mistakes(run, collection: Path, tmp_path: Path):
     assert "cde-rag index" in run("recontextualize", tmp_path / "none", code=1).stderr
     assert "bundled model" in run("recontextualize", collection, "--to-model", "none", code=1).stderr
     with FaissStore(collection).lease():
-        assert "another at work" in run("recontextualize", collection, "--seed", 1, code=1).stderr
+        assert "another run holds the lease" in run("recontextualize", collection, "--seed", 1, code=1).stderr

@@ -27,7 +27,7 @@ def test_every_command_opens_it(run, records: Path, collection: Path):
     assert json.loads(run("index", records, collection, "--json").stdout)["unchanged"] == 20
     run("rollback", collection)
     assert json.loads(run("inspect", collection, "--json").stdout)["generation"] == 1
-    assert run("verify", collection).stdout == f"{collection} is whole.\n"
+    assert run("verify", collection).stdout == f"{collection} is intact.\n"
 
 
 def test_another_name_changes_nothing(run, collection: Path, tmp_path: Path):
@@ -48,5 +48,5 @@ def test_another_process_is_told(run, collection: Path):
     command = [sys.executable, "-c", "from cde_rag.cli import app; app()", "verify", str(collection)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "only process that uses it" in done.stderr
+    assert "another process has this store open" in done.stderr
     store.close()

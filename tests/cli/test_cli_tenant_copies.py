@@ -81,7 +81,7 @@ def test_a_backup_of_all_holds_all(run, place: Path, tmp_path: Path) -> None:
     run("restore", tmp_path / "all", place)
     assert {tenant: hits(run, place, tenant) for tenant in expected} == expected
     for tenant in expected:
-        assert run("verify", place, "--tenant", tenant).stdout.endswith("is whole.\n")
+        assert run("verify", place, "--tenant", tenant).stdout.endswith("is intact.\n")
     run("index", tmp_path / "other.jsonl", place, "--tenant", "initech")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "other.jsonl", place.name, "records.jsonl"]
 

@@ -31,7 +31,7 @@ def test_each_has_its_own(run, place: Path, tmp_path: Path, records: Path) -> No
     assert json.loads(run("index", records, place, "--tenant", "acme", "--json").stdout)["unchanged"] == 20
     run("rollback", place, "--tenant", "acme")
     for tenant in ("acme", "../globex"):
-        assert run("verify", place, "--tenant", tenant).stdout.endswith("is whole.\n")
+        assert run("verify", place, "--tenant", tenant).stdout.endswith("is intact.\n")
     assert {path.name for path in tmp_path.iterdir()} == {place.name, "records.jsonl", "other.jsonl"}
 
 

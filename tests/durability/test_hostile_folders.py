@@ -63,7 +63,7 @@ def test_a_link_to_a_store_is_that_store(kind: str, scratch: Path) -> None:
     for number, (writer, reader) in enumerate([(direct, linked), (linked, direct)], 100):
         writer.add_records([record(number)])
         assert reader.search(record(number).text, 1)[0].id == f"d{number}"
-    with linked.store.lease(), pytest.raises(StoreError, match="another at work"), direct.store.lease():
+    with linked.store.lease(), pytest.raises(StoreError, match="another run holds the lease"), direct.store.lease():
         pass
     assert linked.verify() == direct.verify() == []
     linked.close()

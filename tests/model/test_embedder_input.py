@@ -46,7 +46,7 @@ def test_no_texts_are_no_vectors(embedder):
 
 def test_long_texts_are_cut_and_counted(embedder):
     long = "river " * 200_000  # more than a megabyte
-    with pytest.warns(TruncationWarning, match="1 of 2 texts are longer than the 32 tokens"):
+    with pytest.warns(TruncationWarning, match="1 of 2 texts exceed the limit of 32 tokens"):
         vectors = embedder.embed_documents([long, "bank"])
     with pytest.warns(TruncationWarning):
         np.testing.assert_allclose(embedder.embed_documents([long + "bank"])[0], vectors[0], atol=1e-6)

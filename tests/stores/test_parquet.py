@@ -154,7 +154,7 @@ def exported(places: Places, tiny_model: CDEModel, tmp_path: Path) -> Path:
 
 
 def assert_refused(file: Path, store: Store) -> None:
-    with pytest.raises(StoreFormatError, match="expected a whole export of a collection"):
+    with pytest.raises(StoreFormatError, match="expected an intact export of a collection"):
         import_collection(file, store)
     assert not store.exists()
 

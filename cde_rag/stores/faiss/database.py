@@ -297,7 +297,7 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
-            hint = "Is the disk full, the folder not writable, or another writer at work?"
+            hint = "Is the disk full, the folder not writable, or another writer active?"
             raise StoreError(f"{self.path}: expected to read or write it, found: {error}. {hint}") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter: SQLite quotes damaged text
             raise StoreFormatError(f"{self.path}: expected a sound file, found: {error}. Restore a copy.") from error

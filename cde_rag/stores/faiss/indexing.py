@@ -61,5 +61,5 @@ class IndexConfig:
                 f"index={one!r}, quantization={other!r}"
                 for one, other in ((index, quantization), (self.index, self.quantization))
             )
-            hint = "Leave out what is to stay as it is, and change the store by reindex(…)."
+            hint = "Omit these arguments to open it, or call reindex(…) to change them."
             raise StoreError(f"Expected a store with {asked}, found one with {found}. {hint}")

@@ -14,7 +14,7 @@ def leased(folder: Path) -> AbstractContextManager[None]:
     """Hold the lease of the store in `folder`.
 
     Raises:
-        StoreError: Another run holds it, or the place is not writable.
+        StoreError: Another run holds it, or the folder is not writable.
     """
-    expected = "expected to be the only run that moves it to another context"
-    return locked(folder / _LEASE, f"{folder}: {expected}, found another at work. Wait until that has ended")
+    taken = f"{folder}: another run holds the lease to change its context. Wait for it to finish"
+    return locked(folder / _LEASE, taken)

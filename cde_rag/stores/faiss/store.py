@@ -29,7 +29,7 @@ from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 
-_TRIES: Final = 8  # of a read whose files are replaced while it is at work
+_TRIES: Final = 8  # attempts of a read whose files are replaced meanwhile
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
 
 Result = TypeVar("Result")

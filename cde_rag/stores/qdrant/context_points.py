@@ -88,7 +88,7 @@ def read_context(client: QdrantClient, collection: str, fingerprint: str | None 
     Args:
         client: Client of a server, or in local mode.
         collection: Name of the collection or an alias of it.
-        fingerprint: Fingerprint of the context; without one, that in the collection's metadata, else the only one there is.
+        fingerprint: Fingerprint of the context; by default that in the collection's metadata, else the only one.
 
     Raises:
         ContextMissingError: There is none, or there are several and no `fingerprint` is given.

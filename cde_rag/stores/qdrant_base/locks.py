@@ -14,7 +14,7 @@ class ReadWriteLock:
         self.lease = threading.Lock()
         self._changed = threading.Condition()
         self._readers = 0
-        self._next = False  # a writer is at work, or waits for readers to end
+        self._next = False  # a writer holds the lock, or waits for readers to end
         self._right = threading.RLock()  # to write
 
     @contextmanager
@@ -68,5 +68,4 @@ def held(lease: threading.Lock, place: str) -> Generator[None, None, None]:
 
 def taken(place: str, hint: str = "") -> StoreError:
     """Return the error for a lease that another run holds."""
-    expected = "expected to be the only run that moves it to another context"
-    return StoreError(f"{place}: {expected}, found another at work. Wait until that has ended.{hint}")
+    return StoreError(f"{place}: another run holds the lease to change its context. Wait for it to finish.{hint}")

@@ -72,8 +72,8 @@ class FolderHandle:
                 hint = "The engine writes its log even to read. Copy it to where it can be written."
                 raise StoreError(f"{self.folder}: expected a folder that can be written, found one that cannot. {hint}")
             if not self._users:
-                hint = "Close it there; what several processes need is kept on a server, or by FAISS"
-                taken = f"{self.folder}: expected to be the only process that uses it, found another at work. {hint}"
+                hint = "Close it there, or use a Qdrant server or a FaissStore for several processes"
+                taken = f"{self.folder}: another process has this store open. {hint}"
                 self._lock.enter_context(locked(self.folder / LOCK, taken))
                 self._process = os.getpid()
                 self._touch()

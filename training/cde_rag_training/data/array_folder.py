@@ -18,7 +18,7 @@ from cde_rag.errors import CDEError
 MANIFEST = "manifest.json"
 FORMAT = 1
 MAX_MANIFEST = 1 << 26  # bytes: 64 MiB, some hundred thousand names of domains
-REMEDY = "Copy it again from where it is whole, or run prepare again, which makes anew what is damaged."
+REMEDY = "Copy it again from an intact copy, or run prepare again, which repairs what is damaged."
 
 
 class PreparedError(CDEError):
@@ -157,7 +157,7 @@ def open_array(path: Path) -> np.ndarray:
 
 def damaged(where: str, found: str) -> PreparedError:
     """Return the error for a damaged file."""
-    return PreparedError(f"{where}: expected a whole file of a prepared folder, found {found}. {REMEDY}")
+    return PreparedError(f"{where}: expected an intact file of a prepared folder, found {found}. {REMEDY}")
 
 
 def _integrity(manifest: Mapping[str, Any]) -> str:

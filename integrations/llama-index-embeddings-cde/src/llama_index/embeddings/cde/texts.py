@@ -60,8 +60,8 @@ def embed_documents(
     if count := int(embedded.truncated.sum()):
         size = config.max_length * 2 // 3  # a splitter counts other tokens, and fewer of them
         warnings.warn(
-            f"{count} of {len(texts)} texts are longer than the {config.max_length} tokens that {config.name} reads; "
-            "what comes after was not embedded. LlamaIndex's default splitter makes chunks of 1024 tokens: set "
+            f"{count} of {len(texts)} texts exceed the limit of {config.max_length} tokens of {config.name} and were "
+            "truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: set "
             f"Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
             f"SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8}).",
             TruncationWarning,
