@@ -1,4 +1,4 @@
-"""Contextual document embeddings: a document's vector depends on the corpus it lives in.
+"""Contextual document embeddings: a document's vector depends on its corpus.
 
 Everything here is loaded on first use: `import cde_rag` itself reads no model, no torch and no store.
 """

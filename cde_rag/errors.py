@@ -44,7 +44,7 @@ class ContextMismatchError(ContextError):
     Args:
         expected: Fingerprint (or model digest) of the stored vectors.
         found: Fingerprint (or model digest) of the embedder.
-        remedy: What the reader of the message should do.
+        remedy: Advice to the reader of the message.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def documentation_pairs(folder: Path) -> Iterator[Pair]:
     """Yield the pairs of all packages in `PACKAGES`, by name; of equal queries or documents the first only.
 
     Args:
-        folder: Holds each unpacked package in a folder of its name. Other folders in it are passed over.
+        folder: Holds each unpacked package in a folder of its name. Other folders in it are skipped.
 
     Raises:
         CorpusError: No folder in it has the name of a package of `PACKAGES`, or a file cannot be read as a page.

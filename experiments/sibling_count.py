@@ -26,7 +26,7 @@ class SiblingRow(NamedTuple):
 
     Attributes:
         corpus: The set.
-        system: "siblings", "wrong siblings" (parents are dealt out anew at random), or a system of `evaluate`.
+        system: "siblings", "wrong siblings" (parents are shuffled), or a system of `evaluate`.
         siblings: Given to a document at most.
         ndcg: NDCG@10, mean over queries.
         gain: Less that of the same model without siblings.

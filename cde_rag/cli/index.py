@@ -174,7 +174,7 @@ def _print_plan(path: Path, counts: dict[str, int], *, as_json: bool) -> None:
 
 
 def _tenant_store(path: Path, name: str, model: str | None) -> "Store | None":
-    """The store of a tenant; None where there is none yet."""
+    """Return the store of a tenant; None if there is none yet."""
     from cde_rag import Tenants
 
     stores = tenant_stores(path)
@@ -274,7 +274,7 @@ def _create(
 
 
 def _delete_others(collection: "Collection", reader: "RecordReader") -> int:
-    """Delete the records that the sources do not have; returns how many there were."""
+    """Delete the records that the sources do not have; return their number."""
     if reader.skipped:  # it may be one of these that is to stay
         raise StoreError(
             f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
@@ -284,7 +284,7 @@ def _delete_others(collection: "Collection", reader: "RecordReader") -> int:
 
 
 def _others(collection: "Collection", reader: "RecordReader") -> list[str]:
-    """Ids in the collection that the sources do not have."""
+    """Return ids in the collection that the sources do not have."""
     kept = {record.id for record in reader}
     return [record.id for record in collection.scroll() if record.id not in kept]
 

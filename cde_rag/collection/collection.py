@@ -177,10 +177,10 @@ class Collection(Searchable):
         return [row.record for row in self.store.get(ids)]
 
     def delete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
-        """Remove records by id or by filter, and embed anew those whose siblings went; returns how many there were.
+        """Delete records by id or by filter, and re-embed those whose siblings changed; return the number deleted.
 
         Args:
-            ids: Unknown ones are passed over.
+            ids: Unknown ids are skipped.
             where: A filter over the metadata; `{}` matches, and so deletes, every record.
 
         Raises:

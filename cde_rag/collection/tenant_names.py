@@ -62,7 +62,7 @@ def check_is_of(settings: Mapping[str, Any], name: str) -> None:
 
 
 def check_names_a_tenant(settings: Mapping[str, Any]) -> None:
-    """Refuse the store that tenants have in common, which is nobody's.
+    """Refuse the common store of tenants in place of a tenant's collection.
 
     Args:
         settings: Settings of a store.

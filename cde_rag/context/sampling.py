@@ -89,7 +89,7 @@ def sample_strata(texts: Iterable[str], strata: Iterable[str], size: int, *, see
     less than one text is met with the right chance. Memory: up to `size` texts of each stratum.
 
     Args:
-        texts: The corpus; blank texts are passed over.
+        texts: The corpus; blank texts are skipped.
         strata: The stratum of each text, in the same order.
         size: Context documents wanted.
         seed: Another seed, another draw.

@@ -102,7 +102,7 @@ def read_beir(
         max_characters: As for `read_corpus`.
 
     Raises:
-        CorpusError: A file or split is missing, unreadable or empty, or a line is not what the layout says.
+        CorpusError: A file or split is missing, unreadable or empty, or a line is invalid.
     """
     folder = Path(folder)
     corpus = read_corpus(folder, parent_key=parent_key, max_characters=max_characters)

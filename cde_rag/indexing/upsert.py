@@ -201,7 +201,7 @@ class Upserter:
 
         Args:
             ids: Ids of the chunk.
-            leaving: All ids that the call deletes, which are nobody's siblings any more.
+            leaving: All ids that the call deletes, no longer siblings of any passage.
             removed: Gets the number of rows that were deleted.
             made: Vectors of the call.
         """

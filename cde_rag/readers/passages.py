@@ -74,7 +74,7 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         Passages in order, titled with the file's first heading, else its name. `metadata["offset"]` is where the
         passage begins in the file, in characters: `text[offset : offset + len(passage)] == passage`. A heading is
         kept with the beginning of its text. `metadata["section"]` has the headings under which that text stands, such
-        as "Roll back > By hand", where there are any beside the title; each is cut to 200 characters.
+        as "Roll back > By hand", if there are any besides the title; each is cut to 200 characters.
     """
     markdown = path.suffix.lower() in MARKDOWN
     try:

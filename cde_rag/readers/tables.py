@@ -86,7 +86,7 @@ def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: in
         max_line_bytes: Longest line.
 
     Raises:
-        CorpusError: A line is longer, so that rows cannot be told apart; or the header is none.
+        CorpusError: A line is longer, so that rows cannot be separated; or the header is invalid.
     """
 
     def text() -> Iterator[str]:

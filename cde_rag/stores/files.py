@@ -106,7 +106,7 @@ def replace_durably(path: Path, data: bytes) -> None:
 
 
 def copy_durably(folder: Path, copy: Path) -> None:
-    """Copy a folder that nobody writes to; holes stay holes. All of it is on the disk when this returns.
+    """Copy a folder without concurrent writers; holes in files stay holes. Durable when this returns.
 
     Raises:
         StoreError: It holds a link, whose target may be anybody's.

@@ -30,7 +30,7 @@ class TenantStores(Protocol):
         ...
 
     def remove(self, key: str) -> None:
-        """Remove a store with all that is in it; nothing where there is none. Nobody has it open.
+        """Delete a store with its contents, if it exists. It must not be open.
 
         Raises:
             StoreError: The place is not writable.

@@ -88,7 +88,7 @@ class Lexicon:
         return list(found)
 
     def rebuild(self) -> None:
-        """Make the table anew of all records.
+        """Rebuild the full-text index from all records.
 
         Raises:
             StoreError: This SQLite has no FTS5.

@@ -49,7 +49,7 @@ def _best(points: Points, name: str, words: Sparse, k: int, where: Filter) -> li
 
 
 def write_words(points: Points, name: str) -> None:
-    """Give every record its words anew; `name` is that of the active generation's vectors."""
+    """Rebuild the sparse vectors of all records; `name` is the name of the active generation's vectors."""
     some: dict[str, Sparse | None] = {}
     for point in points.in_order(at_once=_AT_ONCE):
         some[str(point.id)] = weights(read(point, name, points.place).row.record)

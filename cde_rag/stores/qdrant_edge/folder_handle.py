@@ -28,7 +28,7 @@ _COMPARED: Final = 2**26  # bytes of the largest file that is read to be compare
 
 
 class FolderHandle:
-    """The folder, its turns, and the engine while somebody uses it.
+    """Handle of a folder: its locks, and the engine while an object of this process uses it.
 
     Attributes:
         folder: Folder of the store.
@@ -113,14 +113,14 @@ class FolderHandle:
             self._opened = self._found()
 
     def use(self, engine: Engine | None) -> None:
-        """Close the engine and take another, or none. The place is locked, and nobody reads."""
+        """Close the engine and use another, or none. The caller holds all locks."""
         with self._changing:
             old, self._engine = self._engine, engine
             if old is not None:
                 self._close(old)
 
     def leave(self, user: int) -> None:
-        """Close the engine where nobody else uses it."""
+        """Close the engine unless other objects use it."""
         with self._changing:
             self._users.discard(user)
             if self._users or self._process != os.getpid():  # after a fork, the parent has it open

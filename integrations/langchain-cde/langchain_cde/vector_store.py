@@ -150,7 +150,7 @@ class CDEVectorStore(VectorStore):
         """Delete by id or by filter; without either, as LangChain has it, everything.
 
         Args:
-            ids: Unknown ones are passed over.
+            ids: Unknown ids are skipped.
             filter: Over the metadata.
 
         Raises:

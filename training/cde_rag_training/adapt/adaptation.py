@@ -117,10 +117,10 @@ def adapt(
     Args:
         material: Material of the corpus.
         config: How to adapt.
-        output: Made where it is missing. Holds the model, where it is better; `report.json`; and in `work` what was
-            needed to make it, which may be deleted.
+        output: Created if missing. Contains the model, if it is better; `report.json`; and intermediate files in
+            `work`, which may be deleted.
         progress: True to show a progress bar of the training.
-        say: Told what is done next.
+        say: Called with a message before each step.
 
     Raises:
         CorpusError: Too few pairs.

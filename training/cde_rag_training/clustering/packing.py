@@ -138,10 +138,10 @@ class Packing:
     def sampled(self, start: int = 0) -> Iterator[Int64[np.ndarray, " batch_size"]]:
         """Yield batches without end, each of a source that is drawn with probability ∝ pairs^α.
 
-        A source goes through its own epochs: each of its pairs once, then packed anew.
+        A source goes through its own epochs: each of its pairs once, then packed again.
 
         Args:
-            start: The first update wanted; those before it are passed over, for a run that goes on.
+            start: The first update; those before it are skipped, for a run that resumes.
 
         Source: Li et al. 2023 (GTE) eq. 4.
         """

@@ -39,7 +39,7 @@ class Contexts:
 
     Args:
         prepared: The data.
-        config: What they are made of.
+        config: Configuration of the contexts.
     """
 
     def __init__(self, prepared: Prepared, config: ContextConfig) -> None:

@@ -60,17 +60,17 @@ def prepare(
     Args:
         pairs: Held in memory; near-duplicates are not looked for (`without_near_duplicates`).
         tokenizer: Tokenizer of the model that is to be trained.
-        output: The folder. What it held is made anew where it depends on something else.
-        config: What is made.
+        output: The folder. Steps whose inputs changed are repeated.
+        config: Configuration of the preparation.
         surrogate: Texts to vectors; their length does not matter.
-        cache: Folder of what is kept between runs, the surrogate embeddings of texts above all; by default
+        cache: Folder of data kept between runs, mainly the surrogate embeddings of texts; by default
             `output/cache`. It may be deleted, and is not packed.
         progress: Show bars on stderr.
 
     Raises:
         CorpusError: No pairs, a pair with an empty text, or vectors that are not finite.
         MissingExtraError: faiss, or what lexical pairs need, is not installed.
-        OSError: The disk is full: nothing half-written is left, and the next run goes on.
+        OSError: The disk is full: no incomplete file is left, and the next run resumes.
 
     Source: paper §4.1 and §5.1; views and the two sizes are ours (design §9).
     """

@@ -28,7 +28,7 @@ class Facts:
         max_length: Tokens that texts are cut at, special tokens included.
         source_names: By code.
         domain_names: By code; two sources may have a domain of the same name, which are two codes.
-        settings: What the arrays were made with, for people to read; JSON.
+        settings: Settings of the preparation, for people to read; JSON.
     """
 
     tokenizer_sha256: str
@@ -48,7 +48,7 @@ class Prepared:
         max_length: Tokens that texts are cut at, special tokens included.
         source_names: By code.
         domain_names: By code; two sources may have a domain of the same name, which are two codes.
-        settings: What the arrays were made with, for people to read; JSON.
+        settings: Settings of the preparation, for people to read; JSON.
         texts: Every distinct text once: queries and documents, also as views show them, titles, hard negatives.
         queries: Text row of each pair's own query.
         documents: Text row of each pair's document.
@@ -149,7 +149,7 @@ class Prepared:
         Args:
             folder: Made where it is missing.
             arrays: By name; those of `LEXICAL` all or none.
-            facts: What the arrays do not say themselves.
+            facts: Metadata of the arrays.
             tokenizer: Its JSON.
 
         Raises:

@@ -76,7 +76,7 @@ def not_finite(batch: Batch, prepared: Prepared, folder: Path, update: int, *, f
     """Return the error for a loss or gradient that is not finite; the batch is saved for inspection.
 
     Args:
-        batch: What the update saw.
+        batch: Batch of the update.
         prepared: Its data.
         folder: The batch is saved in it, as JSON with its texts.
         update: Its number.
