@@ -120,7 +120,7 @@ def _rankings(embedder: TextEmbedder, data: RetrievalSet) -> list[Ranking]:
 def _vectors(
     embedder: TextEmbedder, data: RetrievalSet, *, siblings: bool
 ) -> tuple[Float32[np.ndarray, "queries dim"], Float32[np.ndarray, "documents dim"]]:
-    """Of the queries and of the documents."""
+    """Embed the queries and the documents of a set."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)  # the result counts what is cut
         documents = embedder.embed_documents(data.corpus.texts, parents=data.corpus.parents if siblings else None)

@@ -191,7 +191,7 @@ def _rankings(
     other: Corpus | None,
     seeds: Sequence[int],
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
-    """What each wanted system answers with each of its contexts; baselines first: a missing extra shows at once."""
+    """Yield the rankings of each system in each context; baselines first, so that a missing extra shows at once."""
     words = word_hits(data.corpus.texts, data.queries) if HYBRID.intersection(wanted) else []
     if BASELINES.intersection(wanted):
         found = ((system, [one]) for system, one in baseline_rankings(data, wanted, embed, words))

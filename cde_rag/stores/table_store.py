@@ -111,10 +111,10 @@ class TableStore(ABC):
         """Make an empty store with generation 1 active."""
         encode(settings, "The store's settings")
         if self.exists():
-            raise StoreError(f"{self!r}: expected no store, found one. Open it, or choose another place.")
+            raise StoreError(f"{self!r}: expected no store, found one: open it, or choose another place.")
         with self.transaction("create") as tables:
             if tables.blob(_MANIFEST) is not None:
-                raise StoreError(f"{self!r}: expected no store, found one. Open it, or choose another place.")
+                raise StoreError(f"{self!r}: expected no store, found one: open it, or choose another place.")
             _put(tables, _Manifest(dim, dict(settings), generations=[_State(1, fingerprint)]))
             tables.put_blob("context-1", context)
 

@@ -50,7 +50,7 @@ def test_bytes_that_changed_are_found(tmp_path: Path):
     store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
     for table, id_ in (("records", "a"), ("vectors", "b")):
         with SqliteStore(tmp_path / "papers").transaction("write") as tables:
-            tables.connection.execute(f"UPDATE {table} SET data = data || x'00' WHERE id = ?", [id_])
+            tables.connection.execute(f"UPDATE {table} SET data = CAST(data || x'00' AS BLOB) WHERE id = ?", [id_])
     assert [damage.where for damage in store.verify()] == ["a", "b, generation 1"]
 
 
