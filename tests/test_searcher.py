@@ -233,12 +233,12 @@ def test_by_names_a_way_to_rank(papers: Collection) -> None:
 def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
     papers.add_records([Record("rare", "zyzzyva", metadata={"even": True})])
     try:
-        hits = papers.search_hybrid("zyzzyva", 61)
+        hits = papers.search("zyzzyva", 61, by="hybrid")
         assert len(hits) == 61
         assert hits[0].id == "rare"
         assert hits[0].score >= 0.35
-        assert papers.search_hybrid("zyzzyva", 5, offset=3) == hits[3:8]
-        assert papers.search_hybrid("zyzzyva", 5, where={"even": False}) == papers.hybrid().search(
+        assert papers.search("zyzzyva", 5, by="hybrid", offset=3) == hits[3:8]
+        assert papers.search("zyzzyva", 5, by="hybrid", where={"even": False}) == papers.hybrid().search(
             "zyzzyva", 5, where={"even": False}
         )
         assert [hit.id for hit in papers.lexical().search("zyzzyvas")] == ["rare"]
@@ -291,7 +291,7 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.search("river", score_threshold=float("nan")): ValueError,
         lambda: papers.search(["river"]): TypeError,  # type: ignore[arg-type]
         lambda: papers.lexical().search(" "): CorpusError,
-        lambda: papers.search_hybrid("\ud800"): CorpusError,
+        lambda: papers.search("\ud800", by="hybrid"): CorpusError,
         lambda: papers.search_batch("river"): TypeError,
         lambda: papers.search_groups("river", group_by="a.b"): ValueError,
         lambda: papers.search_groups("river", group_by="and"): ValueError,
@@ -325,9 +325,9 @@ def test_a_collection_without_words_says_what_to_do(tmp_path: Path, monkeypatch:
     papers.add_records(records())
     assert papers.search("river", 3)
     with pytest.raises(StoreError, match="index_texts"):
-        papers.search_hybrid("river")
+        papers.search("river", by="hybrid")
     papers.index_texts()
-    assert papers.search_hybrid("river", 3)
+    assert papers.search("river", 3, by="hybrid")
     papers.close()
 
 
@@ -349,7 +349,7 @@ def test_fifty_coroutines_at_once_find_what_calls_find(papers: Collection) -> No
     async def hybrid_and_more() -> list[Any]:
         new = [Record(f"new {place}", f"boat {place}", metadata={"parent": "new"}) for place in range(10)]
         done = await asyncio.gather(
-            *(asyncio.to_thread(papers.search_hybrid, query, 5) for query in asked[:25]),
+            *(asyncio.to_thread(papers.search, query, 5, by="hybrid") for query in asked[:25]),
             *(asyncio.to_thread(papers.add_records, [record]) for record in new[:9]),
             *(asyncio.to_thread(papers.search_groups, query, 2, group_by="even") for query in asked[:5]),
             *(asyncio.to_thread(papers.hybrid().search_parents, query, 2) for query in asked[:5]),

@@ -4,29 +4,34 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._validation import check_list, check_positive
+from cde_rag._validation import check_list, check_positive, check_texts
 from cde_rag.audit import SAMPLE, audit_collection
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import settings_of
 from cde_rag.collection.tenant_names import check_names_a_tenant, stamped
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, CorpusError
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.records import from_columns
-from cde_rag.search.searchable import Searchable
-from cde_rag.stores.base import Damage, Record, Store
+from cde_rag.search.fusion import CANDIDATES, WAYS, check_fusion
+from cde_rag.search.mmr import marginal_relevance
+from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Ranker
+from cde_rag.search.searcher import Searcher, check_page, page_of
+from cde_rag.stores.base import Damage, Hit, Record, Store
+
+_TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 
 
-class Collection(Searchable):
+class Collection(Searcher):
     """Searchable records in a store, embedded in one context. Thread-safe for reading and adding.
 
     With a `parent_key`, records with the same `metadata[parent_key]` are the passages of one parent, in order of
@@ -47,7 +52,8 @@ class Collection(Searchable):
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self._settings = store.manifest().settings
         check_names_a_tenant(self._settings)
-        super().__init__(store, ActiveEmbedder(store, embedder), self._settings["parent_key"])
+        active = ActiveEmbedder(store, embedder)
+        super().__init__(store, active, self._settings["parent_key"], DenseRetriever(store, active))
         self._writer = Upserter(store, self._active, self.parent_key)
 
     @property
@@ -161,6 +167,171 @@ class Collection(Searchable):
             CorpusError: As `add_records`.
         """
         return self._writer.plan(stamped(records, self._settings))
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        by: str = "vectors",
+        where: Mapping[str, Any] | None = None,
+        score_threshold: float | None = None,
+        offset: int = 0,
+    ) -> list[Hit]:
+        """The `k` best hits for one query.
+
+        Args:
+            query: A text that is not blank.
+            k: Hits at most; there are fewer where fewer records match.
+            by: "vectors"; "words", as `lexical()`; or "hybrid", both, as `hybrid()`.
+            where: A filter over the metadata; see `cde_rag.stores.filters`.
+            score_threshold: What a hit's score reaches, on the scale of this way of ranking.
+            offset: Hits that are passed over: the next page begins at `offset + k`; see `search_batch`.
+
+        Raises:
+            ContextMismatchError: The collection was moved to another model, which is not here under its name.
+            CorpusError: The query is blank or no valid Unicode.
+            FilterError: A filter outside the grammar.
+            StoreError: By words, where the collection was made without them; `index_texts` adds them.
+            ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` another word.
+        """
+        if not isinstance(cast(object, query), str):
+            raise TypeError("search takes one query, a str; for several there is search_batch([…])")
+        check_page(k, score_threshold, offset)
+        check_texts([query])
+        ranker = self._ranking(by)
+        with self._told(1, k, where) as note:
+            hits = page_of(ranker.best([query], offset + k, where)[0], offset, score_threshold)
+            note({"hits": len(hits)})
+            return hits
+
+    def searcher(self, by: str) -> Searcher:
+        """Return all searches ranked "by" vectors, words or both ("hybrid").
+
+        Raises:
+            ValueError: Another name.
+        """
+        return Searcher(self.store, self._active, self.parent_key, self._ranking(by))
+
+    def _ranking(self, by: str) -> Ranker:
+        if by not in WAYS:
+            raise ValueError(f"Expected one of {', '.join(WAYS)} in by=…, found {by!r}. Name one of them.")
+        if by == "vectors":
+            return self._ranker
+        words = BM25Retriever(self.store)
+        return (
+            words
+            if by == "words"
+            else HybridRetriever(self._ranker, words, CANDIDATES, "convex", check_fusion("convex", None))
+        )
+
+    def hybrid(self, *, candidates: int = CANDIDATES, fusion: str = "convex", weight: float | None = None) -> Searcher:
+        """The same searches, ranked by vectors and by words together.
+
+        Words find names, codes and rare terms that vectors miss, and need no model. A hit has a score from 0 to 1 by
+        default; 1 is the best hit by vectors and by words.
+
+        Args:
+            candidates: Hits of either ranking that are fused, however few are asked for, so that pages fit together;
+                there are no others: at most twice as many hits.
+            fusion: "convex", the weighted sum of normalised scores, or "reciprocal_ranks"; see
+                `cde_rag.search.fusion.fuse`.
+            weight: Of the vectors, from 0 (words alone) to 1 (vectors alone); 0.65 by default, 0.5 for ranks.
+
+        Raises:
+            ValueError: `candidates` is below 1, another fusion, or a weight outside [0, 1].
+        """
+        check_positive(candidates, "candidates")
+        weight = check_fusion(fusion, weight)
+        both = HybridRetriever(self._ranker, BM25Retriever(self.store), candidates, fusion, weight)
+        return Searcher(self.store, self._active, self.parent_key, both)
+
+    def lexical(self) -> Searcher:
+        """Return a search by BM25 alone. Records that share no term with a query are not found.
+
+        In languages without spaces between words, such as Chinese, only complete phrases are found.
+        """
+        return Searcher(self.store, self._active, self.parent_key, BM25Retriever(self.store))
+
+    def index_texts(self) -> None:
+        """Rebuild the text index (BM25) from all records, without embedding; for collections made without one.
+
+        Raises:
+            StoreError: This store cannot have a text index here.
+        """
+        self.store.index_texts()
+
+    def search_vectors(
+        self,
+        vectors: Float32[np.ndarray, "queries dim"],
+        k: int = 10,
+        *,
+        fingerprint: str,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[list[Hit]]:
+        """Search by query vectors, like `search_batch` by queries.
+
+        Args:
+            vectors: From `embedder.embed_queries`, or from `vectors` to find records similar to a record.
+            k: As in `search_batch`.
+            fingerprint: Fingerprint of their space, the embedder's.
+            where: As in `search_batch`.
+
+        Raises:
+            ContextMismatchError: Another space is active.
+            ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
+        """
+        check_positive(k, "k")
+        with self._told(len(vectors), k, where) as note:
+            found = self.store.search(vectors, k, fingerprint=fingerprint, where=where)
+            note({"hits": sum(map(len, found))})
+            return found
+
+    def search_diverse(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        candidates: int = 50,
+        diversity: float = 0.5,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[Hit]:
+        """Search with maximal marginal relevance: hits near the query and unlike each other, the nearest first.
+
+        Args:
+            query: As in `search`, like `k` and `where`.
+            k: Maximum number of hits.
+            candidates: Number of hits to choose from.
+            diversity: From 0 (relevance only, as `search`) to 1 (diversity only).
+            where: A filter over the metadata.
+
+        Raises:
+            StoreError: Hits were deleted during every attempt.
+            ValueError: `k` or `candidates` is below 1, or `diversity` outside [0, 1].
+        """
+        check_positive(k, "k")
+        check_positive(candidates, "candidates")
+
+        def search(embedder: Embedder) -> list[Hit]:
+            vector = embedder.embed_queries([query])
+            space = embedder.fingerprint
+            for _ in range(_TRIES):
+                (hits,) = self.store.search(vector, max(k, candidates), fingerprint=space, where=where)
+                try:
+                    near = self.store.vectors([hit.id for hit in hits], fingerprint=space)
+                except KeyError:  # one was deleted meanwhile
+                    continue
+                chosen = marginal_relevance(vector[0], near, k, diversity=diversity)
+                return [hits[position] for position in chosen]
+            raise StoreError(
+                f"Expected hits that stay for one search, found one of them deleted in each of {_TRIES} tries. Search "
+                "again, or for fewer candidates."
+            )
+
+        with self._told(1, k, where) as note:
+            found = self._active.use(search)
+            note({"hits": len(found)})
+            return found
 
     def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of the given ids, unit norm.

@@ -218,5 +218,5 @@ class CDEModel:
         given = None if siblings is None else torch.tensor(siblings, device=self.device)
         there = None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device)
         with torch.inference_mode():
-            vectors = self.network.embed(ids, mask, role, prepared, given, there)
+            vectors: torch.Tensor = self.network(ids, mask, role, prepared, given, there)
         return vectors.cpu().numpy()

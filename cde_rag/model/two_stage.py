@@ -55,7 +55,7 @@ class TwoStage(nn.Module):
         weight = siblings_weight(context, counts, self.config.full_likeness)
         return self.second_stage.prepare(latents, self.turned(self.output_map(context, counts)), weight)
 
-    def embed(
+    def forward(
         self,
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],

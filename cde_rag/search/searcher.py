@@ -56,10 +56,10 @@ class Searcher:
         """Search for one query; see `search_batch` for arguments and errors."""
         if not isinstance(cast(object, query), str):
             raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-        _check(k, score_threshold, offset)
+        check_page(k, score_threshold, offset)
         check_texts([query])
         with self._told(1, k, where) as note:
-            hits = _page(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
+            hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
             return hits
 
@@ -89,13 +89,13 @@ class Searcher:
             ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
         """
         check_list(queries, call="search_batch", what="queries")
-        _check(k, score_threshold, offset)
+        check_page(k, score_threshold, offset)
         check_texts(queries)
         if not queries:
             return []
         with self._told(len(queries), k, where) as note:
             ranked = self._ranker.best(queries, offset + k, where)
-            found = [_page(hits, offset, score_threshold) for hits in ranked]
+            found = [page_of(hits, offset, score_threshold) for hits in ranked]
             note({"hits": sum(map(len, found))})
             return found
 
@@ -161,7 +161,7 @@ class Searcher:
     def _groups(self, query: str, k: int, grouping: Grouping, offset: int) -> list[list[Hit]]:
         if not isinstance(cast(object, query), str):
             raise TypeError(f"groups are searched for one query, a str; found {type(query).__name__}")
-        _check(k, grouping.score_threshold, offset)
+        check_page(k, grouping.score_threshold, offset)
         check_positive(grouping.size, "group_size")
         check_key(grouping.key, "group_by")
         check_texts([query])
@@ -191,7 +191,13 @@ class Searcher:
         )
 
 
-def _check(k: int, score_threshold: float | None, offset: int) -> None:
+def check_page(k: int, score_threshold: float | None, offset: int) -> None:
+    """Check the arguments of a page of results.
+
+    Raises:
+        TypeError: `offset` is no int.
+        ValueError: `k` is below 1, `offset` below 0, or `score_threshold` NaN.
+    """
     check_positive(k, "k")
     if isinstance(cast(object, offset), bool) or not isinstance(cast(object, offset), int):
         raise TypeError(f"offset must be an int, not {offset!r}")
@@ -201,6 +207,7 @@ def _check(k: int, score_threshold: float | None, offset: int) -> None:
         raise ValueError("score_threshold has to be a number, found NaN")
 
 
-def _page(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:
+def page_of(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:
+    """Return the hits behind `offset` that reach `score_threshold`."""
     least = -math.inf if score_threshold is None else score_threshold
     return [hit for hit in hits[offset:] if hit.score >= least]

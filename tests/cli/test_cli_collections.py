@@ -123,7 +123,7 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
 
     with Collection.open(FaissStore(collection), model=model_folder) as opened:
         every = [(hit.id, hit.score) for hit in opened.search("river", 20)]
-        both = [(hit.id, hit.score) for hit in opened.search_hybrid("river", 5, offset=1)]
+        both = [(hit.id, hit.score) for hit in opened.search("river", 5, by="hybrid", offset=1)]
         words = [(hit.id, hit.score) for hit in opened.search("river", 5, by="words")]
         groups = opened.hybrid().search_groups("river", 2, group_by="year", offset=1)
     assert every[2:6] == hits("-k", 4, "--offset", 2, "--by", "vectors")

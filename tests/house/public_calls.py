@@ -79,7 +79,7 @@ def ask(question: str) -> list[Hit]:
 
 def look_closer(papers: Collection, rerank: Callable[[Sequence[tuple[str, str]]], np.ndarray]) -> list[str]:
     page = papers.search("a river", 5, score_threshold=0.2, offset=5)
-    named = papers.search_hybrid("ERR_42", 5, where={"year": 2020}, offset=5)
+    named = papers.search("ERR_42", 5, by="hybrid", where={"year": 2020}, offset=5)
     closer: Searcher = papers.hybrid(candidates=200).reranked(rerank, candidates=20)
     groups: list[Group] = closer.search_groups("a river", 3, group_by="year", group_size=2)
     parents: list[ParentHit] = closer.search_parents("a river", 3, where={"year": 2020})

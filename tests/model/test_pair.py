@@ -200,7 +200,7 @@ def test_tensors_of_another_kind_are_refused():
 
 def test_what_another_kind_of_model_prepared_is_refused(pair):
     with pytest.raises(TypeError, match="str was not prepared by this model"):
-        pair.network.embed(*pad([[1, 70]]), 0, "nothing")
+        pair.network(*pad([[1, 70]]), 0, "nothing")
 
 
 def test_a_context_is_bound_to_the_pair_and_not_to_its_first_half(pair):

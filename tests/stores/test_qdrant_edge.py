@@ -27,7 +27,7 @@ from cde_rag.stores.base import Record, Row
 from cde_rag.stores.filters import matches, parse
 from cde_rag.stores.qdrant_base.filter_translation import translate
 from cde_rag.stores.qdrant_base.points_manifest import FENCED
-from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore, shard_generations
 from cde_rag.stores.qdrant_edge.folder_handle import FolderHandle
 from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 
@@ -115,7 +115,7 @@ def test_a_generation_is_made_or_dropped_wholly_or_not_at_all(
     number = store.create_generation(fingerprint=OTHER, context=b"two")
     store.add_to_generation(number, store.lacking(number), ["1", "2"], EXACT[2:4])
     before = answers(store)
-    owner = {"ShardPoints": ShardPoints, "FolderHandle": FolderHandle}.get(step.partition(".")[0], generations)
+    owner = {"ShardPoints": ShardPoints, "FolderHandle": FolderHandle}.get(step.partition(".")[0], shard_generations)
     name = step.rpartition(".")[2]
     real = getattr(owner, name)
 

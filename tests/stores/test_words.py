@@ -18,7 +18,7 @@ from word_scores import Scores, faiss_scores, point_scores
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
-from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.faiss import FaissStore, fts_index
 from cde_rag.stores.faiss.fts_index import SHADOWS
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest_point import load

@@ -73,7 +73,7 @@ class PairNetwork(nn.Module):
         """What the first half needs of a corpus; see `TwoStage.prepare`."""
         return self.first.prepare(self._of_first(context), counts)
 
-    def embed(
+    def forward(
         self,
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
@@ -82,7 +82,7 @@ class PairNetwork(nn.Module):
         siblings: Float[Tensor, "batch siblings dim"] | None = None,
         sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
     ) -> Float[Tensor, "batch dim"]:
-        """Embed a batch of texts; arguments as in `TwoStage.embed`.
+        """Embed a batch of texts; arguments as in `TwoStage.forward`.
 
         Returns:
             Float32, unit norm.
@@ -94,7 +94,7 @@ class PairNetwork(nn.Module):
             raise not_prepared(prepared)
         (first_ids, first_mask), (second_ids, second_mask) = halves(ids, mask, self.first.config.vocab_size)
         read = None if siblings is None else self._of_first(siblings)
-        first = self.first.embed(first_ids, first_mask, role, prepared, read, sibling_mask)
+        first = self.first(first_ids, first_mask, role, prepared, read, sibling_mask)
         second = self.second(second_ids, second_mask)
         share = self.config.second_share
         both = torch.cat([(1 - share) ** 0.5 * first, share**0.5 * second], dim=1)

@@ -172,7 +172,7 @@ class TwoWay(nn.Module):
         """What is kept of the tokens before a text: themselves, or what a text sees of them in every layer."""
         return self.second_stage.backbone.prepare(prepared.tokens) if self.config.attention == CACHED else prepared
 
-    def embed(
+    def forward(
         self,
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
