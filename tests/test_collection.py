@@ -234,7 +234,7 @@ def test_truncation_is_told_although_a_later_record_fails(papers: Collection):
 
 def test_what_was_there_before_does_not_count_as_embedded(papers: Collection):
     papers.add(["a", "b"])
-    with pytest.warns(TruncationWarning, match="1 of 2 records"):
+    with pytest.warns(TruncationWarning, match="1 of 2 embedded records"):
         papers.add(["a", "b", "c", "long " * 20])
 
 
