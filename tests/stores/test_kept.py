@@ -1,0 +1,56 @@
+"""Collections and a context that commit e528adb wrote (before the modules were renamed) open, and go on.
+
+Made at that commit with the tiny model: five texts, of which "e" was deleted; see `TEXTS`.
+"""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import tiny_cde_model
+
+from cde_rag import Collection, Context, ContextualEmbedder, recontextualize
+from cde_rag.stores.base import Store
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+
+TEXTS = ["river bank flood", "money bank loan", "river water flood", "credit risk loan"]
+FINGERPRINT = "8f54a6748fa808b59d3aa23db12f7d934b5c08828c97cb0f7687d7f92e7f8ed7"
+HITS = [("a", 0.672496), ("c", 0.63934), ("d", 0.592871)]
+FIRST = [-0.14959198, -0.06719177, 0.16744001, -0.17401215]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    with zipfile.ZipFile(Path(__file__).with_name("kept-e528adb.zip")) as archive:
+        archive.extractall(tmp_path)
+    return tmp_path
+
+
+def test_the_context_is_the_same(kept: Path):
+    context = Context.load(kept / "papers.cdectx")
+    assert (context.fingerprint, context.size) == (FINGERPRINT, 4)
+    embedder = ContextualEmbedder(tiny_cde_model(), context)
+    vector = embedder.embed_documents([TEXTS[0], f"Money {TEXTS[1]}"], parents=["x", "x"])[0]
+    np.testing.assert_allclose(vector[:4], FIRST, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+@pytest.mark.parametrize(("name", "kind"), [("papers.faiss", FaissStore), ("papers.qdrant", QdrantEdgeStore)])
+def test_the_collection_opens_and_goes_on(kept: Path, name: str, kind: Callable[[Path], Store]):
+    with Collection.open(kind(kept / name), model=tiny_cde_model()) as papers:
+        assert papers.verify() == []
+        assert papers.embedder.fingerprint == FINGERPRINT
+        assert [record.text for record in papers.scroll()] == TEXTS
+        hits = papers.search("river", 3)
+        assert [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in hits] == HITS
+        np.testing.assert_allclose(papers.vectors(["a"])[0, :4], FIRST, atol=1e-6)
+        assert [hit.id for hit in papers.search("loan", by="words", where={"book": "x"})] == ["b"]
+        again = papers.add(TEXTS, ids=list("abcd"), titles=["", "Money", "", ""])
+        assert again.updated == 4  # their metadata went, and with it their siblings
+        papers.add(["a new text"], ids=["new"])
+        recontextualize(papers, seed=5)
+        assert papers.embedder.fingerprint != FINGERPRINT
+        assert papers.verify() == []
