@@ -169,8 +169,9 @@ def _print_plan(path: Path, counts: dict[str, int], *, as_json: bool) -> None:
         print_json({"dry_run": True, **counts})
         return
     planned = {name: count for name, count in counts.items() if count and name not in ("documents", "unchanged")}
-    found = ", ".join(f"{count:,} {name}" for name, count in planned.items()) or "nothing to do"
-    typer.echo(f"{path}: {counts['documents']:,} documents. Nothing was written; a run would do: {found}.")
+    found = ", ".join(f"{count:,} {name}" for name, count in planned.items())
+    would = f"A run would write: {found}." if found else "There is nothing to do."
+    typer.echo(f"{path}: {counts['documents']:,} documents. Nothing was written. {would}")
 
 
 def _tenant_store(path: Path, name: str, model: str | None) -> "Store | None":
