@@ -12,7 +12,6 @@ from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError, require
 from cde_rag.search.fusion import CANDIDATES, Scored
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.faiss import FaissStore
 
 _ROWS_AT_ONCE: Final = 1024
 
@@ -86,6 +85,8 @@ def word_hits(texts: Sequence[str], queries: Sequence[str], *, k: int = CANDIDAT
     Raises:
         StoreError: This SQLite has no FTS5.
     """
+    from cde_rag.stores.faiss import FaissStore  # loads faiss, which training does without
+
     with tempfile.TemporaryDirectory() as folder:
         store = FaissStore(Path(folder, "words"))
         store.create(dim=1, fingerprint="words", context=b"", settings={})

@@ -183,7 +183,7 @@ def test_damage_is_named(folder, name):
         (whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], "sha256"),
     ):
         (folder / name).write_bytes(changed)
-        with pytest.raises(PreparedError, match=rf"{name}: expected a whole file .*{found}"):
+        with pytest.raises(PreparedError, match=rf"{name}: expected an intact file .*{found}"):
             Prepared.load(folder)
     (folder / name).unlink()
     with pytest.raises(PreparedError, match=f"{name}: .*no such file"):
@@ -198,7 +198,7 @@ def test_no_bit_of_the_manifest_may_change(folder):
         with pytest.raises(PreparedError):
             Prepared.load(folder)
     path.write_bytes(whole[:-10])
-    with pytest.raises(PreparedError, match="expected a whole file"):
+    with pytest.raises(PreparedError, match="expected an intact file"):
         Prepared.load(folder)
 
 

@@ -24,7 +24,7 @@ from llama_index_corpora import corpus
 
 from cde_rag import CDEWarning, ContextMismatchError
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*tokens that tiny reads")  # names of a graph bring their source's id
+pytestmark = pytest.mark.filterwarnings("ignore:.*tokens of tiny")  # names of a graph bring their source's id
 
 Fitted = Callable[[int], CDEEmbedding]
 
