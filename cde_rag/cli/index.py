@@ -156,9 +156,12 @@ def _plan(
     store = store_at(path) if tenant is None else _tenant_store(path, tenant, model)
     if store is None or not store.exists():
         new = len({record.id for record in reader})
-        return {"documents": 0, "added": new, "embedded": new, "skipped": reader.skipped}
+        nothing = dict.fromkeys(("replaced", "updated", "unchanged", "deleted"), 0)
+        return {"documents": 0, "added": new, "embedded": new, "skipped": reader.skipped, **nothing}
     opened, _ = _open(store, path, reader, parent_key=parent_key, alone=alone, model=model)
     with opened:
+        if sync and reader.skipped:
+            typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
         deleted = len(_others(opened, reader)) if sync and not reader.skipped else 0
         counts = asdict(opened.plan(reader))
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
@@ -168,7 +171,9 @@ def _print_plan(path: Path, counts: dict[str, int], *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, **counts})
         return
-    planned = {name: count for name, count in counts.items() if count and name not in ("documents", "unchanged")}
+    planned = {
+        name: count for name, count in counts.items() if count and name not in ("documents", "unchanged", "skipped")
+    }
     found = ", ".join(f"{count:,} {name}" for name, count in planned.items())
     would = f"A run would write: {found}." if found else "There is nothing to do."
     typer.echo(f"{path}: {counts['documents']:,} documents. Nothing was written. {would}")

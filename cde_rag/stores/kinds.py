@@ -8,7 +8,6 @@ it. The class takes the folder's path and implements `cde_rag.stores.base.Store`
     sqlite = "my_package:SqliteStore"
 """
 
-import importlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -49,22 +48,21 @@ def kind_at(path: Path) -> Opener:
     """
     for kind in KINDS:
         if (path / kind.marker).exists():
-            return _load(kind.target)
+            return _load(EntryPoint(kind.suffix, kind.target, GROUP))
     for kind in KINDS:
         if path.suffix == kind.suffix:
-            return _load(kind.target)
+            return _load(EntryPoint(kind.suffix, kind.target, GROUP))
     registered = [point for point in entry_points(group=GROUP) if f".{point.name}" == path.suffix]
     if len(registered) > 1:
         raise StoreError(f"{path}: expected one package that registers {path.suffix}, found {_names(registered)}.")
-    return _load(registered[0].value if registered else KINDS[0].target)
+    return _load(registered[0] if registered else EntryPoint("faiss", KINDS[0].target, GROUP))
 
 
-def _load(target: str) -> Opener:
-    module, _, name = target.partition(":")
+def _load(point: EntryPoint) -> Opener:
     try:
-        return cast(Opener, getattr(importlib.import_module(module), name))
+        return cast(Opener, point.load())
     except (ImportError, AttributeError) as error:
-        raise StoreError(f"Expected the store {target}, found: {error}. Install its package.") from error
+        raise StoreError(f"Expected the store {point.value}, found: {error}. Install its package.") from error
 
 
 def _names(points: list[EntryPoint]) -> str:

@@ -198,7 +198,7 @@ def test_sync_deletes_what_left_the_sources(run, tmp_path: Path):
     new = json.loads(run(*index, "--dry-run").stdout)
     assert not collection.exists()
     before = json.loads(run(*index).stdout)
-    assert new["added"] == before["added"]
+    assert (new["added"], new["deleted"]) == (before["added"], 0)
     (folder / "flood.md").unlink()
     (folder / "long.txt").write_text("risk of credit")
     assert json.loads(run(*index).stdout)["documents"] == before["documents"]  # nothing is deleted unasked
@@ -220,6 +220,9 @@ def test_sync_deletes_nothing_where_bad_records_were_passed_over(run, tmp_path: 
     source.write_text('{"id": "a", "text": "river"}\n{"id": "b", "text": "money"}\n')
     run("index", source, collection)
     source.write_text('{"id": "a", "text": "river"}\n{"id": "b", "text": 7}\n')
+    planned = run("index", source, collection, "--skip-bad", "--sync", "--dry-run")
+    assert "--sync would delete nothing, since 1 bad records were passed over" in planned.stderr
+    assert "There is nothing to do" in planned.stdout
     told = run("index", source, collection, "--skip-bad", "--sync", code=1).stderr
     assert "--sync deleted nothing, since 1 bad records were passed over" in told
     assert json.loads(run("inspect", collection, "--json").stdout)["documents"] == 2
