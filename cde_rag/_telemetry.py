@@ -23,7 +23,7 @@ _log = logging.getLogger("cde_rag")
 
 @contextmanager
 def operation(name: str, attributes: Attributes) -> Generator[Callable[[Attributes], None], None, None]:
-    """Record the block as an operation; yields a function that adds attributes known later.
+    """Record the block as an operation; yield a function that adds attributes known later.
 
     Args:
         name: Such as `cde_rag.search`.

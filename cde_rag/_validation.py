@@ -25,7 +25,7 @@ def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> No
 
 
 def check_str(text: object, *, where: str) -> None:
-    """Refuse values that are no str; `where` is the value's name in the message.
+    """Refuse values that are no str; `where` names the value in the message.
 
     Raises:
         TypeError: `text` is no `str`.

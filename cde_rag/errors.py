@@ -3,7 +3,7 @@
 CDEError
 ├── ContextError
 │   ├── ContextMissingError      vectors or a query without their context
-│   ├── ContextMismatchError     vectors and embedder are in different vector spaces
+│   ├── ContextMismatchError     vectors and embedder in different vector spaces
 │   └── ContextFormatError       an unreadable, damaged or newer context file
 ├── ModelError                   weights, config or tokenizer that cannot be loaded
 ├── StoreError                   a store that is missing, damaged, locked or not writable
@@ -13,13 +13,13 @@ CDEError
 ├── CanaryError                  a new generation that loses known results of canary queries
 ├── TenantError                  a call that does not name exactly one tenant
 ├── ResumeError                  an interrupted run that cannot be continued
-└── MissingExtraError            an optional dependency is not installed (also ImportError)
+└── MissingExtraError            an optional dependency that is not installed (also ImportError)
 
 CDEWarning (UserWarning)
 ├── TruncationWarning            texts longer than the model's token limit
 ├── SmallContextWarning          a context of too few documents to represent a corpus
 ├── PartialContextWarning        a context sampled from a part of the corpus
-└── ContextReusedWarning         a new corpus meets a context that was made from another
+└── ContextReusedWarning         a new corpus that is embedded in a context made from another
 """
 
 import importlib
@@ -31,7 +31,7 @@ class CDEError(Exception):
 
 
 class ContextError(CDEError):
-    """Something is wrong with a Context."""
+    """Base class of errors about a Context."""
 
 
 class ContextMissingError(ContextError):
@@ -39,7 +39,7 @@ class ContextMissingError(ContextError):
 
 
 class ContextMismatchError(ContextError):
-    """Vectors and embedder are in different vector spaces.
+    """Vectors and embedder in different vector spaces.
 
     Args:
         expected: Fingerprint (or model digest) of the stored vectors.
@@ -64,7 +64,7 @@ class ContextFormatError(ContextError):
 
 
 class ModelError(CDEError):
-    """Weights, config or tokenizer cannot be loaded."""
+    """Weights, config or tokenizer that cannot be loaded."""
 
 
 class StoreError(CDEError):
@@ -84,7 +84,7 @@ class CorpusError(CDEError, ValueError):
 
 
 class CanaryError(CDEError):
-    """A new generation loses known results of canary queries."""
+    """A new generation that loses known results of canary queries."""
 
 
 class TenantError(CDEError, ValueError):
@@ -96,7 +96,7 @@ class ResumeError(CDEError):
 
 
 class MissingExtraError(CDEError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency that is not installed."""
 
 
 class CDEWarning(UserWarning):
@@ -104,23 +104,23 @@ class CDEWarning(UserWarning):
 
 
 class TruncationWarning(CDEWarning):
-    """Texts longer than the model reads were cut."""
+    """Texts longer than the model's token limit, which were cut."""
 
 
 class SmallContextWarning(CDEWarning):
-    """The context has so few documents that it says little of a corpus."""
+    """A context of too few documents to represent a corpus."""
 
 
 class PartialContextWarning(CDEWarning):
-    """The context was probably sampled from only a part of the corpus."""
+    """A context that was probably sampled from only a part of the corpus."""
 
 
 class ContextReusedWarning(CDEWarning):
-    """A new corpus is embedded in a context that was made from another."""
+    """A new corpus that is embedded in a context made from another."""
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import the optional `module`, or say which extra brings it.
+    """Import the optional `module`; the error names the extra that installs it.
 
     Raises:
         MissingExtraError: `module` is not installed.

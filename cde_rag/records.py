@@ -59,8 +59,8 @@ def from_columns(
     """Build records from parallel columns. Without ids a record's id is a digest of title, text and parent.
 
     Raises:
-        CorpusError: Columns of different lengths; before the first record where the lengths are known.
-        TypeError: One `str` or one mapping where a list is due.
+        CorpusError: Columns of different lengths; raised before the first record if the lengths are known.
+        TypeError: One `str` or one mapping in place of a list.
     """
     check_list(texts, call="add")
     given = {"texts": texts, "ids": ids, "titles": titles, "metadata": metadata}
@@ -165,10 +165,10 @@ def _deeper(value: object, levels: int) -> bool:
 
 
 def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[Record]]:
-    """Cut a stream of records, checked, into chunks which end, if they can, where a parent ends.
+    """Check a stream of records and cut it into chunks which end, if they can, where a parent ends.
 
     Raises:
-        CorpusError: A record cannot be used; the chunks before its own have been given out.
+        CorpusError: A record cannot be used; the chunks before its own have been yielded.
     """
     chunk: list[Record] = []
     last: Parent | None = None  # parent of the last record
@@ -196,7 +196,7 @@ class Positions:
         self._runs: list[tuple[Int64[np.ndarray, " ids"], Int64[np.ndarray, " ids"]]] = []  # hashes, first positions
 
     def extend(self, ids: Iterable[str]) -> None:
-        """Note the next records' ids."""
+        """Add the ids of the next records."""
         hashes = np.fromiter(map(hash, ids), np.int64)
         run, first = np.unique(hashes, return_index=True)
         positions = self._count + first

@@ -1,4 +1,4 @@
-"""The two-stage model: config · first_stage · context_path · second_stage · checkpoints."""
+"""Two-stage models: config · first_stage · context_path · second_stage · checkpoints."""
 
 from cde_rag.model.cde_model import CDEModel
 

@@ -1,4 +1,4 @@
-"""Transformer layers whose text may look at given keys and values, which never look back."""
+"""Transformer layers whose text attends to given keys and values, which never attend to the text."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from cde_rag.model.config import ModelConfig
 
 
 def split_heads(x: Float[Tensor, "batch tokens dim"], heads: int) -> Float[Tensor, "batch {heads} tokens head_dim"]:
-    """Cut the last axis into heads and bring them before the tokens."""
+    """Split the last axis into heads and move them before the tokens."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def merge_heads(x: Float[Tensor, "batch heads tokens head_dim"]) -> Float[Tensor, "batch tokens dim"]:
-    """The inverse of `split_heads`."""
+    """Merge the heads into the last axis; the inverse of `split_heads`."""
     return x.transpose(1, 2).flatten(2)
 
 
@@ -26,10 +26,10 @@ def attention(
     value: Float[Tensor, "batch heads others head_dim"],
     mask: Bool[Tensor, "batch 1 1 others"] | None,
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Scaled dot-product attention as plain products, for training on a CPU.
+    """Compute scaled dot-product attention as plain products, for training on a CPU.
 
-    There the backward pass of torch's fused attention takes three times as long as these products do; scores are
-    kept for it, which is little memory for texts of some hundred tokens.
+    On a CPU the backward pass of torch's fused attention takes three times as long as that of these products. It keeps
+    the scores, which take little memory for texts of some hundred tokens.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
@@ -40,19 +40,19 @@ def attention(
 
 
 class Given(NamedTuple):
-    """What text may attend to beside itself: keys, values (gated already), and which of them are there."""
+    """Keys, values (gated already) and mask of the vectors that text attends to in addition to itself."""
 
     keys: Float[Tensor, "batch heads given head_dim"]
     values: Float[Tensor, "batch heads given head_dim"]
-    mask: Bool[Tensor, "batch 1 1 given"] | None  # None: all are there
+    mask: Bool[Tensor, "batch 1 1 given"] | None  # True if there is a vector; None: all are there
 
 
 class EncoderLayer(nn.Module):
     """A post-norm BERT layer with gated cross-attention inside its attention.
 
-    The text's queries meet its own keys and, in a softmax of its own, the given ones. Each head's second answer, whose
-    values carry the factor tanh(gate), is added to the first before the output projection. So the layer is exactly
-    BERT's while the gates are zero, and a context costs no projection of the text when they are not.
+    The text's queries attend to its own keys and, in a separate softmax, to the given ones. Each head's second output,
+    whose values carry the factor tanh(gate), is added to the first before the output projection. So the layer is
+    exactly BERT's while the gates are zero, and a context needs no further projection of the text when they are not.
 
     Source: Devlin et al. 2018 for the layer; the gated one-way attention is ours.
     """
@@ -73,7 +73,7 @@ class EncoderLayer(nn.Module):
         mask: Bool[Tensor, "batch 1 1 tokens"] | None,
         given: Given | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
-        """One layer over the text, which may look at what is given."""
+        """Apply the layer to the text, which also attends to the given vectors if there are any."""
         query, key, value = (split_heads(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))
         attend = attention if self.training and x.device.type == "cpu" else F.scaled_dot_product_attention
         answer = attend(query, key, value, mask)
@@ -84,7 +84,7 @@ class EncoderLayer(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Word pieces and positions as vectors; shared by both stages, always float32."""
+    """Embeddings of word pieces and positions; shared by both stages, always float32."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Embeddings(nn.Module):
 def mean_pool(
     x: Float[Tensor, "batch tokens dim"], mask: Bool[Tensor, "batch tokens"] | None
 ) -> Float[Tensor, "batch dim"]:
-    """The mean over the tokens that are there, in float32."""
+    """Compute the mean over the tokens where `mask` is True, or over all without one, in float32."""
     if mask is None:
         return x.float().mean(dim=1)
     weights = mask.float()

@@ -1,4 +1,4 @@
-"""Texts of like length together, so that little is computed for padding."""
+"""Batches of texts of similar length, so that little is computed for padding."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Positions of at most `size` texts at a time, longest texts first (what does not fit in memory fails at once)."""
+    """Yield positions of at most `size` texts at a time, longest texts first, so that lack of memory shows at once."""
     order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
     for start in range(0, len(order), size):
         yield order[start : start + size]
 
 
 def pad(rows: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
-    """Token ids padded on the right with 0, and where there is a token."""
+    """Pad token ids on the right with 0; return them with a mask that is True if there is a token."""
     width = max(map(len, rows))
     ids = torch.zeros(len(rows), width, dtype=torch.long)
     mask = torch.zeros(len(rows), width, dtype=torch.bool)

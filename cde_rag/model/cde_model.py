@@ -1,4 +1,4 @@
-"""A model as users hold it: texts in, arrays out, and an identity that names its vector space."""
+"""A model from texts to arrays, with an identity that names its vector space."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def native_dtype(device: str) -> str:
-    """The fastest dtype the device computes in natively: bf16 where it can, else fp16 on GPUs and fp32 on CPUs."""
+    """Return the fastest native dtype of a device: bf16 if supported, else fp16 on GPUs and fp32 on CPUs."""
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.startswith("mps"):
@@ -43,17 +43,17 @@ class CDEModel:
 
     Args:
         network: Both stages, float32.
-        tokenizer: Serves both stages.
+        tokenizer: Tokenizer of both stages.
         digest: sha256 hex of config and weights.
-        device: Where it computes, such as "cpu" or "cuda"; CUDA where there is one by default.
+        device: Device of the computation, such as "cpu" or "cuda"; by default CUDA if available, else the CPU.
         dtype: "float32", "bfloat16" or "float16" for the second stage's layers; the device's native one by default.
 
     Attributes:
-        folder: Where its files are; None where it was not read from files.
-        given_dtype: The dtype as it was given; None where the device chose.
+        folder: Folder of its files; None if it was not read from files.
+        given_dtype: The dtype as it was given; None if it was chosen by the device.
 
     Raises:
-        ModelError: Another dtype.
+        ModelError: `dtype` is another one.
     """
 
     def __init__(
@@ -100,23 +100,23 @@ class CDEModel:
         Args:
             name: "cde-mini" (the model of new collections), an exact bundled name, a folder, or a hub id such as
                 "jxm/cde-small-v2"; the name in a Context's identity finds the very same model again.
-            device: As in the class.
-            dtype: As in the class.
-            revision: Of a hub id: branch, tag or commit. The newest by default; the identity's name pins it.
-            token: For private and gated models of the hub; by default the one that `hf auth login` left.
-            attention: Of a published model: "two_way", exact (the default), or "two_way_cached", an approximation in
+            device: Device of the computation, as in the class.
+            dtype: Dtype of the second stage's layers, as in the class.
+            revision: Branch, tag or commit of a hub id. The newest by default; the identity's name pins it.
+            token: Token for private and gated models of the hub; by default the one that `hf auth login` left.
+            attention: For published models: "two_way", exact (the default), or "two_way_cached", an approximation in
                 which the context is read once, by itself: a query then costs little more than a plain one. Vectors of
                 the two are never mixed.
-            semantics: Of a published model: "train", as its weights were trained (the default), or "hub"
+            semantics: For published models: "train", as its weights were trained (the default), or "hub"
                 (cde-small-v2) and "hf_model_py" (cde-small-v1) for vectors that their remote code made.
-            context_size: Of a published model: context documents, at most as many as in training (the default).
-            prefixes: Of a published model: what stands before a "query" and a "document"; "search_query: " and
+            context_size: For published models: number of context documents, at most as in training (the default).
+            prefixes: For published models: prefixes of a "query" and a "document"; "search_query: " and
                 "search_document: " by default. Also trained: "classification: " and "clustering: ".
 
         Raises:
             MissingExtraError: Published models need the extra `hub`.
-            ModelError: No such model; its files are incomplete, damaged, too large, pickled or of a newer format; or no
-                network and not in the cache.
+            ModelError: There is no such model; its files are incomplete, damaged, too large, pickled or of a newer
+                format; or it is not in the cache and there is no network.
         """
         text = str(name)
         parsed = ModelName(base=text) if checkpoints.local(text) else ModelName.parse(text)
@@ -139,11 +139,11 @@ class CDEModel:
 
     @property
     def context_size(self) -> int | None:
-        """Context documents that a context has to have, repeated ones included; None where any number will do."""
+        """Required number of context documents, repeated ones included; None if any number will do."""
         return self.config.context_size
 
     def tokenize(self, texts: Sequence[str], *, role: int = DOCUMENT, first: int = 0) -> list[Tokens]:
-        """Token ids as the second stage reads them, the role's prefix included.
+        """Tokenize texts for the second stage, the role's prefix included.
 
         Args:
             texts: Texts.
@@ -156,7 +156,7 @@ class CDEModel:
         return self.tokenizer(texts, self.config.max_length, prefix=self._prefixes[role], first=first)
 
     def first_stage(self, texts: Sequence[str], *, mini_batch_size: int = 64) -> Float32[np.ndarray, "texts dim"]:
-        """Read each text by itself: the rows of a Context, or siblings.
+        """Embed each text by itself, as a row of a Context or as a sibling.
 
         Returns:
             Float32, independent of the other texts of the call up to rounding (1e-6); unit norm in one-way models.
@@ -172,10 +172,10 @@ class CDEModel:
         return vectors
 
     def prepare(self, context: Context) -> PreparedContext | PreparedTokens | PreparedKeys:
-        """What the second stage needs of a Context; compute it once.
+        """Compute the input of the second stage from a Context, once per Context.
 
         Raises:
-            ContextError: A two-way model is for another number of context documents, or has no null embedding.
+            ContextError: A two-way model needs another number of context documents, or has no null embedding.
             ContextMismatchError: The context was made by other weights, another tokenizer or other settings.
         """
         if replace(context.identity, name="") != replace(self.identity, name=""):
@@ -203,15 +203,15 @@ class CDEModel:
         Args:
             rows: Token ids from `tokenize`.
             role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
-            prepared: From `prepare`.
+            prepared: Result of `prepare`.
             siblings: First-stage vectors of each text's siblings, padded; for one-way models.
-            sibling_mask: Where there is a sibling.
+            sibling_mask: True if there is a sibling.
 
         Returns:
             Float32, unit norm.
 
         Raises:
-            ModelError: Siblings for a two-way model.
+            ModelError: Siblings were given to a two-way model.
             TypeError: `prepared` is of a model with another kind of context attention.
         """
         ids, mask = (each.to(self.device) for each in pad(rows))

@@ -1,4 +1,4 @@
-"""Weights on disk: a folder with config.json, model.safetensors and tokenizer.json. No pickle, no remote code."""
+"""Model folders with config.json, model.safetensors and tokenizer.json. No pickle, no remote code."""
 
 import hashlib
 import json
@@ -28,15 +28,15 @@ MAX_WEIGHTS_BYTES = 2 * 1024**3
 
 @runtime_checkable
 class WrittenAsJson(Protocol):
-    """A model's config, as far as a digest needs to know it."""
+    """Protocol of a model's config, as a digest needs it."""
 
     def to_json(self) -> dict[str, Any]:
-        """All that determines the vector space, and the model's name."""
+        """Return all fields that determine the vector space, and the model's name."""
         ...
 
 
 def find(name: str | Path) -> Path:
-    """The folder of a bundled model's name, an alias, or a local folder.
+    """Return the folder of a model by its bundled name, an alias, or its own path.
 
     Raises:
         ModelError: There is no such model.
@@ -52,16 +52,17 @@ def find(name: str | Path) -> Path:
 
 
 def local(name: str | Path) -> Path | None:
-    """The folder of a bundled model's name, an alias, or a local folder; None where there is no such model."""
+    """Return the folder of a model by its bundled name, an alias, or its own path; None if there is no such model."""
     bundled = BUNDLED / ALIASES.get(str(name), str(name))
     return next((folder for folder in (bundled, Path(name)) if (folder / CONFIG).is_file()), None)
 
 
 def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
-    """Store every matrix of `state` as int8 with a float16 scale for each `GROUP` entries of a row.
+    """Quantise every matrix of `state` to int8 with a float16 scale for each `GROUP` entries of a row.
 
-    The largest absolute value of a group becomes 127, so that no entry moves by more than a 254th of it (and by the
-    rounding of the scale). Vectors and scalars stay float32.
+    The largest absolute value of a group becomes 127, so that no entry changes by more than a 254th of it (and by
+    the rounding of the scale). If the length of rows is no multiple of `GROUP`, a row has one scale. Vectors and
+    scalars become float32.
     """
     stored: dict[str, Tensor] = {}
     for key, value in state.items():
@@ -77,10 +78,10 @@ def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
 
 
 def dequantise(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The float32 state that `quantise` stored; float tensors pass as they are.
+    """Return the float32 state of tensors from `quantise`; float tensors are converted to float32.
 
     Raises:
-        ModelError: A tensor is of another dtype, or holds what is no number.
+        ModelError: A tensor is of another dtype, or holds NaN or infinity.
     """
     state: dict[str, Tensor] = {}
     for key, value in stored.items():
@@ -100,7 +101,7 @@ def dequantise(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write(folder: Path, network: TwoStage, tokenizer_json: str) -> None:
-    """Write a model as three files, its matrices in int8; `config.json` names the digests of the other two."""
+    """Write a model as three files, its matrices in int8; `config.json` has the digests of the other two."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = save(quantise(network.state_dict()))
     config = network.config.to_json() | {
@@ -113,10 +114,10 @@ def write(folder: Path, network: TwoStage, tokenizer_json: str) -> None:
 
 
 def checked(path: Path, expected: str) -> bytes:
-    """The content of a model's file.
+    """Read a file of a model and check its digest.
 
     Raises:
-        ModelError: It is missing, too large, or not what its config has the digest of.
+        ModelError: The file is missing, too large, or its sha256 is not `expected`.
     """
     try:
         if path.stat().st_size > MAX_WEIGHTS_BYTES:
@@ -161,6 +162,6 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
 
 
 def digest(config: WrittenAsJson, weights_sha256: str) -> str:
-    """sha256 hex over the config (its name apart) and the weights file: what a Context is bound to."""
+    """Compute the digest that a Context is bound to: sha256 hex of the config (without its name) and the weights."""
     sizes = {key: value for key, value in config.to_json().items() if key != "name"}
     return hashlib.sha256(json.dumps([sizes, weights_sha256], sort_keys=True).encode()).hexdigest()

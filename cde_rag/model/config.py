@@ -1,4 +1,4 @@
-"""What a one-way model is made of: sizes in tokens, dimensions and counts."""
+"""Config of a one-way model: sizes in tokens, dimensions and counts."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -33,7 +33,7 @@ class ModelConfig:
     first_stage_max_length: int = 128  # tokens of a text that the first stage reads
     latents: int = 64  # vectors that a context is condensed to
     max_siblings: int = 16  # siblings given to a document's text
-    rotated: bool = False  # whether embeddings are turned so that their first dimensions tell most
+    rotated: bool = False  # True if embeddings are rotated so that their first dimensions carry the most information
     lead_share: float = 0.0  # of the siblings' weight in the output, the first sibling's; the rest is their mean's
     full_likeness: float = 0.0  # of a corpus, from which on siblings have their whole weight in the output; 0: any
 
@@ -63,16 +63,16 @@ class ModelConfig:
 
     @property
     def context_size(self) -> None:
-        """Context documents that a context has to have: any number will do."""
+        """Required number of context documents: None, any number will do."""
         return None
 
     @property
     def null_embedding(self) -> bool:
-        """Whether the model learned to do without a corpus."""
+        """True if the model learned to do without a corpus, as all one-way models did."""
         return True
 
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
-        """What of the model determines the vector space."""
+        """Return the properties of the model that determine the vector space."""
         return ModelIdentity(
             name=self.name,
             weights_sha256=weights_sha256,
@@ -88,7 +88,7 @@ class ModelConfig:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, with the format's number; without the fields that say nothing new."""
+        """Return a JSON object with the format's number, without fields that have the value of older configs."""
         sizes = asdict(self)
         for name, usual in {"context_layers": self.layers, **LATER}.items():
             if sizes[name] == usual:
@@ -97,10 +97,11 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ModelConfig":
-        """Read what `to_json` wrote.
+        """Read the result of `to_json`.
 
         Raises:
-            ModelError: Another format or attention, or fields that are missing or unknown.
+            ModelError: Another format or attention, or fields that are missing, unknown, of another type or out of
+                range.
         """
         if value.get("format") != FORMAT or value.get("attention") != "one_way":
             raise ModelError(

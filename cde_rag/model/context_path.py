@@ -1,4 +1,4 @@
-"""From the vectors of a sample of the corpus to what every layer of the second stage needs of it."""
+"""Path of the context: from vectors of a sample of the corpus to the input of every layer of the second stage."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,12 +15,13 @@ from cde_rag.model.config import ModelConfig
 
 @dataclass(frozen=True)
 class PreparedContext:
-    """What the second stage needs of a Context; derived, reproducible, a few hundred kB for cde-mini.
+    """Second-stage input from a Context; derived, reproducible, a few hundred kB for cde-mini.
 
     Attributes:
-        keys: Per context layer and head, of each latent.
-        values: Likewise, multiplied with the head's gate.
-        output_map: Turns pooled texts into the corpus's space; the identity for the null context.
+        keys: Key of each latent, per context layer and head.
+        values: Likewise the values, multiplied with the head's gate.
+        output_map: Linear map of pooled texts to the corpus's space; the identity for the null context, but for the
+            rotation of a rotated model.
         siblings: Factor of the siblings' weight in the output, 0 … 1.
     """
 
@@ -30,20 +31,20 @@ class PreparedContext:
     siblings: Float[Tensor, ""]
 
     def to(self, dtype: torch.dtype) -> "PreparedContext":
-        """Keys and values in the dtype of the second stage; all else stays float32."""
+        """Return a copy with keys and values in another dtype; all else stays float32."""
         return replace(self, keys=self.keys.to(dtype), values=self.values.to(dtype))
 
 
 def not_prepared(prepared: object) -> TypeError:
-    """The error for what another kind of model prepared of a Context."""
+    """Return the error for the prepared context of another kind of model."""
     return TypeError(f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context).")
 
 
 class SetAttention(nn.Module):
-    """Condenses a set of context embeddings, of any size and in any order, to learned latents.
+    """Attention from learned latents to a set of context embeddings, of any size and in any order.
 
-    A row that stands for several equal documents counts as often (log count added to its scores). The null context is a
-    learned set of latents of its own that takes the same way from here on.
+    A row that stands for several equal documents has their number as its weight (the logarithm is added to its scores).
+    The null context is a separate learned set of latents, used from here on in the same way.
 
     Source: ours, after the induced points of Lee et al. 2019 (Set Transformer, §3.1).
     """
@@ -66,7 +67,7 @@ class SetAttention(nn.Module):
     def forward(
         self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]
     ) -> Float[Tensor, "latents dim"]:
-        """Latents of the set; those of the null context where the set is empty."""
+        """Compute the latents of the set; those of the null context if the set is empty."""
         if context.shape[0] == 0:
             return self.output_norm(self.null_latents)
         query = split_heads(self.query(self.latent_norm(self.latents))[None], self.heads)
@@ -82,8 +83,8 @@ class OutputMap(nn.Module):
     """A mild whitening by the context's second moments: U ((λ/λ̄ + s) / (1 + s))^(-a) Uᵀ.
 
     λ and U are the eigenvalues and eigenvectors of the context embeddings' second-moment matrix and λ̄ their mean; a is
-    learned and zero at the start, where the map is the identity, and s ≥ 0 is learned. Directions that all documents of
-    the corpus share tell them apart least and are shortened. Differentiable in a and s only.
+    learned and zero at the start, so that the map is the identity, and s ≥ 0 is learned. Directions that all documents
+    of the corpus share distinguish them least and are shortened. Differentiable in a and s only.
 
     Source: ours.
     """
@@ -96,7 +97,7 @@ class OutputMap(nn.Module):
     def forward(
         self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]
     ) -> Float[Tensor, "dim dim"]:
-        """The map of a set of context embeddings, float32; the identity where the set is empty."""
+        """Compute the map for a set of context embeddings, float32; the identity if the set is empty."""
         if context.shape[0] == 0:
             return torch.eye(context.shape[1], device=context.device)
         with torch.no_grad():
@@ -113,19 +114,19 @@ class OutputMap(nn.Module):
 def siblings_weight(
     context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"], full_likeness: float
 ) -> Float[Tensor, ""]:
-    """How much siblings count in the output, 0 … 1: the likeness of the corpus's documents, over the full one.
+    """Compute the factor of the siblings' weight, 0 … 1: the corpus's likeness divided by the full likeness.
 
-    Likeness is the mean cosine between two different documents of the context. Where all are of one kind, as on the
-    pages of one product, a passage alone seldom tells whose it is, and siblings say so; where each is about something
-    else its own words tell, and siblings blur them.
+    Likeness is the mean cosine between two different documents of the context. If all are of one kind, such as the
+    pages of one product, a passage alone seldom identifies its document, and siblings do; if each has a subject of its
+    own, its own words identify it, and siblings blur them.
 
     Args:
         context: Context embeddings, unit norm.
-        counts: How many equal documents each row stands for.
-        full_likeness: From which on siblings have their whole weight; 0: whatever the likeness.
+        counts: Number of equal documents that each row stands for.
+        full_likeness: Likeness from which on siblings have their full weight; 0: always.
 
     Returns:
-        Float32, without gradients; a half where there are no two documents to compare.
+        Float32, without gradients; a half if there are no two rows to compare, but 1 if `full_likeness` is 0.
 
     Source: ours.
     """

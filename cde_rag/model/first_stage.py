@@ -1,4 +1,4 @@
-"""The first stage: a text read by itself, cheaply, as one vector. Makes contexts and siblings."""
+"""The first stage: an encoder of each text by itself, for contexts and siblings."""
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -11,8 +11,8 @@ from cde_rag.model.config import ModelConfig
 class FirstStage(nn.Module):
     """M1: a few encoder layers or none, mean pooling and a projection to the space of the second stage's embeddings.
 
-    It sees every document of a corpus whose documents have siblings, so it has to be cheap; it runs in float32, since
-    what it makes is shared by all vectors of a collection.
+    It reads every document of a corpus whose documents have siblings, so it has to be cheap; it runs in float32, since
+    all vectors of a collection depend on its results.
 
     Source: paper §4.2 for the stage, figure 17 for its size mattering little.
     """
@@ -26,7 +26,7 @@ class FirstStage(nn.Module):
     def forward(
         self, embeddings: Embeddings, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch dim"]:
-        """Read each text by itself.
+        """Embed each text by itself.
 
         Returns:
             Float32, unit norm.

@@ -1,4 +1,4 @@
-"""Models from the hub: the files that a model is read from, and none that are code. Cached and pinned by its client."""
+"""Download of models from the hub: config, weights and tokenizer, never code. Its client caches and pins them."""
 
 import re
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ TIMEOUT_S = 10.0  # to hear from the hub at all
 
 
 def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
-    """Download what a model is read from, or take it from the cache where it is pinned or there is no network.
+    """Download the files of a model, or take them from the cache if it is pinned or there is no network.
 
     Args:
-        repository: Such as "jxm/cde-small-v2".
+        repository: Id of the repository, such as "jxm/cde-small-v2".
         revision: Branch, tag or commit; the newest by default.
-        token: For private and gated repositories; the one that `hf auth login` or HF_TOKEN left by default.
+        token: Token for private and gated repositories; by default that of `hf auth login` or HF_TOKEN.
 
     Returns:
-        The cache's folder of one commit, which is its name.
+        The cache's folder of one commit, named by that commit.
 
     Raises:
         MissingExtraError: `huggingface_hub` is not installed.
-        ModelError: No such model, no permission, no safetensors, files that are too large or not those that the hub
-            names; or no network and not in the cache.
+        ModelError: No such model, no permission, no safetensors, files that are too large or differ from the hub's
+            digests; or no network and not in the cache.
     """
     if revision is not None and _COMMIT.fullmatch(revision):
         folder = _cached_folder(repository, revision)
@@ -59,7 +59,7 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
 
 
 def fetch_tokenizer(repository: str, *, wanted_by: str) -> Path:
-    """The tokenizer of a backbone, for models that come without.
+    """Download the tokenizer of a backbone, for models without one, or take it from the cache.
 
     Raises:
         ModelError: It can neither be downloaded nor found in the cache.
@@ -75,7 +75,7 @@ def fetch_tokenizer(repository: str, *, wanted_by: str) -> Path:
 
 
 def _download_all(repository: str, revision: str | None, token: str | None) -> list[Path]:
-    """Every file that a model is read from; what is new here is compared with the hub's digest."""
+    """Download all files of a model; new ones are checked against the hub's digests."""
     api = require("huggingface_hub", EXTRA).HfApi()
     info = api.model_info(repository, revision=revision, files_metadata=True, token=token, timeout=TIMEOUT_S)
     sizes = {file.rfilename: file.size for file in info.siblings or ()}
@@ -98,7 +98,7 @@ def _download_all(repository: str, revision: str | None, token: str | None) -> l
 
 
 def _wanted(repository: str, sizes: Mapping[str, int | None]) -> list[str]:
-    """The files to download first; checked before any is."""
+    """Return the names of the files to download first, after a check of their sizes."""
     weights = WEIGHTS if WEIGHTS in sizes else INDEX
     if weights not in sizes or CONFIG not in sizes:
         raise no_weights(repository, sizes)
@@ -114,9 +114,9 @@ def _download(repository: str, name: str, revision: str | None, token: str | Non
 
 
 def _check_digest(repository: str, path: Path, expected: str) -> None:
-    """Compare a large file with the sha256 that the hub names, and forget it where it differs.
+    """Compare a large file with the sha256 from the hub, and delete it if they differ.
 
-    The client compares sizes only, and calls what it has downloaded by the digest that it was told.
+    The client compares sizes only, and names a downloaded file by the digest from the hub.
     """
     if (found := sha256(path)) != expected:
         path.resolve().unlink()
@@ -128,7 +128,7 @@ def _check_digest(repository: str, path: Path, expected: str) -> None:
 
 
 def _cached(repository: str, revision: str | None, name: str) -> Path | None:
-    """A file in the cache, if it is there."""
+    """Return the path of a file in the cache; None if it is not there."""
     errors = require("huggingface_hub.errors", EXTRA)
     try:
         found = require("huggingface_hub", EXTRA).try_to_load_from_cache(repository, name, revision=revision or "main")
@@ -138,13 +138,13 @@ def _cached(repository: str, revision: str | None, name: str) -> Path | None:
 
 
 def _cached_folder(repository: str, revision: str | None) -> Path | None:
-    """The cache's folder of a revision, if it holds a config."""
+    """Return the cache's folder of a revision; None if it holds no config."""
     config = _cached(repository, revision, CONFIG)
     return None if config is None else config.parent
 
 
 def _complete(folder: Path) -> bool:
-    """Whether all weights are there."""
+    """Return True if a folder holds all files of weights."""
     if (folder / WEIGHTS).is_file():
         return True
     if not (folder / INDEX).is_file():
@@ -153,7 +153,7 @@ def _complete(folder: Path) -> bool:
 
 
 def _says_no(error: Exception) -> bool:
-    """Whether the hub answered that there is no such thing, or not for this user."""
+    """Return True if the hub answered that the model does not exist, or that this user may not read it."""
     errors = require("huggingface_hub.errors", EXTRA)
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.HFValidationError):
         return True
@@ -162,5 +162,5 @@ def _says_no(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of a message, and the kind of an error without one."""
+    """Return the first line of an error's message, or its type if it has none."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__

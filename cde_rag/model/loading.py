@@ -1,4 +1,4 @@
-"""From a model's name to its network: bundled models, folders and the hub."""
+"""Loading of models by name: bundled models, folders and the hub."""
 
 import shutil
 from dataclasses import replace
@@ -17,11 +17,11 @@ from cde_rag.model.weights import read_json
 
 
 def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay | PairNetwork, TextTokenizer, str, Path]:
-    """Read a model.
+    """Load a model.
 
     Args:
-        name: What it is called, and how it is to be read.
-        token: For the hub.
+        name: Name of the model, with the options of its reading.
+        token: Token for the hub.
 
     Returns:
         The network in float32 and evaluation mode, the tokenizer, the digest of config and weights, and the folder.
@@ -44,11 +44,11 @@ def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay | Pai
 
 
 def convert(name: ModelName, target: Path, *, token: str | None) -> None:
-    """Make a folder of a two-way model that works without network.
+    """Write a two-way model to a folder that is read without network.
 
     Raises:
         MissingExtraError: `huggingface_hub` is not installed.
-        ModelError: As in `load`; or the model needs no conversion, or the target exists.
+        ModelError: The model cannot be read, needs no conversion, or the target exists or cannot be written.
     """
     folder, exact = resolve(name, token=token)
     if not published.is_published(read_json(folder / checkpoints.CONFIG)):
@@ -57,15 +57,15 @@ def convert(name: ModelName, target: Path, *, token: str | None) -> None:
 
 
 def copy(folder: Path, name: ModelName, target: Path) -> None:
-    """Copy a model that was read from a folder to another one, from which it is read without network.
+    """Copy the folder of a loaded model to another one, from which it is read without network.
 
     Args:
-        folder: As `load` gave it.
-        name: As in the model's identity.
+        folder: Folder from `load`.
+        name: Name in the model's identity.
         target: A folder that does not exist.
 
     Raises:
-        ModelError: The files are gone, or the target is there already or cannot be written.
+        ModelError: The files are missing, or the target exists or cannot be written.
     """
     if published.is_published(read_json(folder / checkpoints.CONFIG)):
         return checkpoint.convert(folder, name, target)
@@ -80,7 +80,7 @@ def copy(folder: Path, name: ModelName, target: Path) -> None:
 
 
 def resolve(name: ModelName, *, token: str | None) -> tuple[Path, ModelName]:
-    """The folder that a model is in now, downloaded if need be, and the name under which it is found again.
+    """Return the folder of a model, downloaded if necessary, and the name under which it is found again.
 
     Raises:
         MissingExtraError: `huggingface_hub` is not installed.

@@ -1,4 +1,4 @@
-"""How a model is called: what a user types, and what manifests keep, from which the very same model is found again."""
+"""Names of models: typed by users and kept in manifests, from which the very same model is found again."""
 
 import re
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ OPTIONS = ("attention", "semantics", "context_size", "query_prefix", "document_p
 
 @dataclass(frozen=True, kw_only=True)
 class ModelName:
-    """A model, and how it is to be read: `jxm/cde-small-v2@<revision>?semantics=hub&context_size=64`.
+    """Name of a model with the options of its reading: `jxm/cde-small-v2@<revision>?semantics=hub&context_size=64`.
 
     Attributes:
-        base: A bundled name, a folder or a hub id.
-        revision: Of a hub id: a branch, tag or commit; None for the newest.
-        attention: Of a two-way model; None for exact.
-        semantics: Of a two-way model; None for what it was trained with.
-        context_size: Of a two-way model, context documents; None for as many as in training.
-        query_prefix: Of a two-way model; None for that of retrieval.
-        document_prefix: Likewise.
+        base: Bundled name, folder or hub id.
+        revision: Branch, tag or commit of a hub id; None for the newest.
+        attention: Context attention of a two-way model; None for exact.
+        semantics: Semantics of a two-way model; None for those of its training.
+        context_size: Number of context documents of a two-way model; None for as many as in training.
+        query_prefix: Prefix of queries of a two-way model; None for that of retrieval.
+        document_prefix: Likewise, of documents.
     """
 
     base: str
@@ -36,7 +36,7 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> "ModelName":
-        """Read what `str` wrote; text without options is a base.
+        """Parse the result of `str`; text without options is a base.
 
         Raises:
             ModelError: Unknown options, or a context size that is no number.
@@ -60,12 +60,12 @@ class ModelName:
 
     @property
     def is_hub_id(self) -> bool:
-        """Whether the base could be the id of a repository on the hub."""
+        """True if the base could be the id of a repository on the hub."""
         return _HUB_ID.fullmatch(self.base) is not None
 
     @property
     def has_options(self) -> bool:
-        """Whether it says how the model is to be read."""
+        """True if any option of the model's reading is given."""
         return any(getattr(self, option) is not None for option in OPTIONS)
 
     def asked(
@@ -77,17 +77,17 @@ class ModelName:
         context_size: int | None,
         prefixes: Mapping[str, str] | None,
     ) -> "ModelName":
-        """With options that were given beside the name.
+        """Return the name completed by options that were given as arguments; None for options that were not.
 
         Args:
-            revision: As in the class, like the rest.
-            attention: None where it was not given, like the rest.
-            semantics: As in the class.
-            context_size: Documents.
-            prefixes: For "query" and "document".
+            revision: Branch, tag or commit of a hub id.
+            attention: Context attention of a two-way model.
+            semantics: Semantics of a two-way model.
+            context_size: Number of context documents.
+            prefixes: Prefixes for "query" and "document".
 
         Raises:
-            ModelError: The name says otherwise.
+            ModelError: The name has another value for an option, or `prefixes` has other keys.
         """
         if prefixes is not None and set(prefixes) != {"query", "document"}:
             raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")

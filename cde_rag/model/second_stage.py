@@ -1,4 +1,4 @@
-"""The second stage: a text read given its corpus and, for a passage, its siblings."""
+"""The second stage: an encoder of a text given its corpus and, for a passage, its siblings."""
 
 from itertools import islice
 
@@ -15,7 +15,7 @@ QUERY, DOCUMENT = 0, 1  # rows of `roles`
 
 
 class SecondStage(nn.Module):
-    """M2: an encoder whose topmost layers let the text attend to the prepared context and to its siblings, never back.
+    """M2: an encoder whose topmost layers let text attend to the prepared context and to its siblings, never back.
 
     Source: ours (one-way context attention); pooling over text tokens as in paper §4.2.
     """
@@ -35,7 +35,7 @@ class SecondStage(nn.Module):
     def keys_and_values(
         self, layer: int, x: Float[Tensor, "batch given dim"]
     ) -> tuple[Float[Tensor, "batch heads given head_dim"], Float[Tensor, "batch heads given head_dim"]]:
-        """What the text of one of the context layers attends to, from latents or siblings; the values are gated."""
+        """Compute keys and gated values of latents or siblings, for the text of one of the context layers."""
         key, value = self.given[layer](x).chunk(2, dim=-1)
         gate = torch.tanh(self.gates[layer])[:, None, None].to(value.dtype)
         return split_heads(key, self.heads), split_heads(value, self.heads) * gate
@@ -43,7 +43,13 @@ class SecondStage(nn.Module):
     def prepare(
         self, latents: Float[Tensor, "latents dim"], output_map: Float[Tensor, "dim dim"], siblings: Float[Tensor, ""]
     ) -> PreparedContext:
-        """Everything that a corpus contributes, computed once."""
+        """Compute the keys and values of a corpus for all context layers, once.
+
+        Args:
+            latents: Latents of the context.
+            output_map: Linear map of pooled texts.
+            siblings: Factor of the siblings' weight in the output, 0 … 1.
+        """
         pairs = [self.keys_and_values(layer, latents[None]) for layer in range(len(self.given))]
         return PreparedContext(
             keys=torch.cat([key for key, _ in pairs]),
@@ -65,14 +71,14 @@ class SecondStage(nn.Module):
         """Embed a batch of texts.
 
         Args:
-            embeddings: Shared with the first stage.
+            embeddings: Embeddings, shared with the first stage.
             ids: Token ids, padded on the right.
-            mask: True where there is a token; None where every row is full.
+            mask: True if there is a token; None if every row is full.
             role: `QUERY` or `DOCUMENT`.
-            prepared: Of the corpus; keys and values in the dtype of the layers.
-            siblings: First-stage vectors of each text's siblings in their order, padded; None where no text of the
+            prepared: Prepared context of the corpus; keys and values in the dtype of the layers.
+            siblings: First-stage vectors of each text's siblings in their order, padded; None if no text of the
                 batch has any.
-            sibling_mask: True where there is a sibling; given together with `siblings`.
+            sibling_mask: True if there is a sibling; given together with `siblings`.
 
         Returns:
             Float32, unit norm.

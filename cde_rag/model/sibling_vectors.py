@@ -1,4 +1,4 @@
-"""Siblings as the second stage is given them."""
+"""Vectors of siblings, as input of the second stage."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from cde_rag.model.cde_model import CDEModel
 
 
 class SiblingVectors:
-    """First-stage vectors of the siblings of some texts; each text goes through the first stage once."""
+    """First-stage vectors of the siblings of texts; each sibling is embedded once."""
 
     def __init__(self, model: CDEModel, siblings: Sequence[Sequence[str]]) -> None:
         rows = {text: row for row, text in enumerate(dict.fromkeys(text for group in siblings for text in group))}
@@ -19,7 +19,7 @@ class SiblingVectors:
     def padded(
         self, bucket: Sequence[int]
     ) -> tuple[Float32[np.ndarray, "batch siblings dim"] | None, Bool[np.ndarray, "batch siblings"] | None]:
-        """The siblings of a batch of texts, padded; nothing where no text of the batch has any."""
+        """Return the siblings of a batch of texts, padded, and their mask; None for both if no text has any."""
         width = max(len(self._rows[position]) for position in bucket)
         if width == 0:
             return None, None

@@ -1,4 +1,4 @@
-"""Texts to token ids."""
+"""Tokenization of texts to token ids."""
 
 import hashlib
 import re
@@ -20,8 +20,8 @@ class Tokens(NamedTuple):
     """A text as token ids, special tokens included.
 
     Attributes:
-        ids: At most the length asked for; the last one stays the separator.
-        truncated: Whether the text was longer.
+        ids: Token ids, at most the maximum length; a cut text keeps its last one, the separator.
+        truncated: True if the text was longer.
     """
 
     ids: list[int]
@@ -29,13 +29,13 @@ class Tokens(NamedTuple):
 
 
 class TextTokenizer:
-    """A tokenizer that cuts and never pads; the same object serves both stages and all threads.
+    """Tokenizer that cuts and never pads; the same object serves both stages and all threads.
 
     Args:
         serialised: The JSON of a `tokenizers` tokenizer.
 
     Raises:
-        ModelError: `serialised` is not that.
+        ModelError: `serialised` is no such JSON.
     """
 
     def __init__(self, serialised: str) -> None:
@@ -50,20 +50,20 @@ class TextTokenizer:
 
     @property
     def size(self) -> int:
-        """One more than the highest id that it can give, at least."""
+        """One more than the highest id in the vocabulary or among the special tokens."""
         special = self._tokenizer.encode("").ids  # which need not be in the vocabulary
         return max([*self._tokenizer.get_vocab(with_added_tokens=True).values(), *special], default=-1) + 1
 
     @property
     def special_tokens(self) -> int:
-        """Tokens that it adds to a text, such as [CLS] and [SEP]."""
+        """Number of tokens that are added to a text, such as [CLS] and [SEP]."""
         return self._tokenizer.num_special_tokens_to_add(is_pair=False)
 
     def first_id(self, text: str) -> int:
-        """The id of the first token of a text, special tokens apart.
+        """Return the id of the first token of a text, special tokens apart.
 
         Raises:
-            ModelError: It makes no token of that text.
+            ModelError: The text has no token.
         """
         try:
             return self._tokenizer.encode(text, add_special_tokens=False).ids[0]
@@ -71,12 +71,12 @@ class TextTokenizer:
             raise ModelError(f"Expected a tokenizer that has a token for {text!r}, found: {error}.") from error
 
     def __call__(self, texts: Sequence[str], max_length: int, *, prefix: str = "", first: int = 0) -> list[Tokens]:
-        """Tokenize a batch in one call.
+        """Tokenize a batch of texts.
 
         Args:
             texts: Texts.
-            max_length: Tokens of each, prefix and special tokens included.
-            prefix: Stands before each text.
+            max_length: Maximum number of tokens of each, prefix and special tokens included.
+            prefix: String put before each text.
             first: Position of the first text in the caller's list, for messages.
 
         Raises:
@@ -92,11 +92,11 @@ class TextTokenizer:
         return cut
 
     def reach(self, texts: Sequence[str], max_length: int) -> list[int]:
-        """How far each text is read: characters from its start, all of them where it is not cut.
+        """Return the number of characters of each text that are read, from its start; all if it is not cut.
 
         Args:
             texts: Texts.
-            max_length: Tokens of each, special tokens included.
+            max_length: Maximum number of tokens of each, special tokens included.
 
         Raises:
             CorpusError: A text is empty, blank, or no valid Unicode; the message gives its position.
@@ -112,9 +112,10 @@ class TextTokenizer:
     def _encoded(
         self, texts: list[str], max_length: int, encode: Callable[[list[str]], Sequence[Encoding]]
     ) -> list[Encoding]:
-        """Encode texts, of very long ones only so much of the beginning that it has more than `max_length` tokens.
+        """Encode texts; of very long ones only a beginning of more than `max_length` tokens.
 
-        A beginning ends where a word does, or far behind, so that its tokens are the first ones of the whole text.
+        A beginning ends at the end of a word, or far after the tokens that are read, so that these are the same as in
+        the complete text.
         """
         characters = CHARACTERS_A_TOKEN * max_length
         encodings = list(encode([beginning(text, characters) for text in texts]))
@@ -127,10 +128,10 @@ class TextTokenizer:
 
 
 def beginning(text: str, characters: int) -> str:
-    """The text up to the end of the word that stands at a place; all of it where that is not far.
+    """Return a text up to the end of the word at position `characters`; all of a text up to twice as long.
 
-    Where no word ends for a long stretch, as in base64 or Chinese, it is cut all the same. Tokens near the cut may
-    differ from the whole text's; those that are read are thousands of tokens before it.
+    Text in which no word ends for long, such as base64 or Chinese, is cut all the same. Tokens near the cut may differ
+    from those of the complete text; the tokens that are read are thousands of tokens before it.
     """
     if len(text) <= 2 * characters:
         return text

@@ -1,4 +1,4 @@
-"""The network: both stages, the path of the context between them, and what they share."""
+"""The network of a one-way model: both stages, the path of the context between them, and their embeddings."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +16,7 @@ class TwoStage(nn.Module):
 
     first_stage: texts → context embeddings (or siblings); set_attention and output_map: context embeddings → prepared
     context, once per Context; second_stage: texts, prepared context, siblings → embeddings. A rotated model's output
-    map ends with a rotation, the same for every context: it changes no score, and costs no query anything.
+    map ends with a rotation, the same for every context: it changes no score, and costs nothing per query.
 
     Source: Morris & Rush 2024 §4.2 for the two stages; the one-way path between them is ours.
     """
@@ -35,20 +35,20 @@ class TwoStage(nn.Module):
         self.register_buffer("rotation", identity if config.rotated else None)
 
     def set_dtype(self, dtype: torch.dtype) -> None:
-        """The dtype that the second stage's layers compute in; all else stays float32."""
+        """Set the dtype of the second stage's layers; all else stays float32."""
         self.second_stage.layers.to(dtype)
         self.second_stage.given.to(dtype)
 
     def read(self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch dim"]:
-        """The first stage: each text by itself, float32, unit norm."""
+        """Embed each text by itself with the first stage, float32, unit norm."""
         return self.first_stage(self.embeddings, ids, mask)
 
     def prepare(self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]) -> PreparedContext:
-        """Everything the second stage needs of a corpus.
+        """Compute the second stage's input from a corpus.
 
         Args:
             context: First-stage vectors of a sample of the corpus, float32, in any order; no rows for the null context.
-            counts: How many equal documents each row stands for, at least 1.
+            counts: Number of equal documents that each row stands for, at least 1.
         """
         given = self.second_stage.given
         latents = self.set_attention(context, counts).to(next(given.parameters()).dtype)
@@ -64,16 +64,16 @@ class TwoStage(nn.Module):
         siblings: Float[Tensor, "batch siblings dim"] | None = None,
         sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
     ) -> Float[Tensor, "batch dim"]:
-        """The second stage.
+        """Embed a batch of texts with the second stage.
 
         Args:
             ids: Token ids, padded on the right.
-            mask: True where there is a token.
+            mask: True if there is a token.
             role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
-            prepared: From `prepare`; keys and values in the dtype of the layers.
-            siblings: First-stage vectors of each text's siblings in their order, padded; None where no text of the
+            prepared: Result of `prepare`; keys and values in the dtype of the layers.
+            siblings: First-stage vectors of each text's siblings in their order, padded; None if no text of the
                 batch has any.
-            sibling_mask: True where there is a sibling; given together with `siblings`.
+            sibling_mask: True if there is a sibling; given together with `siblings`.
 
         Returns:
             Float32, unit norm.
@@ -87,5 +87,5 @@ class TwoStage(nn.Module):
         return self.second_stage(self.embeddings, ids, present, role, prepared, siblings, sibling_mask)
 
     def turned(self, output_map: Float[Tensor, "dim dim"]) -> Float[Tensor, "dim dim"]:
-        """What pooled texts are multiplied with: an output map, and behind it the rotation of a rotated model."""
+        """Return the linear map of pooled texts: an output map, followed by the rotation of a rotated model."""
         return output_map if self.rotation is None else output_map @ self.rotation

@@ -1,4 +1,4 @@
-"""Files of two-way models: found, bounded, hashed and read. Safetensors only."""
+"""Weight files of two-way models: search, size limits, digests and reading. Safetensors only."""
 
 import hashlib
 import json
@@ -22,10 +22,10 @@ _SHARD = re.compile(r"[\w.-]+\.safetensors")
 
 
 def check_size(where: str, name: str, size: int | None) -> None:
-    """Refuse a file that is too large for what it is; one of unknown size is checked when it is here.
+    """Refuse a file that is larger than the limit for its name; an unknown size passes, for a check after download.
 
     Raises:
-        ModelError: It is.
+        ModelError: The file is too large.
     """
     limit = MAX_BYTES.get(name, MAX_BYTES[WEIGHTS])
     if size is not None and size > limit:
@@ -33,7 +33,7 @@ def check_size(where: str, name: str, size: int | None) -> None:
 
 
 def no_weights(where: str, names: Iterable[str]) -> ModelError:
-    """The error for a place without safetensors, which says what is there instead."""
+    """Return the error for a place without safetensors, with the names of the files that are there."""
     found = sorted(name for name in names if "/" not in name)
     if CONFIG not in found:
         return ModelError(f"{where}: expected {CONFIG}, found {', '.join(found) or 'no files'}. Is it a model?")
@@ -46,10 +46,10 @@ def no_weights(where: str, names: Iterable[str]) -> ModelError:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of bounded size.
+    """Read a JSON object of bounded size.
 
     Raises:
-        ModelError: It is missing, too large or something else.
+        ModelError: The file is missing, too large or holds no JSON object.
     """
     try:
         check_size(str(path), path.name, path.stat().st_size)
@@ -62,10 +62,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """The file that each tensor of a sharded model lies in.
+    """Read the index of a sharded model: the name of the file of each tensor.
 
     Raises:
-        ModelError: It is no such index, names too many files, or files outside the folder.
+        ModelError: The file is no such index, names too many files, or files outside the folder.
     """
     try:
         shards = dict[str, str](read_json(path)["weight_map"])
@@ -82,7 +82,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model, in the order of their names.
+    """Return the safetensors files of a model, in the order of their names.
 
     Raises:
         ModelError: There are none, or files that the index names are missing or too large.
@@ -100,10 +100,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(folder: Path, files: Iterable[Path]) -> dict[str, Tensor]:
-    """All tensors of a model's files.
+    """Read all tensors of a model's files.
 
     Raises:
-        ModelError: A file is truncated or no safetensors, or does not hold what the index says.
+        ModelError: A file is truncated or no safetensors, or its tensors are not those of the index.
     """
     tensors: dict[str, Tensor] = {}
     index = None if (folder / WEIGHTS).is_file() else read_index(folder / INDEX)
@@ -119,7 +119,7 @@ def read_tensors(folder: Path, files: Iterable[Path]) -> dict[str, Tensor]:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file's content."""
+    """Compute the sha256 of a file's content, in hex."""
     with path.open("rb") as file:
         found = hashlib.sha256()
         while block := file.read(2**20):

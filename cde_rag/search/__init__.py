@@ -1,1 +1,1 @@
-"""Search of a collection: dense, BM25 and hybrid retrieval, reciprocal rank fusion, MMR, grouping."""
+"""Search of a collection: dense, BM25 and hybrid retrieval, fusion, reranking, MMR, grouping."""

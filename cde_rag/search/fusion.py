@@ -1,4 +1,4 @@
-"""Fusion: one ranking made of a ranking by vectors and a ranking by words."""
+"""Fusion of a ranking by vectors and a ranking by words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -20,19 +20,19 @@ def fuse(
     weight: float | None = None,
     candidates: int = CANDIDATES,
 ) -> list[tuple[str, float]]:
-    """The hits of both sides as one ranking, best first; equal scores by vectors first, then by words.
+    """Fuse two rankings into one, best first; equal scores are ranked by vectors first, then by words.
 
-    A hit that one side lacks has nothing from that side. A side of weight 0 is left out, hits and all.
+    A hit that is missing in one side gets 0 from it. A side of weight 0 is left out with its hits.
 
     Args:
         vectors: Hits by dot product, best first.
         words: Hits by BM25, best first; scores above 0.
         fusion: "convex": w times the score by vectors plus 1 − w times that by words, each side's scores brought to
-            0 … 1 by min–max normalisation; where words find fewer than `candidates`, 0 stays 0. "reciprocal_ranks":
+            0 … 1 by min–max normalisation; if words find fewer than `candidates`, 0 stays 0. "reciprocal_ranks":
             2 w / (60 + rank by vectors) plus 2 (1 − w) / (60 + rank by words).
-        weight: w, that of the vectors, from 0 to 1; by default 0.65 of "convex", chosen on development sets, and 0.5 of
-            "reciprocal_ranks".
-        candidates: Hits of each side that were asked for.
+        weight: Weight w of the vectors, from 0 to 1; by default 0.65 for "convex", chosen on development sets, and 0.5
+            for "reciprocal_ranks".
+        candidates: Number of hits that were requested of each side.
 
     Raises:
         ValueError: Another fusion, or a weight outside [0, 1].
@@ -55,7 +55,7 @@ def fuse(
 
 
 def check_fusion(fusion: str, weight: float | None) -> float:
-    """The weight that counts: the one that is given, or the fusion's default.
+    """Return the weight to use: the given one, or the default of the fusion.
 
     Raises:
         ValueError: Another fusion, or a weight outside [0, 1].
@@ -73,11 +73,11 @@ def check_fusion(fusion: str, weight: float | None) -> float:
 
 
 def _min_max(scores: Sequence[float], *, from_zero: bool) -> list[float]:
-    """Brought to 0 … 1: the best to 1, and the least, or 0, to 0. All equal ones are 1."""
+    """Normalise scores to 0 … 1: the best becomes 1, the lowest (or 0) becomes 0; equal scores all become 1."""
     best, least = max(scores, default=1.0), 0.0 if from_zero else min(scores, default=0.0)
     return [(score - least) / (best - least) if best > least else 1.0 for score in scores]
 
 
 def _reciprocal(count: int) -> list[float]:
-    """Twice 1 / (60 + rank), so that two sides of weight ½ give the sum of reciprocal ranks."""
+    """Return 2 / (60 + rank) per rank, so that two sides of weight ½ give the sum of reciprocal ranks."""
     return [2 / (CONSTANT + rank) for rank in range(1, count + 1)]

@@ -1,4 +1,4 @@
-"""Hits in groups: those of one value of a metadata key, or of one parent."""
+"""Grouping of hits by a metadata value, or by parent."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from cde_rag.stores.filter_conditions import number
 
 Value: TypeAlias = str | int | float | bool
 Best: TypeAlias = Callable[[int, Mapping[str, Any] | None], list[Hit]]
-"""The first so many hits for a query, among the records that match a filter."""
+"""Function from a limit and a filter to that many best hits for a query, among the matching records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The best hits of one value of a metadata key.
+    """Best hits of one value of a metadata key.
 
     Attributes:
         value: The value.

@@ -1,4 +1,4 @@
-"""Choosing hits that are near the query and unlike each other."""
+"""Maximal marginal relevance: selection of hits near the query and unlike each other."""
 
 import numpy as np
 from jaxtyping import Float32

@@ -1,4 +1,4 @@
-"""What ranks the records of a collection for a query: its vectors, its words, both, or a reranker."""
+"""Rankers of the records of a collection: by vectors, by words, by both, and by a reranker."""
 
 import dataclasses
 import math
@@ -12,33 +12,44 @@ from cde_rag.search.fusion import fuse
 from cde_rag.stores.base import Hit, Record, Store
 
 Rerank: TypeAlias = Callable[[Sequence[tuple[str, str]]], Iterable[SupportsFloat]]
-"""Pairs of a query and a text in, a score for each out, higher is better; as `CrossEncoder.predict`."""
+"""Function from pairs of a query and a text to a score for each, higher is better, such as `CrossEncoder.predict`."""
 
 
 @runtime_checkable
 class Ranker(Protocol):
-    """Ranks records. Of one query and filter, a longer ranking begins as a shorter one does."""
+    """Ranker of records. For one query and filter, a longer ranking begins with the shorter ones."""
 
     @property
     def depth(self) -> int | None:
-        """The longest ranking that there is; None where all records that match are in it."""
+        """Maximum length of a ranking; None if rankings contain all matching records."""
         ...
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """The first `limit` hits for each query, among the records that match the filter."""
+        """Return the first `limit` hits for each query, among the records that match the filter."""
         ...
 
 
 @dataclass(frozen=True)
 class DenseRetriever:
-    """By the dot product of vectors."""
+    """Retriever that ranks by the dot product of vectors.
+
+    Attributes:
+        store: Store of the collection.
+        active: Its embedder.
+        depth: None, since all matching records are ranked.
+    """
 
     store: Store
     active: ActiveEmbedder
     depth: int | None = None
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """See `Ranker.best`."""
+        """Return the `limit` nearest records for each query; repeat if another generation was activated meanwhile.
+
+        Raises:
+            ContextMismatchError: The active Context was made by a model that cannot be found under its name.
+            StoreError: Another generation was activated during every attempt.
+        """
         for _ in range(SWITCHES):
             embedder = self.active.last
             vectors = embedder.embed_queries(queries)
@@ -49,28 +60,33 @@ class DenseRetriever:
 
 @dataclass(frozen=True)
 class BM25Retriever:
-    """By BM25; records that share no word with the query are not found."""
+    """Retriever that ranks by BM25; records that share no word with the query are not found.
+
+    Attributes:
+        store: Store of the collection.
+        depth: None, since all matching records that share a word with the query are ranked.
+    """
 
     store: Store
     depth: int | None = None
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """See `Ranker.best`."""
+        """Return the `limit` records with the highest BM25 scores for each query."""
         return self.store.search_text(queries, limit, where=where)
 
 
 @dataclass(frozen=True)
 class HybridRetriever:
-    """By vectors and by words, fused; equal scores by vectors first, then by words.
+    """Retriever that fuses a ranking by vectors and one by words; ties are ranked by vectors first, then by words.
 
-    As many hits of each side are fused however few are asked for, so that a longer ranking begins as a shorter one.
+    The number of hits that are fused does not depend on `limit`, so that a longer ranking begins with the shorter ones.
 
     Attributes:
-        vectors: Ranks by vectors.
-        words: Ranks by words.
-        candidates: How many hits of each are fused.
-        fusion: See `fuse`.
-        weight: Of the vectors; see `fuse`.
+        vectors: Ranker by vectors.
+        words: Ranker by words.
+        candidates: Number of hits of each ranker that are fused.
+        fusion: Name of the fusion, as in `fuse`.
+        weight: Weight of the vectors, as in `fuse`.
     """
 
     vectors: Ranker
@@ -81,11 +97,11 @@ class HybridRetriever:
 
     @property
     def depth(self) -> int:
-        """See `Ranker.depth`."""
+        """Maximum length of a fused ranking: twice `candidates`."""
         return 2 * self.candidates
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """See `Ranker.best`."""
+        """Return the first `limit` hits of the fused ranking for each query."""
         vectors, words = (ranker.best(queries, self.candidates, where) for ranker in (self.vectors, self.words))
         return [self._fused(*sides)[:limit] for sides in zip(vectors, words, strict=True)]
 
@@ -98,12 +114,12 @@ class HybridRetriever:
 
 @dataclass(frozen=True)
 class Reranked:
-    """By scores of pairs of query and text; equal ones as they were ranked before.
+    """Ranker that orders the candidates of another one by scores of query and text; ties keep their order.
 
     Attributes:
-        ranker: Finds the candidates.
-        rerank: Scores them.
-        candidates: How many there are for each query.
+        ranker: Ranker of the candidates.
+        rerank: Function that scores pairs of a query and a text.
+        candidates: Number of hits to rerank per query.
     """
 
     ranker: Ranker
@@ -112,14 +128,14 @@ class Reranked:
 
     @property
     def depth(self) -> int:
-        """See `Ranker.depth`."""
+        """Maximum length of a ranking: `candidates`."""
         return self.candidates
 
     def best(self, queries: Sequence[str], limit: int, where: Mapping[str, Any] | None) -> list[list[Hit]]:
-        """See `Ranker.best`.
+        """Rerank the candidates and return the first `limit` for each query.
 
         Raises:
-            ValueError: `rerank` gave not one number for each text.
+            ValueError: `rerank` did not return one number for each pair.
         """
         found = self.ranker.best(queries, self.candidates, where)
         pairs = [(query, _text(hit)) for query, hits in zip(queries, found, strict=True) for hit in hits]
@@ -133,5 +149,5 @@ class Reranked:
 
 
 def _text(hit: Hit) -> str:
-    """What of a hit was embedded."""
+    """Return the text of a hit that was embedded: title and text."""
     return embedded_text(Record(hit.id, hit.text, hit.title))

@@ -1,4 +1,4 @@
-"""The searches that are the same however records are ranked."""
+"""Searches of a collection by any ranker: hits, groups and parents."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from cde_rag.stores.base import Hit, Store
 
 
 class Searcher:
-    """A collection as it is searched by one way of ranking. Thread-safe.
+    """Search of a collection by one ranker. Thread-safe.
 
     Args:
-        store: Holds a collection.
+        store: Store of the collection.
         active: Its embedder.
-        parent_key: As in `Collection.create`.
-        ranker: Ranks its records.
+        parent_key: Metadata key that names a record's parent; None if the collection has no parents.
+        ranker: Ranker of its records.
     """
 
     def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None, ranker: Ranker) -> None:
@@ -85,7 +85,7 @@ class Searcher:
         Raises:
             ContextMismatchError: The collection was moved to another model, which cannot be found under its name.
             CorpusError: A query is blank or no valid Unicode.
-            FilterError: A filter outside the grammar.
+            FilterError: A filter is outside the grammar.
             ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
         """
         check_list(queries, call="search_batch", what="queries")
@@ -110,20 +110,21 @@ class Searcher:
         score_threshold: float | None = None,
         offset: int = 0,
     ) -> list[Group]:
-        """Group hits by a metadata key: return the `k` groups with the best hits.
+        """Group hits by a metadata key, and return the `k` groups with the best hits.
 
         Args:
-            query: As in `search`, like `where` and `score_threshold`.
+            query: Text that is not blank.
             k: Maximum number of groups.
             group_by: A top-level metadata key. Records that lack it, or have null, a list or an object there, are in
                 no group.
             group_size: Maximum number of hits per group.
             where: A filter over the metadata.
-            score_threshold: Minimum score of a hit.
+            score_threshold: Minimum score of a hit, on the scale of this ranking.
             offset: Number of groups to skip.
 
         Raises:
-            ValueError: As `search`, or `group_by` is no key that filters can name, or `group_size` is below 1.
+            ValueError: An argument is invalid as in `search_batch`, `group_by` is no key that filters can name, or
+                `group_size` is below 1.
         """
         grouping = Grouping(group_by, group_size, alone=False, where=where, score_threshold=score_threshold)
         groups = self._groups(query, k, grouping, offset)
@@ -142,15 +143,16 @@ class Searcher:
         """Return the parents with the best passages, each with all its passages; a record without parent is alone.
 
         Args:
-            query: As in `search`, like `where` and `score_threshold`.
+            query: Text that is not blank.
             k: Maximum number of parents.
             group_size: Maximum number of hits per parent; its passages are all returned.
             where: A filter over the metadata of the hits.
-            score_threshold: Minimum score of a hit.
+            score_threshold: Minimum score of a hit, on the scale of this ranking.
             offset: Number of parents to skip.
 
         Raises:
-            ValueError: As `search`, or the collection has no `parent_key`, or `group_size` is below 1.
+            ValueError: An argument is invalid as in `search_batch`, `group_size` is below 1, or the collection has no
+                `parent_key`.
         """
         if self.parent_key is None:
             hint = "Make the collection with parent_key=…, or use search_groups."
@@ -208,6 +210,6 @@ def check_page(k: int, score_threshold: float | None, offset: int) -> None:
 
 
 def page_of(hits: Sequence[Hit], offset: int, score_threshold: float | None) -> list[Hit]:
-    """Return the hits behind `offset` that reach `score_threshold`."""
+    """Return the hits from position `offset` on that reach `score_threshold`."""
     least = -math.inf if score_threshold is None else score_threshold
     return [hit for hit in hits[offset:] if hit.score >= least]

@@ -1,4 +1,4 @@
-"""Weights in four bits: blocks of 32 entries of a row with a float16 scale each, as llama.cpp's Q4_0 has them."""
+"""Quantisation to four bits: blocks of 32 entries of a row with a float16 scale each, as in llama.cpp's Q4_0."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ SCALE = ".scale"  # beside a tensor of codes: its scales
 
 
 def pack(value: Float[Tensor, "rows columns"]) -> tuple[UInt8[Tensor, "rows halves"], Float16[Tensor, "rows blocks"]]:
-    """Codes and scales of a matrix whose rows are whole blocks; what was unpacked before comes back to the bit.
+    """Quantise a matrix whose rows are multiples of a block to codes and scales; unpacked matrices return bit by bit.
 
     The entry of largest magnitude of a block becomes −8 times its scale, the others the nearest of −8 … 7 times it.
 
@@ -32,17 +32,17 @@ def pack(value: Float[Tensor, "rows columns"]) -> tuple[UInt8[Tensor, "rows halv
 def unpack(
     codes: UInt8[Tensor, "rows halves"], scales: Float16[Tensor, "rows blocks"]
 ) -> Float[Tensor, "rows columns"]:
-    """The float32 matrix of codes and scales; of a block the low halves of its bytes come first, then the high ones."""
+    """Compute the float32 matrix of codes and scales; of a block the low halves of its bytes come first."""
     packed = codes.reshape(len(codes), -1, BLOCK // 2)
     entries = torch.cat([packed & 15, packed >> 4], dim=2).float() - MIDDLE
     return (entries * scales.float()[..., None]).flatten(1)
 
 
 def unpack_all(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The float32 state of a file's tensors; float tensors pass as they are.
+    """Return the float32 state of a file's tensors; float32 tensors pass unchanged.
 
     Raises:
-        ModelError: A tensor is of another dtype, has no scales, or holds what is no number.
+        ModelError: A tensor is of another dtype, has no fitting scales, or holds NaN or infinity.
     """
     state: dict[str, Tensor] = {}
     for key, value in stored.items():

@@ -1,4 +1,4 @@
-"""A pair on disk: the second half's weights in four bits, and the name and digest of the model that is the first."""
+"""Folders of pairs: the second half's weights in four bits, and name and digest of the first half's model."""
 
 import hashlib
 import json
@@ -24,12 +24,12 @@ _FOUR_BITS = ("word.weight", "query_key_value.weight", "output.weight", "up.weig
 
 
 def is_pair(config: Mapping[str, Any]) -> bool:
-    """Whether a model's config.json is a pair's."""
+    """Return True if a model's config.json is that of a pair."""
     return config.get("attention") == PAIR
 
 
 def write(folder: Path, network: PairNetwork, tokenizer: PairTokenizer) -> None:
-    """Write a pair as three files; its first half is not among them, only named."""
+    """Write a pair as three files; its first half is only named in them."""
     folder.mkdir(parents=True, exist_ok=True)
     stored: dict[str, Tensor] = {}
     for name, value in network.state_dict().items():
@@ -55,7 +55,7 @@ def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
 
     Raises:
         ModelError: A file is missing, damaged or of a newer format, its tensors are not those of the config, or the
-            first half is not in the package or another than the pair was made with.
+            first half is not in the package or differs from that with which the pair was made.
     """
     try:
         value: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))

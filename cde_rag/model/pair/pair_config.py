@@ -1,4 +1,4 @@
-"""What a pair of encoders is made of: the model that is its first half, the sizes of its second, how both are added."""
+"""Config of a pair of encoders: name of the first half's model, sizes of the second, weights of both."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,7 +14,7 @@ PAIR = "pair"  # what a pair's config.json has as its attention
 
 @dataclass(frozen=True, kw_only=True)
 class PairConfig:
-    """The sizes of a model whose vectors are those of two encoders, one behind the other.
+    """The sizes of a model whose vectors are those of two encoders, concatenated.
 
     Source: ours; the second encoder's sizes are those of multilingual-e5-small.
     """
@@ -46,7 +46,7 @@ class PairConfig:
 
     @property
     def second(self) -> ModelConfig:
-        """The second half's sizes, as its layers take them."""
+        """Sizes of the second half, as a config for its layers."""
         return ModelConfig(
             name=self.name,
             vocab_size=self.vocab_size,
@@ -64,16 +64,16 @@ class PairConfig:
 
     @property
     def context_size(self) -> None:
-        """Context documents that a context has to have: any number will do."""
+        """Required number of context documents: None, any number will do."""
         return None
 
     @property
     def null_embedding(self) -> bool:
-        """Whether the model learned to do without a corpus: its first half did, its second reads none."""
+        """True if the model learned to do without a corpus, as its first half did; its second reads none."""
         return True
 
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
-        """What of the model determines the vector space."""
+        """Return the properties of the model that determine the vector space."""
         return ModelIdentity(
             name=self.name,
             weights_sha256=weights_sha256,
@@ -89,15 +89,15 @@ class PairConfig:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object, with the format's number."""
+        """Return a JSON object with the format's number."""
         return {"format": FORMAT, "attention": PAIR, **asdict(self)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "PairConfig":
-        """Read what `to_json` wrote.
+        """Read the result of `to_json`.
 
         Raises:
-            ModelError: Another format, or fields that are missing, unknown or of another type.
+            ModelError: Another format, or fields that are missing, unknown, of another type or out of range.
         """
         if value.get("format") != FORMAT:
             raise ModelError(

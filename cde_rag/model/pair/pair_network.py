@@ -1,4 +1,4 @@
-"""The network of a pair: a one-way model and a plain encoder, whose vectors stand one behind the other."""
+"""The network of a pair: a one-way model and a plain encoder, whose vectors are concatenated."""
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from cde_rag.model.two_stage import TwoStage
 
 
 class PlainEncoder(nn.Module):
-    """A BERT encoder that reads each text by itself; a text's vector is the mean over its tokens.
+    """A BERT encoder of each text by itself; a text's vector is the normalised mean over its tokens.
 
     Source: Devlin et al. 2018; Wang et al. 2024 (multilingual E5).
     """
@@ -27,7 +27,7 @@ class PlainEncoder(nn.Module):
     def forward(
         self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch dim"]:
-        """Read each text by itself.
+        """Embed each text by itself.
 
         Returns:
             Float32, unit norm.
@@ -41,10 +41,10 @@ class PlainEncoder(nn.Module):
 
 
 class PairNetwork(nn.Module):
-    """Two encoders as one: a score is the sum of their scores, each on one scale, since their vectors are concatenated.
+    """Two encoders as one: weighted vectors are concatenated, so that a score is the weighted sum of both scores.
 
-    The first half reads corpus and siblings, the second neither: every context is the null context to it. All is turned
-    by a rotation, which changes no score, so that dimensions of both halves mix and the first ones tell most.
+    The first half reads corpus and siblings, the second neither: every context is the null context to it. A rotation,
+    which changes no score, mixes the dimensions of both halves so that the first ones carry the most information.
 
     Source: ours.
     """
@@ -59,18 +59,18 @@ class PairNetwork(nn.Module):
         self.register_buffer("rotation", torch.zeros(config.dim, config.dim).fill_diagonal_(1))
 
     def set_dtype(self, dtype: torch.dtype) -> None:
-        """The dtype that both encoders' layers compute in; the first stage and all else stay float32."""
+        """Set the dtype of both encoders' layers; the first stage and all else stay float32."""
         self.first.set_dtype(dtype)
         self.second.layers.to(dtype)
 
     def read(self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch dim"]:
-        """The first stage, which is the first half's: float32, unit norm, zeros in the second half's dimensions."""
+        """Embed each text with the first half's first stage, float32, unit norm; the second half's dimensions are 0."""
         (first_ids, first_mask), _ = halves(ids, mask, self.first.config.vocab_size)
         vectors = self.first.read(first_ids, first_mask)
         return F.pad(vectors, (0, self.config.second_dim))
 
     def prepare(self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]) -> PreparedContext:
-        """What the first half needs of a corpus; see `TwoStage.prepare`."""
+        """Compute the first half's input from a corpus; the second half reads none."""
         return self.first.prepare(self._of_first(context), counts)
 
     def forward(

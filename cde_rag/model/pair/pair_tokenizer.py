@@ -1,4 +1,4 @@
-"""Texts to the token ids of two encoders, one behind the other."""
+"""Tokenization of texts for two encoders, with concatenated token ids."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from cde_rag.model.tokenizer import TextTokenizer, Tokens
 
 
 class PairTokenizer(TextTokenizer):
-    """A tokenizer whose rows are the first half's token ids and behind them the second half's, which start at `start`.
+    """Tokenizer whose rows are the first half's token ids followed by the second half's, which start at `start`.
 
-    A prefix is for the second half alone: the first is told queries from documents by a vector.
+    A prefix is for the second half alone: the first distinguishes queries from documents by a vector.
 
     Args:
-        first: Of the first half.
+        first: Tokenizer of the first half.
         start: One more than the first half's highest id.
         serialised: The JSON of the second half's tokenizer.
 
     Raises:
-        ModelError: `serialised` is not that.
+        ModelError: `serialised` is no such JSON.
     """
 
     def __init__(self, first: TextTokenizer, start: int, serialised: str) -> None:
@@ -30,11 +30,11 @@ class PairTokenizer(TextTokenizer):
 
     @property
     def size(self) -> int:
-        """One more than the highest id that it can give, at least."""
+        """One more than the highest id of the second half's tokens."""
         return self.start + super().size
 
     def __call__(self, texts: Sequence[str], max_length: int, *, prefix: str = "", first: int = 0) -> list[Tokens]:
-        """Tokenize a batch; arguments and errors as in `TextTokenizer`, `max_length` of each half."""
+        """Tokenize a batch; arguments and errors as in `TextTokenizer`, `max_length` for each half."""
         halves = zip(
             self.first(texts, max_length, first=first),
             super().__call__(texts, max_length, prefix=prefix, first=first),
@@ -46,7 +46,7 @@ class PairTokenizer(TextTokenizer):
         ]
 
     def reach(self, texts: Sequence[str], max_length: int) -> list[int]:
-        """How far each text is read by both halves; as in `TextTokenizer`."""
+        """Return the number of characters of each text that both halves read; arguments as in `TextTokenizer`."""
         return list(map(min, self.first.reach(texts, max_length), super().reach(texts, max_length)))
 
 
@@ -56,12 +56,12 @@ def halves(
     tuple[Int[Tensor, "batch first"], Bool[Tensor, "batch first"]],
     tuple[Int[Tensor, "batch second"], Bool[Tensor, "batch second"]],
 ]:
-    """A padded batch of a pair's rows as two padded batches, of the first half's ids and of the second's.
+    """Split a padded batch of a pair's rows into two, one of the first half's ids and one of the second's.
 
     Args:
         ids: Rows of a `PairTokenizer`, padded on the right.
-        mask: True where there is a token.
-        start: Of the tokenizer.
+        mask: True if there is a token.
+        start: First id of the second half, as in the tokenizer.
     """
     first = (mask & (ids < start)).sum(dim=1, keepdim=True)
     second = mask.sum(dim=1, keepdim=True) - first

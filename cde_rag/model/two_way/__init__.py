@@ -1,1 +1,1 @@
-"""The published design, where context and text attend to each other: config · backbones · network · checkpoint."""
+"""The published design, whose context and text attend to each other: config · backbones · network · checkpoint."""

@@ -1,4 +1,4 @@
-"""The encoders that the published models are made of: transformers' own classes, built from sizes, never downloaded."""
+"""Encoders of the published models: transformers' own classes, built from sizes, never downloaded."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ NOMIC_EPS, MODERN_EPS = 1e-12, 1e-5  # of the layer norms
 
 
 class Backbone(nn.Module):
-    """An encoder that reads a text, alone or after given tokens that are vectors already.
+    """An encoder of a text, alone or after given tokens that are vectors already.
 
     Attributes:
         native: transformers' module, whose parameters are the backbone's.
@@ -31,13 +31,13 @@ class Backbone(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the parameters, and so of the computation."""
+        """Dtype of the parameters, and so of the computation."""
         return next(self.native.parameters()).dtype
 
     def read(
         self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """The states of a text that is read by itself."""
+        """Compute the token states of a text by itself."""
         return self.native(input_ids=ids, attention_mask=mask).last_hidden_state
 
     def read_after(
@@ -46,36 +46,36 @@ class Backbone(nn.Module):
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch sequence"],
     ) -> Float[Tensor, "batch sequence dim"]:
-        """The states of a sequence of given tokens and text, in which everything attends to everything.
+        """Compute the states of a sequence of given tokens and text, in which every token attends to every token.
 
         Args:
             given: Context and soft tokens.
-            ids: Of the text.
-            mask: Where in the sequence there is a token.
+            ids: Token ids of the text.
+            mask: True if there is a token at that place of the sequence.
         """
         raise NotImplementedError
 
     def prepare(self, given: Float[Tensor, "contexts given dim"]) -> PreparedKeys:
-        """Keys and values of given tokens that are read by themselves, without a text."""
+        """Compute keys and values of given tokens by themselves, without a text."""
         there = torch.ones(given.shape[:2], dtype=torch.bool, device=given.device)
         return self.layers.run(self.layers.embed_given(given.to(self.dtype)), there)[1]
 
     def read_after_prepared(
         self, prepared: PreparedKeys, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """The states of a text that attends to given tokens, which do not attend to it."""
+        """Compute the states of a text that attends to given tokens, which do not attend to it."""
         there = torch.cat([mask.new_ones(len(ids), prepared.keys.shape[3]), mask], dim=1)
         return self.layers.run(self.layers.embed_text(ids), there, prepared)[0]
 
     def restore_tables(self) -> None:
-        """Compute what is never stored, after a construction on the meta device."""
+        """Compute the rotary tables, which are never stored, after a construction on the meta device."""
         self.native.rotary_emb = type(self.native.rotary_emb)(self.native.config)
 
 
 class ModernBert(Backbone):
-    """ModernBERT. Text is normalised as by itself and then, with all that is given, once more; positions run through.
+    """ModernBERT. Text is normalised by itself and then again with the given tokens; positions run through.
 
-    Source: cde/model.py, whose second stage hands embedded text to a module that embeds.
+    Source: cde/model.py, whose second stage passes embedded text to a module that embeds.
     """
 
     def __init__(self, config: TwoWayConfig) -> None:
@@ -111,7 +111,7 @@ class ModernBert(Backbone):
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch sequence"],
     ) -> Float[Tensor, "batch sequence dim"]:
-        """As in the class above."""
+        """Compute the states of given tokens and text; the text is normalised once more than the given tokens."""
         sequence = torch.cat([given.to(self.dtype), self.native.embeddings(input_ids=ids)], dim=1)
         return self.native(inputs_embeds=sequence, attention_mask=mask).last_hidden_state
 
@@ -119,7 +119,7 @@ class ModernBert(Backbone):
 class NomicBert(Backbone):
     """NomicBERT. Given tokens get no token type; the first `trained_context_size` of a sequence are unrotated.
 
-    So the order of a whole context changes nothing. With fewer context embeddings, some of the text is unrotated too.
+    So the order of a full context changes nothing. With fewer context embeddings, some of the text is unrotated too.
 
     Source: cde/lib/nomic_bert with `disable_transductive_rotary_embedding`.
     """
@@ -148,7 +148,7 @@ class NomicBert(Backbone):
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch sequence"],
     ) -> Float[Tensor, "batch sequence dim"]:
-        """As in the class above."""
+        """Compute the states of given tokens and text; only text has a token type, and places are as in `positions`."""
         embeddings = self.native.embeddings
         kind = embeddings.token_type_embeddings.weight[0]  # the native module adds it to all that it is given
         sequence = torch.cat([given.to(self.dtype) - kind, embeddings.word_embeddings(ids)], dim=1)
@@ -157,12 +157,12 @@ class NomicBert(Backbone):
         ).last_hidden_state
 
     def positions(self, mask: Bool[Tensor, "batch sequence"]) -> Int[Tensor, "1 sequence"]:
-        """The position that each token of a sequence is rotated by."""
+        """Return the position by which each token of a sequence is rotated."""
         places = torch.arange(mask.shape[1], device=mask.device)[None]
         return torch.where(places < self.unrotated, 0, places)
 
     def restore_tables(self) -> None:
-        """As in the class above; the native embeddings also hold the numbers of positions, and zeros."""
+        """Compute the rotary tables, and the native embeddings' position ids and token type ids (zeros)."""
         super().restore_tables()
         embeddings, config = self.native.embeddings, self.native.config
         embeddings.position_ids = torch.arange(config.max_position_embeddings)[None]
@@ -170,7 +170,7 @@ class NomicBert(Backbone):
 
 
 class NomicBertByHead(NomicBert):
-    """NomicBERT as the remote code of cde-small-v1 reads it: tokens are rotated by the number of the head.
+    """NomicBERT as in the remote code of cde-small-v1: tokens are rotated by the number of the head.
 
     Among rotated tokens the angles cancel, so text by itself is a bag of words, and only text and context are at an
     angle to each other. The native class knows one angle for all heads, so its layers are run one by one.
@@ -181,7 +181,7 @@ class NomicBertByHead(NomicBert):
     def read(
         self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """As in the class above; all tokens have the same angle, which is none."""
+        """Compute the states of a text by itself at position 0, since equal rotations of all its tokens cancel."""
         nowhere = torch.zeros(1, ids.shape[1], dtype=torch.long, device=ids.device)
         return self.native(input_ids=ids, attention_mask=mask, position_ids=nowhere).last_hidden_state
 
@@ -191,14 +191,14 @@ class NomicBertByHead(NomicBert):
         ids: Int[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch sequence"],
     ) -> Float[Tensor, "batch sequence dim"]:
-        """As in the class above."""
+        """Compute the states of given tokens and text layer by layer, rotated by the number of the head."""
         layers = self.layers
         sequence = torch.cat([layers.embed_given(given.to(self.dtype)), layers.embed_text(ids)], dim=1)
         return layers.run(sequence, mask)[0]
 
 
 def _transformers() -> Any:
-    """The library, in a version that has both backbones."""
+    """Import transformers, in a version that has both backbones."""
     library = require("transformers", EXTRA)
     found = str(library.__version__)
     if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
@@ -209,7 +209,7 @@ def _transformers() -> Any:
 
 
 def build(config: TwoWayConfig) -> Backbone:
-    """The backbone of a config, with random weights."""
+    """Build the backbone of a config, with random weights."""
     if config.family == MODERN_BERT:
         return ModernBert(config)
     return NomicBert(config) if config.semantics == TRAIN else NomicBertByHead(config)

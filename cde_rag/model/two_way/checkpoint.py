@@ -1,4 +1,4 @@
-"""A two-way model on disk: the published files as they are, and after `convert` their digests beside them."""
+"""Folders of two-way models: the published files unchanged and, after `convert`, with their digests."""
 
 import hashlib
 import json
@@ -38,11 +38,11 @@ PREFIX_END = ": "  # what every prefix ends with
 
 @dataclass(frozen=True)
 class _Files:
-    """What a model is read from; everything but the weights' content has been checked.
+    """Files of a model, of which everything but the weights' content has been checked.
 
     Attributes:
-        value: Its config.json.
-        config: What that means.
+        value: Content of config.json.
+        config: Config of the model that results from it.
         weights: Files of tensors.
         tokenizer: Its own file, or that of its backbone.
         digests: sha256 of each file of weights.
@@ -59,8 +59,8 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
     """Read a model folder of the published layout.
 
     Args:
-        folder: Holds config.json, model.safetensors (or its shards and their index) and, mostly, tokenizer.json.
-        name: What the model is called, and how it is to be read.
+        folder: Folder with config.json, model.safetensors (or its shards and their index) and, mostly, tokenizer.json.
+        name: Name of the model, with the options of its reading.
 
     Returns:
         The network in float32 and evaluation mode, the tokenizer, and the digest of config and weights.
@@ -91,7 +91,7 @@ def write(folder: Path, network: TwoWay, tokenizer_json: str) -> None:
     """Write a model in the published layout, float32.
 
     Raises:
-        ModelError: Its backbone is not one of the published ones.
+        ModelError: Its backbone is not one of the published ones, or its semantics are not those of training.
     """
     value = published.published_config(network.config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,15 +104,15 @@ def write(folder: Path, network: TwoWay, tokenizer_json: str) -> None:
 
 
 def convert(folder: Path, name: ModelName, target: Path) -> None:
-    """Make a folder that needs no network: the same weights, the tokenizer, and a config that names their digests.
+    """Write a folder that is read without network: the same weights, the tokenizer, and a config with their digests.
 
     Args:
         folder: A model of the published layout, such as the hub's cache.
-        name: What the model is called.
-        target: A folder that does not exist; it appears when it is whole.
+        name: Name of the model.
+        target: A folder that does not exist; it appears once it is complete.
 
     Raises:
-        ModelError: As in `read`, or the target is there already or cannot be written.
+        ModelError: The model cannot be read, or the target exists or cannot be written.
     """
     files = _look(folder, name)
     _tokenizer(files)
@@ -162,7 +162,7 @@ def _look(folder: Path, name: ModelName) -> _Files:
 
 
 def _converted(folder: Path, value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The digests that `convert` wrote down; none for a folder as it was published."""
+    """Return the digests that `convert` wrote; none for a folder as it was published."""
     if CONVERTED not in value:
         return {}
     added: Any = value[CONVERTED]
@@ -179,7 +179,7 @@ def _converted(folder: Path, value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _tokenizer(files: _Files) -> TextTokenizer:
-    """The tokenizer, of which nothing but tokenizer.json is read; it has to fit the weights."""
+    """Load the tokenizer, from tokenizer.json alone, and check that it fits the weights."""
     try:
         tokenizer = TextTokenizer(files.tokenizer.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""What a two-way model is made of, and which of its readings is meant."""
+"""Config of a two-way model, with the options of its reading."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -43,7 +43,7 @@ class TwoWayConfig:
     trained_context_size: int  # context documents (J) that the weights were trained with
     context_size: int  # context documents that a context has to have
     max_length: int  # tokens of a text that are read, in both stages
-    null_embedding: bool = False  # whether there is a learned embedding that stands for the null context
+    null_embedding: bool = False  # True if there is a learned embedding that stands for the null context
 
     def __post_init__(self) -> None:
         if self.family not in OTHER_SEMANTICS:
@@ -79,16 +79,16 @@ class TwoWayConfig:
 
     @property
     def first_stage_max_length(self) -> int:
-        """Tokens of a text that the first stage reads."""
+        """Maximum number of tokens of a text in the first stage."""
         return self.max_length
 
     @property
     def max_siblings(self) -> int:
-        """Siblings given to a document's text: none, parent context is for one-way models."""
+        """Maximum number of siblings of a document's text: 0, since parent context is for one-way models."""
         return 0
 
     def identity(self, weights_sha256: str, tokenizer_sha256: str) -> ModelIdentity:
-        """What of the model determines the vector space."""
+        """Return the properties of the model that determine the vector space."""
         return ModelIdentity(
             name=self.name,
             weights_sha256=weights_sha256,
@@ -104,5 +104,5 @@ class TwoWayConfig:
         )
 
     def sizes(self) -> dict[str, Any]:
-        """All fields but the name, for a digest."""
+        """Return all fields but the name, for a digest."""
         return {key: value for key, value in asdict(self).items() if key != "name"}

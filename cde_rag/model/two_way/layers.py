@@ -1,6 +1,6 @@
-"""The native backbones' layers run one by one, where the native classes cannot do what is asked.
+"""Layers of the native backbones run one by one, for computations that the native classes do not offer.
 
-That is: angles that differ by head (the remote code of cde-small-v1), and keys and values that are kept from a context
+These are angles that differ by head (the remote code of cde-small-v1), and keys and values that are kept from a context
 that is read once, by itself.
 """
 
@@ -17,18 +17,18 @@ from cde_rag.model.attention import merge_heads, split_heads
 
 @dataclass(frozen=True)
 class PreparedKeys:
-    """What the text of a cached two-way model attends to: keys and values of context and soft tokens, in every layer.
+    """Keys and values of context and soft tokens, in every layer, for the text of a cached two-way model.
 
     Attributes:
-        keys: Rotated already.
-        values: Likewise for each layer.
+        keys: Keys of each layer, rotated already.
+        values: Values of each layer.
     """
 
     keys: Float[Tensor, "layers contexts heads given head_dim"]
     values: Float[Tensor, "layers contexts heads given head_dim"]
 
     def to(self, dtype: torch.dtype) -> "PreparedKeys":
-        """In the dtype of the backbone."""
+        """Return a copy in another dtype, that of the backbone."""
         return PreparedKeys(self.keys.to(dtype), self.values.to(dtype))
 
 
@@ -37,7 +37,7 @@ class Layers:
 
     Args:
         native: transformers' module.
-        heads: Of attention.
+        heads: Number of attention heads.
     """
 
     def __init__(self, native: nn.Module, heads: int) -> None:
@@ -45,11 +45,11 @@ class Layers:
         self.heads = heads
 
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
-        """Context and soft tokens as the first layer reads them."""
+        """Embed context and soft tokens for the first layer."""
         raise NotImplementedError
 
     def embed_text(self, ids: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens dim"]:
-        """Text as the first layer reads it, after given tokens."""
+        """Embed text after given tokens for the first layer."""
         raise NotImplementedError
 
     def run(
@@ -58,12 +58,12 @@ class Layers:
         there: Bool[Tensor, "batch sequence"],
         kept: PreparedKeys | None = None,
     ) -> tuple[Float[Tensor, "batch tokens dim"], PreparedKeys]:
-        """All layers over the last tokens of a sequence.
+        """Apply all layers to the last tokens of a sequence.
 
         Args:
             x: The tokens, embedded.
-            there: Where in the whole sequence there is a token.
-            kept: Keys and values of what comes before; None where `x` is the whole sequence.
+            there: True if there is a token at that place of the complete sequence.
+            kept: Keys and values of the tokens before them; None if `x` is the complete sequence.
 
         Returns:
             The tokens' states, and their own keys and values.
@@ -86,40 +86,40 @@ class Layers:
     def _project(
         self, layer: Any, x: Float[Tensor, "batch tokens dim"], places: Int[Tensor, "tokens"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, rotated, and values."""
+        """Compute queries and keys, rotated, and values."""
         raise NotImplementedError
 
     def _near(
         self, number: int, places: Int[Tensor, "tokens"], others: Int[Tensor, "sequence"]
     ) -> Bool[Tensor, "tokens sequence"]:
-        """Which tokens of the sequence a layer lets each token see."""
+        """Return a mask that is True if a layer lets a token attend to another one; by default everywhere."""
         del number
         return torch.ones(len(places), len(others), dtype=torch.bool, device=places.device)
 
     def _finish(
         self, layer: Any, x: Float[Tensor, "batch tokens dim"], answer: Float[Tensor, "batch tokens dim"]
     ) -> Float[Tensor, "batch tokens dim"]:
-        """The rest of a layer, after its attention."""
+        """Apply the rest of a layer, after its attention."""
         raise NotImplementedError
 
     def _last(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-        """What follows all layers."""
+        """Apply the part of the encoder after all layers; by default nothing."""
         return x
 
 
 class NomicLayers(Layers):
-    """NomicBERT's. The first `unrotated` places of a sequence are not rotated, and given tokens have no token type."""
+    """Layers of NomicBERT. The first `unrotated` places are not rotated, and given tokens have no token type."""
 
     def __init__(self, native: nn.Module, heads: int, unrotated: int) -> None:
         super().__init__(native, heads)
         self.unrotated = unrotated
 
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
-        """As in the class above."""
+        """Normalise given tokens, without a token type."""
         return self.native.embeddings.LayerNorm(given)
 
     def embed_text(self, ids: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens dim"]:
-        """As in the class above."""
+        """Embed token ids with token type 0, and normalise them."""
         embeddings = self.native.embeddings
         return embeddings.LayerNorm(embeddings.word_embeddings(ids) + embeddings.token_type_embeddings.weight[0])
 
@@ -135,7 +135,7 @@ class NomicLayers(Layers):
         return query, key, split_heads(attention.v_proj(x), self.heads)
 
     def _angles(self, x: Float[Tensor, "batch tokens dim"], places: Int[Tensor, "tokens"]) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, for (heads or 1, tokens, head_dim)."""
+        """Compute cosines and sines of the angles, for (heads or 1, tokens, head_dim)."""
         return self.native.rotary_emb(x, torch.where(places < self.unrotated, 0, places)[None])
 
     def _finish(
@@ -146,17 +146,17 @@ class NomicLayers(Layers):
 
 
 class NomicLayersByHead(NomicLayers):
-    """NomicBERT's as the remote code of cde-small-v1 reads them.
+    """Layers of NomicBERT as in the remote code of cde-small-v1.
 
-    Rotated by the number of the head; token type added twice to text and once to given tokens.
+    Tokens are rotated by the number of the head; the token type is added twice to text and once to given tokens.
     """
 
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
-        """As in the class above."""
+        """Add token type 0 to given tokens, and normalise them."""
         return super().embed_given(given + self.native.embeddings.token_type_embeddings.weight[0])
 
     def embed_text(self, ids: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens dim"]:
-        """As in the class above."""
+        """Embed token ids with token type 0 added twice, and normalise them."""
         embeddings = self.native.embeddings
         return embeddings.LayerNorm(embeddings.word_embeddings(ids) + 2 * embeddings.token_type_embeddings.weight[0])
 
@@ -170,18 +170,18 @@ class NomicLayersByHead(NomicLayers):
 
 
 class ModernLayers(Layers):
-    """ModernBERT's: text is normalised twice, places run through, and a local layer sees half its window each way."""
+    """Layers of ModernBERT: text is normalised twice, positions run through, local layers see half a window a side."""
 
     def __init__(self, native: nn.Module, heads: int, window: int) -> None:
         super().__init__(native, heads)
         self.window = window
 
     def embed_given(self, given: Float[Tensor, "batch given dim"]) -> Float[Tensor, "batch given dim"]:
-        """As in the class above."""
+        """Normalise given tokens."""
         return self.native.embeddings(inputs_embeds=given)
 
     def embed_text(self, ids: Int[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens dim"]:
-        """As in the class above."""
+        """Embed and normalise token ids, and normalise the result again."""
         return self.native.embeddings(inputs_embeds=self.native.embeddings(input_ids=ids))
 
     def _project(
@@ -212,6 +212,6 @@ class ModernLayers(Layers):
 def _rotated(
     x: Float[Tensor, "batch heads tokens head_dim"], cosines: Tensor, sines: Tensor
 ) -> Float[Tensor, "batch heads tokens head_dim"]:
-    """Each pair of the two halves turned by its angle."""
+    """Rotate each pair of entries of the two halves by its angle."""
     first, second = x.chunk(2, dim=-1)
     return x * cosines + torch.cat([-second, first], dim=-1) * sines

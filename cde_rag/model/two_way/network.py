@@ -1,4 +1,4 @@
-"""Both stages of the published design, and what a context is to them."""
+"""Network of the published design: both stages, and the preparation of a context for them."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from cde_rag.model.two_way.layers import PreparedKeys
 
 @dataclass(frozen=True)
 class PreparedTokens:
-    """What a two-way second stage needs of a Context: the tokens that stand before every text.
+    """Second-stage input of a two-way model from a Context: the tokens that stand before every text.
 
     Attributes:
         tokens: Context embeddings and soft tokens, float32; one row for all texts, or one for each.
@@ -26,13 +26,13 @@ class PreparedTokens:
     tokens: Float[Tensor, "contexts given dim"]
 
     def to(self, dtype: torch.dtype) -> "PreparedTokens":
-        """Itself: the backbone casts what it reads."""
+        """Return the object itself, since the backbone casts its input."""
         del dtype
         return self
 
 
 class TwoWayFirstStage(nn.Module):
-    """M1: a text read by itself as one vector, the mean of its token states after a projection.
+    """M1: an encoder of a text by itself to one vector, the projected mean of its token states.
 
     Source: paper §4.2.
     """
@@ -45,7 +45,7 @@ class TwoWayFirstStage(nn.Module):
     def forward(
         self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
     ) -> Float[Tensor, "batch dim"]:
-        """Read each text by itself.
+        """Embed each text by itself.
 
         Returns:
             Float32, of any norm.
@@ -54,7 +54,7 @@ class TwoWayFirstStage(nn.Module):
 
 
 class TwoWaySecondStage(nn.Module):
-    """M2: an encoder of the sequence [context | soft tokens | text], in which everything attends to everything.
+    """M2: an encoder of the sequence [context | soft tokens | text], whose tokens all attend to each other.
 
     Source: paper §4.2; cde/model.py for soft tokens and pooling.
     """
@@ -71,7 +71,7 @@ class TwoWaySecondStage(nn.Module):
         self.null_embedding = nn.Parameter(torch.zeros(dim)) if config.null_embedding else None
 
     def prepare(self, context: Float[Tensor, "contexts context dim"]) -> PreparedTokens:
-        """Everything that comes before a text, of context embeddings in their order; one row for all texts, or each."""
+        """Append the soft tokens to context embeddings in their order; one row for all texts, or one for each."""
         soft = self.soft(torch.ones_like(context[0, 0])).reshape(1, SOFT_TOKENS, -1)
         return PreparedTokens(torch.cat([context, soft.expand(len(context), -1, -1)], dim=1))
 
@@ -85,8 +85,8 @@ class TwoWaySecondStage(nn.Module):
 
         Args:
             ids: Token ids, padded on the right.
-            mask: True where there is a token.
-            prepared: From `prepare`.
+            mask: True if there is a token.
+            prepared: Result of `TwoWay.prepare`.
 
         Returns:
             Float32, of any norm.
@@ -106,7 +106,7 @@ class TwoWaySecondStage(nn.Module):
     def _after_prefix(
         self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
     ) -> Bool[Tensor, "batch tokens"]:
-        """True after the first token, not counting [CLS], that ends a prefix; true everywhere in a row without one."""
+        """Return True after the first token, [CLS] apart, that ends a prefix; True everywhere in a row without one."""
         ends = (ids == self.prefix_end) & mask
         ends[:, 0] = False
         before = ends.cumsum(dim=1) - ends.long()  # ends before a token
@@ -126,27 +126,27 @@ class TwoWay(nn.Module):
         self.second_stage = TwoWaySecondStage(config, prefix_end)
 
     def set_dtype(self, dtype: torch.dtype) -> None:
-        """The dtype that the second stage's backbone computes in; all else stays float32."""
+        """Set the dtype of the second stage's backbone; all else stays float32."""
         self.second_stage.backbone.to(dtype)
 
     def restore_tables(self) -> None:
-        """Compute what is never stored, after a construction on the meta device."""
+        """Compute the tables of both backbones, which are never stored, after a construction on the meta device."""
         self.first_stage.backbone.restore_tables()
         self.second_stage.backbone.restore_tables()
 
     def read(self, ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch dim"]:
-        """The first stage: each text by itself, float32, of any norm."""
+        """Embed each text by itself with the first stage, float32, of any norm."""
         return self.first_stage(ids, mask)
 
     def prepare(
         self, context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"]
     ) -> PreparedTokens | PreparedKeys:
-        """What comes before every text, of exactly as many context documents as the model is for.
+        """Compute the second stage's input from exactly `context_size` context documents, or none for the null context.
 
         Args:
             context: First-stage vectors, one for each different document; no rows for the null context.
-            counts: How many equal documents each row stands for. Repeated rows follow after all rows, as when one
-                goes through them again and again.
+            counts: Number of equal documents that each row stands for. Repeated rows follow after all rows, as by
+                `in_turns`.
 
         Raises:
             ContextError: Another number of documents, or the null context of a model that never learned one.
@@ -169,7 +169,7 @@ class TwoWay(nn.Module):
         return self._kept(self.second_stage.prepare(context[in_turns(counts)][None]))
 
     def _kept(self, prepared: PreparedTokens) -> PreparedTokens | PreparedKeys:
-        """What is kept of the tokens before a text: themselves, or what a text sees of them in every layer."""
+        """Return the tokens before a text or, for cached attention, their keys and values in every layer."""
         return self.second_stage.backbone.prepare(prepared.tokens) if self.config.attention == CACHED else prepared
 
     def forward(
@@ -181,7 +181,7 @@ class TwoWay(nn.Module):
         siblings: Float[Tensor, "batch siblings dim"] | None = None,
         sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
     ) -> Float[Tensor, "batch dim"]:
-        """The second stage; a text's role is in the prefix that its ids begin with.
+        """Embed a batch of texts with the second stage; a text's role is in the prefix that its ids begin with.
 
         Returns:
             Float32, unit norm.
@@ -199,7 +199,7 @@ class TwoWay(nn.Module):
 
 
 def in_turns(counts: Int[Tensor, "rows"]) -> Int[Tensor, "places"]:
-    """Rows in the order in which they come up when all are visited in turn, each as often as it counts.
+    """Return rows in the order of repeated passes over all of them, each as often as its count.
 
     Example:
         >>> in_turns(torch.tensor([2, 1, 2])).tolist()

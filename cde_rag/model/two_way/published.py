@@ -1,4 +1,4 @@
-"""The layout of the published models: their config, and their tensors under their names. Their words stay in here.
+"""Layout of the published models: their configs, and their tensors under their published names.
 
 Source: configs of jxm/cde-small-v1 and -v2, and the code that made them (MIT).
 """
@@ -73,16 +73,16 @@ _NOMIC_NAMES = {  # parts of NomicBERT's keys: published, transformers'
 
 
 def is_published(value: Mapping[str, Any]) -> bool:
-    """Whether a config is of the published layout."""
+    """Return True if a config is of the published layout."""
     return "embedder" in value and "transductive_corpus_size" in value
 
 
 def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
-    """The config of a published model.
+    """Read the config of a published model.
 
     Args:
-        value: Its config.json.
-        name: What the model is called, and how it is to be read.
+        value: Content of its config.json.
+        name: Name of the model, with the options of its reading.
 
     Raises:
         ModelError: A backbone without a built-in table, a setting that this library does not know, or wrong sizes.
@@ -117,7 +117,7 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
 
 
 def layout(config: TwoWayConfig) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of all tensors of a published model."""
+    """Return the names and shapes of all tensors of a published model."""
     dim = config.dim
     backbone = dict(_modern_bert(config) if config.family == MODERN_BERT else _nomic_bert(config))
     return {
@@ -131,7 +131,7 @@ def layout(config: TwoWayConfig) -> dict[str, tuple[int, ...]]:
 
 
 def own_state(state: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -> dict[str, Tensor]:
-    """The tensors of a published model under this library's names.
+    """Convert the tensors of a published model to this library's names, in float32.
 
     Raises:
         ModelError: Tensors are missing, unknown, of another shape, or no floats; the message lists them.
@@ -158,7 +158,7 @@ def own_state(state: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -
 
 
 def _own(name: str, tensor: Float[Tensor, "..."], family: str) -> Iterator[tuple[str, Tensor]]:
-    """One tensor under its own name, or three of which it is made."""
+    """Yield a tensor under its own name, or the three parts of a joint projection under theirs."""
     published = next(start for start in _PLACES if name.startswith(start))
     place, rest = _PLACES[published], name.removeprefix(published)
     if family == NOMIC_BERT and place.endswith("native."):
@@ -173,10 +173,10 @@ def _own(name: str, tensor: Float[Tensor, "..."], family: str) -> Iterator[tuple
 
 
 def published_config(config: TwoWayConfig) -> dict[str, Any]:
-    """What `read_config` reads as this config.
+    """Return the published config that `read_config` reads as this one.
 
     Raises:
-        ModelError: There is no published backbone of its sizes, or it is read otherwise than weights are trained.
+        ModelError: There is no published backbone of its sizes, or its semantics are not those of training.
     """
     found = [
         name
@@ -199,7 +199,7 @@ def published_config(config: TwoWayConfig) -> dict[str, Any]:
 
 
 def published_state(own: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -> dict[str, Tensor]:
-    """The tensors of this library's network under their published names: the inverse of `own_state`."""
+    """Convert the tensors of this library's network to their published names; the inverse of `own_state`."""
     return {
         name: torch.cat([own[part] for part, _ in _own(name, torch.empty(3, 0), config.family)])
         for name in layout(config)
@@ -246,7 +246,7 @@ def _modern_bert(config: TwoWayConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _pooling(value: Mapping[str, Any]) -> str:
-    """Which token states the training code averages; missing flags mean what they mean in it."""
+    """Return the pooling of the training code from a config's flags; missing flags have its defaults."""
     if not _flag(value, "pool_ignore_contextual_tokens", missing=True):
         return "sequence"
     return "text_after_prefix" if _flag(value, "pool_ignore_instruction_tokens", missing=False) else "text"
