@@ -46,14 +46,14 @@ class Found:
 
     @property
     def better(self) -> Scores:
-        """Of the side alone that finds more in the mean."""
+        """Return the figures of the side alone with the higher mean."""
         return max(self.scores["vectors"], self.scores["words"], key=np.mean)
 
 
 def vectors(
     data: RetrievalSet, folder: Path | None
 ) -> tuple[Float32[np.ndarray, "queries dim"], Float32[np.ndarray, "documents dim"]]:
-    """Of the queries and of the documents; read from the folder where they are there."""
+    """Return the vectors of queries and documents, read from the folder if they are there."""
     kept = folder and folder / f"{data.corpus.name}.npz"
     if kept and kept.exists():
         with np.load(kept) as arrays:
@@ -94,7 +94,7 @@ def table(found: Sequence[Found]) -> Iterator[list[str]]:
 
 
 def less(found: Sequence[Found], other: Callable[[Found], Scores]) -> list[str]:
-    """What the default finds more, and the interval; queries drawn again."""
+    """Return the gain of the default and its interval over queries drawn again."""
     difference = compare([PairedQueries(one.scores[CONVEX] - other(one), one.data.blocks) for one in found])
     low, high = difference.queries
     return [f"{100 * difference.mean:+.1f}", f"{100 * low:+.1f} … {100 * high:+.1f}"]

@@ -21,7 +21,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
-from cde_rag.records import LONGEST_CHUNK, Positions, chunks, embedded_text
+from cde_rag.records import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text
 from cde_rag.stores.base import Record, Row, Store
 
 TRIES = 8  # to write what was embedded while other calls change the same parents; after as many they wait
@@ -172,10 +172,8 @@ class Upserter:
             known = {row_id: row.record for row_id, row in stored.items()}
             wanted, changed = difference(known, chunk, done, positions)
             plan = plan_upsert(stored, wanted, self._parent_key)
-            groups = stored_groups(self._store, plan.left | plan.joined, self._parent_key)
-            stale = stale_passages(
-                groups, self._active.last, self._parent_key, arriving=plan.arriving, leaving=plan.moved
-            )
+            parents = plan.left | plan.joined
+            stale = self._stale(parents, self._active.last, arriving=plan.arriving, leaving=plan.moved)
             changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
             done += len(chunk)
         del changes["repeated"]
@@ -185,14 +183,12 @@ class Upserter:
         """Upsert records, one for each id; a `Step`."""
         stored = {row.record.id: row for row in self._store.get(list(records))}
         plan = plan_upsert(stored, records, self._parent_key)
-        if plan.moved:  # the siblings that they leave come first: after the move nothing names them
-            left = stored_groups(self._store, plan.left, self._parent_key)
-            if missing := self._write(stale_passages(left, made.embedder, self._parent_key, leaving=plan.moved), made):
-                return missing
+        # The siblings that moved rows leave come first: after the move nothing names them.
+        if missing := self._write(self._stale(plan.left, made.embedder, leaving=plan.moved), made):
+            return missing
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             self._store.update_metadata(plan.metadata)
-        joined = stored_groups(self._store, plan.joined, self._parent_key)
-        return self._write(stale_passages(joined, made.embedder, self._parent_key, arriving=plan.arriving), made)
+        return self._write(self._stale(plan.joined, made.embedder, arriving=plan.arriving), made)
 
     def _drop(
         self, ids: Sequence[str], leaving: AbstractSet[str], removed: Counter[str], made: "_Vectors"
@@ -207,8 +203,7 @@ class Upserter:
         """
         if self._parent_key is not None:
             parents = parents_of((row.record for row in self._store.get(ids)), self._parent_key)
-            left = stored_groups(self._store, parents, self._parent_key)
-            if missing := self._write(stale_passages(left, made.embedder, self._parent_key, leaving=leaving), made):
+            if missing := self._write(self._stale(parents, made.embedder, leaving=leaving), made):
                 return missing
         removed["deleted"] += self._store.delete(ids)
         return []
@@ -239,6 +234,18 @@ class Upserter:
             f"Another process changed the same parents in each of {2 * TRIES} tries. Nothing is lost: make this call "
             "again, or change a parent from one process."
         )
+
+    def _stale(
+        self,
+        parents: AbstractSet[Parent],
+        embedder: Embedder,
+        *,
+        arriving: Mapping[str, Row] | None = None,
+        leaving: AbstractSet[str] = frozenset(),
+    ) -> list[Stale]:
+        """Return the passages of some parents whose vectors are stale; see `stale_passages`."""
+        groups = stored_groups(self._store, parents, self._parent_key)
+        return stale_passages(groups, embedder, self._parent_key, arriving=arriving, leaving=leaving)
 
     def _write(self, stale: Sequence[Stale], made: "_Vectors") -> list[Stale]:
         """Write stale rows with their new vectors, or return those that have none in `made` and write nothing."""

@@ -1,7 +1,7 @@
 """Config of a one-way model: sizes in tokens, dimensions and counts."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields
 from typing import Any
 
 from cde_rag.context.identity import ModelIdentity
@@ -111,12 +111,20 @@ class ModelConfig:
         given = {key: item for key, item in value.items() if key not in ("format", "attention")}
         for name, usual in {"context_layers": given.get("layers"), **LATER}.items():
             given.setdefault(name, usual)
-        expected = {field.name for field in fields(cls)}
-        if given.keys() != expected:
-            raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
-        for field in fields(cls):
-            if type(given[field.name]) is not field.type:
-                raise ModelError(f"The config's {field.name} has to be {field.type}, found {given[field.name]!r}.")
-            if field.type is int and not 0 <= given[field.name] <= LARGEST:
-                raise ModelError(f"The config's {field.name} has to be in 0 … {LARGEST}, found {given[field.name]}.")
+        check_fields(fields(cls), given)
         return cls(**given)
+
+
+def check_fields(expected: tuple[Field[Any], ...], given: Mapping[str, Any]) -> None:
+    """Check the values of a config's fields.
+
+    Raises:
+        ModelError: Fields are missing, unknown, of another type or out of range.
+    """
+    if wrong := set(given) ^ {field.name for field in expected}:
+        raise ModelError(f"The config's fields differ: {sorted(wrong)} are missing or unknown.")
+    for field in expected:
+        if type(given[field.name]) is not field.type:
+            raise ModelError(f"The config's {field.name} has to be {field.type}, found {given[field.name]!r}.")
+        if field.type is int and not 0 <= given[field.name] <= LARGEST:
+            raise ModelError(f"The config's {field.name} has to be in 0 … {LARGEST}, found {given[field.name]}.")

@@ -53,7 +53,7 @@ def own(model):
 
 
 def second_vectors(model, texts, role="passage: "):
-    """Of the second half alone, one text at a time, without padding."""
+    """Embed with the second half alone, one text at a time, without padding."""
     network, start = model.network, model.tokenizer.start
     ids = [[each - start for each in row.ids if each >= start] for row in model.tokenizer(texts, 32, prefix=role)]
     with torch.inference_mode():

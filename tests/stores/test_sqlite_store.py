@@ -56,7 +56,7 @@ def test_bytes_that_changed_are_found(tmp_path: Path):
 
 @pytest.fixture
 def entry_points(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
-    """What packages register; a test may add to it."""
+    """Entry points of installed packages; a test may add to them."""
     found = [EntryPoint("sqlite", "sqlite_store:SqliteStore", kinds.GROUP)]
     monkeypatch.setattr(kinds, "entry_points", lambda group: [each for each in found if each.group == group])
     return found

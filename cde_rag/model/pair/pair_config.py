@@ -6,7 +6,7 @@ from typing import Any
 
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.errors import ModelError
-from cde_rag.model.config import LARGEST, ModelConfig
+from cde_rag.model.config import ModelConfig, check_fields
 
 FORMAT = 1
 PAIR = "pair"  # what a pair's config.json has as its attention
@@ -105,11 +105,5 @@ class PairConfig:
                 "or give the folder of another model."
             )
         given = {key: item for key, item in value.items() if key not in ("format", "attention")}
-        if given.keys() != (expected := {field.name for field in fields(cls)}):
-            raise ModelError(f"The config's fields differ: {sorted(given.keys() ^ expected)} are missing or unknown.")
-        for field in fields(cls):
-            if type(given[field.name]) is not field.type:
-                raise ModelError(f"The config's {field.name} has to be {field.type}, found {given[field.name]!r}.")
-            if field.type is int and not 0 <= given[field.name] <= LARGEST:
-                raise ModelError(f"The config's {field.name} has to be in 0 … {LARGEST}, found {given[field.name]}.")
+        check_fields(fields(cls), given)
         return cls(**given)
