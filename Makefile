@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs mutations torture train-tiny links lint clean
+.PHONY: help setup demo test test-long docs mutations torture train-tiny links lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: $(READY) ## index this Python's own documentation and ask it questions
 test: lint ## lint, then run all tests
 	@echo "tests: pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+test-long: $(READY) ## the tests that embed thousands of texts, some minutes each
+	@$(BIN)/python -m pytest -m long
 
 mutations: $(READY) ## take the integrations' guards out one by one; a test has to miss each (some minutes)
 	@$(BIN)/python -m pytest -m mutations

@@ -68,7 +68,7 @@ def measure(folder: Path, queries: int, candidates: int) -> dict[str, Any]:
         edge = QdrantEdgeStore(Path(scratch, "papers.qdrant"))
         import_collection(Path(scratch, "papers.parquet"), edge)
         for name, one in (("faiss", papers), ("edge", Collection(edge, papers.embedder))):
-            ways = {"vectors": one, "words": one.lexical(), "hybrid": one.hybrid(candidates=candidates)}
+            ways = {by: one.searcher(by, candidates=candidates) for by in ("vectors", "words", "hybrid")}
             found[name] = {way: asked(judged, searcher) for way, searcher in ways.items()}
             one.close()
     return found

@@ -30,12 +30,13 @@ from cde_rag.errors import (
 )
 
 if TYPE_CHECKING:
-    from cde_rag.collection.collection import Collection
+    from cde_rag.collection.collection import Collection, recontextualize
     from cde_rag.collection.info import Inspection
-    from cde_rag.collection.recontextualization import recontextualize
     from cde_rag.collection.tenants import Tenants
     from cde_rag.context.context import Context
+    from cde_rag.embedders.arithmetic import ArithmeticEmbedder
     from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.function import FunctionEmbedder
     from cde_rag.embedders.protocol import EmbedderOptions
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
     from cde_rag.evaluation import evaluate
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddReport",
+    "ArithmeticEmbedder",
     "CDEError",
     "CDEModel",
     "CDEWarning",
@@ -68,6 +70,7 @@ __all__ = [
     "Drift",
     "EmbedderOptions",
     "FilterError",
+    "FunctionEmbedder",
     "Group",
     "Hit",
     "Inspection",
@@ -93,6 +96,7 @@ __all__ = [
 
 _HOMES = {
     "AddReport": "cde_rag.indexing.upsert",
+    "ArithmeticEmbedder": "cde_rag.embedders.arithmetic",
     "CDEModel": "cde_rag.model",
     "Canary": "cde_rag.indexing.canary",
     "Collection": "cde_rag.collection.collection",
@@ -101,6 +105,7 @@ _HOMES = {
     "Damage": "cde_rag.stores.base",
     "Drift": "cde_rag.indexing.drift",
     "EmbedderOptions": "cde_rag.embedders.protocol",
+    "FunctionEmbedder": "cde_rag.embedders.function",
     "Group": "cde_rag.search.grouping",
     "Hit": "cde_rag.stores.base",
     "Inspection": "cde_rag.collection.info",
@@ -112,7 +117,7 @@ _HOMES = {
     "Searcher": "cde_rag.search.searcher",
     "Tenants": "cde_rag.collection.tenants",
     "evaluate": "cde_rag.evaluation",
-    "recontextualize": "cde_rag.collection.recontextualization",
+    "recontextualize": "cde_rag.collection.collection",
 }
 
 

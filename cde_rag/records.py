@@ -13,6 +13,7 @@ from jaxtyping import Int64
 from cde_rag._validation import check_list, utf8
 from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
+from cde_rag.stores.checks import encode
 
 CHUNK = 512  # records that are embedded and written together: what a kill can cost, and how often progress is told
 LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
@@ -134,7 +135,7 @@ def usable(record: Record, parent_key: str | None) -> Record:
         raise CorpusError("its id is empty; leave ids out to have them made of the texts.")
     if not embedded_text(record).strip():
         raise CorpusError("its text is empty or blank; leave it out or give it content.")
-    record = replace(record, metadata=_as_json(record.metadata))
+    record = replace(record, metadata=json.loads(encode(record.metadata, "its metadata", levels=MAX_LEVELS)))
     parent = _named_parent(record, parent_key)
     whole = isinstance(parent, int) and not isinstance(parent, bool) and -(2**63) <= parent < 2**63
     if not (parent is None or isinstance(parent, str) or whole):
@@ -142,26 +143,6 @@ def usable(record: Record, parent_key: str | None) -> Record:
             f"its {parent_key!r} has to be a string or a whole number of 64 bits, found {json.dumps(parent):.80}."
         )
     return record
-
-
-def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        written = json.dumps(dict(metadata), allow_nan=False, ensure_ascii=False)
-        utf8(written, where="it")
-        found: dict[str, Any] = json.loads(written)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CorpusError(f"its metadata has to be a JSON object: {error}") from error
-    if _deeper(found, MAX_LEVELS):
-        raise CorpusError(f"its metadata may have {MAX_LEVELS} levels of lists and objects, found more; flatten it.")
-    return found
-
-
-def _deeper(value: object, levels: int) -> bool:
-    """Return True if lists and objects are nested deeper than `levels`."""
-    if not isinstance(value, dict | list):
-        return False
-    inner = cast(Iterable[object], value.values() if isinstance(value, dict) else value)
-    return levels == 0 or any(_deeper(part, levels - 1) for part in inner)
 
 
 def chunks(records: Iterable[Record], parent_key: str | None) -> Iterator[list[Record]]:

@@ -157,6 +157,6 @@ plt.show()
 from cde_rag import ContextMismatchError
 
 try:
-    reference.search_vectors(asked["network modules"], k=1, fingerprint=network.fingerprint)
+    reference.store.search(asked["network modules"], 1, fingerprint=network.fingerprint)
 except ContextMismatchError as error:
     print(error)

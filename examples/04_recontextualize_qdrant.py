@@ -13,8 +13,8 @@ import warnings
 
 from qdrant_client import QdrantClient
 
-from cde_rag import TruncationWarning, recontextualize
-from cde_rag.transfer.adopt_qdrant import adopt, catch_up, release
+from cde_rag import TruncationWarning
+from cde_rag.collection.adopt_qdrant import adopt, catch_up, release
 from cde_rag.demo.questions import questions
 from cde_rag.evaluation.bm25 import BM25
 from python_reference import SHORT
@@ -51,7 +51,7 @@ with under(traffic):
     adopted = adopt(client, NAME, texts="langchain", context_size=size, parent_key="module")
     contextual = scores(names(adopted, asked), asked)
     print(f"adopted in context {adopted.inspect().fingerprint[:16]}; written since: {catch_up(adopted).adopted}")
-    moved = recontextualize(adopted, seed=1, context_size=size)
+    moved = adopted.recontextualize(seed=1, context_size=size)
     print(f"generation {moved.generation} in context {moved.fingerprint[:16]}")
     another = scores(names(adopted, asked), asked)
     back = adopted.rollback()

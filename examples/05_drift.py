@@ -12,7 +12,7 @@ from pathlib import Path
 
 from langchain_text_splitters import RecursiveCharacterTextSplitter
 
-from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, TruncationWarning, recontextualize
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, TruncationWarning
 from cde_rag.stores.faiss import FaissStore
 from python_reference import SHORT, documents
 
@@ -59,7 +59,7 @@ tell(reference)
 # searched. Whatever drift said above, it is done here once to show how.
 
 # %%
-moved = recontextualize(reference, context_size=sizes["context_size"])
+moved = reference.recontextualize(context_size=sizes["context_size"])
 print(f"generation {moved.generation}, context {moved.fingerprint[:16]}")
 tell(reference)
 
@@ -96,5 +96,5 @@ display(Image(folder / "drift.png"))
 
 # %%
 if drift.pays():
-    recontextualize(reference, context_size=sizes["context_size"])
+    reference.recontextualize(context_size=sizes["context_size"])
 print(f"active: {reference.inspect().fingerprint[:16]}")

@@ -21,14 +21,14 @@ from contextlib import contextmanager
 import numpy as np
 from qdrant_client import QdrantClient, models
 
-from cde_rag import Collection, Record, TruncationWarning, recontextualize
+from cde_rag import Collection, Record, TruncationWarning
+from cde_rag.collection.adopt_qdrant import adopt, catch_up, release
 from cde_rag.demo.corpus import documentation
 from cde_rag.demo.questions import Question, questions
 from cde_rag.evaluation.baselines import MiniLM
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
-from cde_rag.transfer.adopt_qdrant import adopt, catch_up, release
 
 NAME = "python_documentation"
 DEPTH = 10  # hits that count
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"adopted in {time.monotonic() - started:.0f} s: {papers.count():,} records beside what was there")
         after = scores(names(papers, asked), asked)
         print(f"caught up with what the application wrote since: {catch_up(papers).adopted}")
-        again = recontextualize(papers, seed=1, context_size=size)
+        again = papers.recontextualize(seed=1, context_size=size)
         moved = scores(names(papers, asked), asked)
         print(f"another context in {again.elapsed_s:.0f} s, as generation {again.generation}")
         papers.rollback()

@@ -15,9 +15,7 @@ from tiny import WORDS
 from typer.testing import CliRunner
 
 from cde_rag.cli import app
-from cde_rag.collection import recontextualization
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import recontextualize
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CanaryError, CorpusError, StoreError
 from cde_rag.indexing import backfill as generations
@@ -48,7 +46,7 @@ def papers(tmp_path: Path, tiny_model: CDEModel) -> Collection:
 
 
 def move(collection: Collection, seed: int = 1, **more: Any) -> generations.Recontextualization:
-    return recontextualize(collection, seed=seed, context_size=SIZE, **more)
+    return collection.recontextualize(seed=seed, context_size=SIZE, **more)
 
 
 def lost_queries(papers: Collection) -> dict[str, list[str]]:
@@ -98,7 +96,7 @@ def test_senseless_canaries_are_refused(wrong: tuple[Any, ...], error: type[Exce
 def test_a_canary_of_documents_that_are_not_there_is_refused_before_anything_is_done(papers: Collection):
     known = papers.search("river", 1)[0].id
     with pytest.raises(CorpusError, match=r"'bank'.*'nosuch'"):
-        recontextualize(papers, seed=1, context_size=8, canary=Canary({"river": [known, "gone"], "bank": ["nosuch"]}))
+        papers.recontextualize(seed=1, context_size=8, canary=Canary({"river": [known, "gone"], "bank": ["nosuch"]}))
     assert len(papers.store.generations()) == 1
 
 
@@ -119,7 +117,7 @@ def test_the_command_asks_a_canary(papers: Collection, tmp_path: Path):
 
     with (
         mock.patch("cde_rag.cli.contexts.open_collection", return_value=papers),
-        mock.patch.object(recontextualization, "recontextualize", run),
+        mock.patch.object(Collection, "recontextualize", run),
         mock.patch("cde_rag.cli.contexts._tell"),
     ):
         assert (

@@ -5,7 +5,7 @@ import pytest
 from cde_rag.demo.demo import Demo
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
 def test_four_of_five_answers_are_among_the_first_five(tmp_path):
     demo = Demo(tmp_path / "demo")

@@ -82,11 +82,12 @@ def test_search_by_vector_is_search():
     papers.add([f"{word} {number}" for word in ("river", "money") for number in range(10)])
     queries = ["river", "money 3"]
     vectors, space = papers.embedder.embed_queries(queries), papers.embedder.fingerprint
-    assert papers.search_vectors(vectors, 4, fingerprint=space) == papers.search_batch(queries, 4)
-    (itself,) = papers.search_vectors(papers.vectors([papers.search("money 3", 1)[0].id]), 1, fingerprint=space)
+    assert papers.store.search(vectors, 4, fingerprint=space) == papers.search_batch(queries, 4)
+    stored = papers.store.vectors([papers.search("money 3", 1)[0].id], fingerprint=space)
+    (itself,) = papers.store.search(stored, 1, fingerprint=space)
     assert itself[0].score == pytest.approx(1, abs=1e-5)
     with pytest.raises(ContextMismatchError):
-        papers.search_vectors(vectors, fingerprint="0" * 64)
+        papers.store.search(vectors, 4, fingerprint="0" * 64)
 
 
 @pytest.mark.parametrize("k", [2.5, "3", True])

@@ -15,7 +15,6 @@ from plain_model import write_transformer
 from tiny import WORDS
 
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import recontextualize
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
@@ -147,9 +146,9 @@ def test_it_is_measured_with_the_context_that_recontextualize_makes(
     assert (found.documents, found.probes, found.embedded) == (80, 80, SIZE + 7 * 80)
     assert found.present.fingerprint == papers.embedder.fingerprint
     records = sorted(papers.scroll(), key=lambda record: record.text)
-    before = papers.vectors([record.id for record in records])
-    report = recontextualize(papers, seed=3, context_size=SIZE)
-    after = papers.vectors([record.id for record in records])
+    before = papers.store.vectors([record.id for record in records], fingerprint=papers.embedder.fingerprint)
+    report = papers.recontextualize(seed=3, context_size=SIZE)
+    after = papers.store.vectors([record.id for record in records], fingerprint=papers.embedder.fingerprint)
     assert report.fingerprint == found.candidate.fingerprint
     assert found.neighbours_kept == pytest.approx(neighbours_kept(before, after), abs=0.02)  # equal texts: ties
     assert papers.drift(seed=3, context_size=SIZE).gain == 0
@@ -186,7 +185,7 @@ def test_it_reads_only_also_beside_a_killed_run(tmp_path: Path, tiny_model: CDEM
         raise KeyboardInterrupt
 
     with mock.patch.object(generations, "ROWS_AT_ONCE", 16), pytest.raises(KeyboardInterrupt):
-        recontextualize(papers, context_size=SIZE, on_progress=kill)
+        papers.recontextualize(context_size=SIZE, on_progress=kill)
     assert len(papers.store.generations()) == 2
     found = Collection.open(ReadOnlyStore(tmp_path / "papers"), model=tiny_model).drift(context_size=SIZE)
     assert (found.gain, found.neighbours_kept) == (expected.gain, expected.neighbours_kept)

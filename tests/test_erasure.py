@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tiny import WORDS
 
-from cde_rag import Collection, Context, ContextualEmbedder, recontextualize
+from cde_rag import Collection, Context, ContextualEmbedder
 from cde_rag._validation import digest
 from cde_rag.collection.erasure import Erasure, erasures
 from cde_rag.model import CDEModel
@@ -43,9 +43,9 @@ def test_what_was_deleted_or_replaced_is_counted(papers: Collection):
 
 def test_recontextualize_gets_rid_of_them_and_the_run_after_it_of_the_generation_before(papers: Collection):
     papers.delete(sampled(papers)[:3])
-    recontextualize(papers, seed=1, context_size=6)
+    papers.recontextualize(seed=1, context_size=6)
     assert erasures(papers.store) == [Erasure(1, False, 6, 3), Erasure(2, True, 6, 0)]
-    recontextualize(papers, seed=2, context_size=6)
+    papers.recontextualize(seed=2, context_size=6)
     assert [(one.generation, one.gone) for one in erasures(papers.store)] == [(2, 0), (3, 0)]
 
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from cde_rag import Collection, Context, ContextualEmbedder, CorpusError, recontextualize
+from cde_rag import Collection, Context, ContextualEmbedder, CorpusError
 from cde_rag.model import CDEModel
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
@@ -48,7 +48,7 @@ def test_spans_say_what_was_done(papers: Collection, spans: InMemorySpanExporter
     papers.search("river", k=2, where={"year": {"exists": False}})
     space = papers.embedder.fingerprint[:16]
     papers.delete(["a", "unknown"])
-    recontextualize(papers, seed=1, context_size=2)
+    papers.recontextualize(seed=1, context_size=2)
     found = spans.get_finished_spans()
     assert [span.name for span in found] == [
         *("cde_rag.embed", "cde_rag.add", "cde_rag.embed", "cde_rag.search", "cde_rag.delete"),
@@ -104,14 +104,15 @@ def test_nothing_of_anybody_is_told(
         papers.add(texts, ids=texts, titles=texts, metadata=[metadata | {SECRET: query}] * len(texts))
         papers.search(query, where={SECRET: query})
         papers.search_diverse(query)
-        papers.search_vectors(papers.vectors(texts[:1]), fingerprint=papers.embedder.fingerprint)
+        space = papers.embedder.fingerprint
+        papers.store.search(papers.store.vectors(texts[:1], fingerprint=space), 1, fingerprint=space)
         papers.delete(texts[:1])
         papers.delete(where={SECRET: query})
         with pytest.raises(CorpusError, match=SECRET):
             papers.add([" "], ids=texts[:1])
         with pytest.raises(KeyError, match=SECRET):
-            papers.vectors([SECRET])
-    assert len(spans.get_finished_spans()) >= 7
+            papers.store.vectors([SECRET], fingerprint=space)
+    assert len(spans.get_finished_spans()) >= 6
     assert len(caplog.records) >= 7
     for record in caplog.records:
         assert SECRET not in f"{record.getMessage()} {record.__dict__}"

@@ -15,12 +15,12 @@ from sentence_transformers import SentenceTransformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import estimate, recontextualize
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError, TruncationWarning
 from cde_rag.indexing import backfill as generations
+from cde_rag.indexing.recontextualization import estimate
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.stores.faiss import FaissStore
 
@@ -205,7 +205,11 @@ def assert_as_if_built(collection: Collection, place: Path) -> None:
     fresh = Collection.create(FaissStore(place), collection.embedder)
     fresh.add_records(collection.scroll())
     ids = [record.id for record in collection.scroll()]
-    np.testing.assert_allclose(collection.vectors(ids), fresh.vectors(ids), atol=1e-5)
+    np.testing.assert_allclose(
+        collection.store.vectors(ids, fingerprint=collection.embedder.fingerprint),
+        fresh.store.vectors(ids, fingerprint=fresh.embedder.fingerprint),
+        atol=1e-5,
+    )
     assert collection.verify() == []
 
 
@@ -213,8 +217,8 @@ def test_to_a_context_and_back_while_readers_follow(
     papers: Collection, plain: PlainEmbedder, stored: CDEModel, tmp_path: Path
 ) -> None:
     reader, writer, before = opened(papers), opened(papers), papers.search("river bank", 5)
-    assert estimate(papers).tokens > 30
-    report = recontextualize(papers, model=stored, context_size=8)
+    assert estimate(papers.store, papers.embedder, papers.parent_key).tokens > 30
+    report = papers.recontextualize(model=stored, context_size=8)
     assert (report.embedded, report.generation) == (30, 2)
     assert reader.search("river bank", 5) == papers.search("river bank", 5) != before
     assert writer.add(["money loan"], ids=["new"]).added == 1
@@ -222,13 +226,13 @@ def test_to_a_context_and_back_while_readers_follow(
     assert reader.embedder.context.size == 8
     assert_as_if_built(papers, tmp_path / "contextual")
 
-    report = recontextualize(papers, embedder=plain)
+    report = papers.recontextualize(embedder=plain)
     assert (report.embedded, report.generation, report.fingerprint) == (31, 3, plain.fingerprint)
     assert reader.search("river bank", 5) == papers.search("river bank", 5)
     old = [hit for hit in reader.search("river bank", 6) if hit.id != "new"]
     assert [hit.id for hit in old[:5]] == [hit.id for hit in before]
     assert_as_if_built(papers, tmp_path / "plain again")
-    assert recontextualize(papers, embedder=plain).embedded == 0
+    assert papers.recontextualize(embedder=plain).embedded == 0
 
     assert papers.rollback().generation == 2
     assert isinstance(papers.embedder, ContextualEmbedder)
@@ -237,7 +241,7 @@ def test_to_a_context_and_back_while_readers_follow(
 
 def test_to_a_context_that_is_there_already(papers: Collection, stored: CDEModel) -> None:
     made = ContextualEmbedder.from_corpus(TEXTS[:5], model=stored)
-    assert recontextualize(papers, embedder=made).fingerprint == made.fingerprint == papers.embedder.fingerprint
+    assert papers.recontextualize(embedder=made).fingerprint == made.fingerprint == papers.embedder.fingerprint
 
 
 def test_interrupted_it_goes_on(papers: Collection, plain: PlainEmbedder, stored: CDEModel) -> None:
@@ -248,29 +252,29 @@ def test_interrupted_it_goes_on(papers: Collection, plain: PlainEmbedder, stored
 
     with mock.patch.object(generations, "ROWS_AT_ONCE", 20):
         with pytest.raises(KeyboardInterrupt):
-            recontextualize(papers, embedder=made, on_progress=stop)
+            papers.recontextualize(embedder=made, on_progress=stop)
         assert papers.inspect().fingerprint == plain.fingerprint
-        assert recontextualize(papers, embedder=made).embedded == 10
+        assert papers.recontextualize(embedder=made).embedded == 10
 
 
 def test_what_cannot_be_done(papers: Collection, plain: PlainEmbedder, stored: CDEModel, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is a plain model, which reads no context"):
-        recontextualize(papers)
+        papers.recontextualize()
     with pytest.raises(TypeError, match="give an embedder, or model"):
-        recontextualize(papers, model=stored, embedder=plain)
+        papers.recontextualize(model=stored, embedder=plain)
     with pytest.raises(StoreError, match="length 16, found 8"):
-        recontextualize(papers, embedder=PlainEmbedder(write_transformer(tmp_path / "other", dim=8)))
+        papers.recontextualize(embedder=PlainEmbedder(write_transformer(tmp_path / "other", dim=8)))
     pages = Collection.create(
         FaissStore(tmp_path / "pages"), ContextualEmbedder.from_corpus(TEXTS, model=stored), parent_key="page"
     )
     with pytest.raises(ModelError, match="parent key 'page', and the new model reads no siblings"):
-        recontextualize(pages, embedder=plain)
-    recontextualize(papers, model=stored, context_size=8)
+        pages.recontextualize(embedder=plain)
+    papers.recontextualize(model=stored, context_size=8)
 
 
 def test_the_model_that_was_given_is_the_one_that_is_used(papers: Collection, stored: CDEModel, tmp_path: Path) -> None:
     (tmp_path / "tiny").rename(tmp_path / "moved")
-    recontextualize(papers, model=stored, context_size=8)
+    papers.recontextualize(model=stored, context_size=8)
     assert isinstance(papers.embedder, ContextualEmbedder)
     assert papers.embedder.model is stored
     other = ContextualEmbedder.from_corpus(TEXTS[:5], model=stored)
@@ -281,7 +285,7 @@ def test_the_model_that_was_given_is_the_one_that_is_used(papers: Collection, st
 def test_a_reader_that_cannot_follow_is_told(papers: Collection, stored: CDEModel, tmp_path: Path) -> None:
     reader = opened(papers)
     (tmp_path / "tiny").rename(tmp_path / "moved")
-    recontextualize(papers, model=stored, context_size=8)
+    papers.recontextualize(model=stored, context_size=8)
     with pytest.raises(ContextMismatchError, match="made with 'tiny'"):
         reader.search("river")
 

@@ -13,13 +13,13 @@ from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import estimate, recontextualize
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing import backfill as generations
 from cde_rag.indexing.backfill import Recontextualization
+from cde_rag.indexing.recontextualization import estimate
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, cde_model, checkpoints
 from cde_rag.stores.base import Record, Row
@@ -64,7 +64,7 @@ def opened(collection: Collection, model: CDEModel) -> Collection:
 
 
 def move(collection: Collection, seed: int = 1, **more: Any) -> Recontextualization:
-    return recontextualize(collection, seed=seed, context_size=SIZE, **more)
+    return collection.recontextualize(seed=seed, context_size=SIZE, **more)
 
 
 def assert_as_if_built(collection: Collection, place: Path) -> None:
@@ -73,7 +73,11 @@ def assert_as_if_built(collection: Collection, place: Path) -> None:
     fresh = Collection.create(FaissStore(place), collection.embedder, parent_key=collection.parent_key)
     fresh.add_records(found)
     ids = [record.id for record in found]
-    np.testing.assert_allclose(collection.vectors(ids), fresh.vectors(ids), atol=1e-5)
+    np.testing.assert_allclose(
+        collection.store.vectors(ids, fingerprint=collection.embedder.fingerprint),
+        fresh.store.vectors(ids, fingerprint=fresh.embedder.fingerprint),
+        atol=1e-5,
+    )
     assert [row.digest for row in collection.store.get(ids)] == [row.digest for row in fresh.store.get(ids)]
     assert collection.verify() == []
 
@@ -81,12 +85,12 @@ def assert_as_if_built(collection: Collection, place: Path) -> None:
 def test_it_ends_as_if_built_in_the_new_context(papers: Collection, tmp_path: Path, tiny_model: CDEModel):
     before = papers.embedder.fingerprint
     ids = [record.id for record in papers.scroll()]
-    old = papers.vectors(ids)
+    old = papers.store.vectors(ids, fingerprint=papers.embedder.fingerprint)
     report = move(papers)
     assert (report.documents, report.embedded, report.generation) == (30, 30, 2)
     assert report.fingerprint == papers.inspect().fingerprint == papers.embedder.fingerprint != before
     assert papers.inspect().context_seed == 1
-    assert np.abs(papers.vectors(ids) - old).max() > 1e-2
+    assert np.abs(papers.store.vectors(ids, fingerprint=papers.embedder.fingerprint) - old).max() > 1e-2
     assert_as_if_built(papers, tmp_path / "fresh")
     assert opened(papers, tiny_model).search("river bank") == papers.search("river bank")
 
@@ -112,15 +116,27 @@ def test_a_collection_of_before_keeps_its_sibling_rule_until_it_is_moved(tmp_pat
     papers = opened(papers, tiny_model)
     assert papers.embedder.context.manifest.sibling_rule == 1
     by_position = before.embed_documents(texts, parents=["one"] * 40)
-    np.testing.assert_allclose(papers.vectors([record.id for record in same_page]), by_position, atol=1e-5)
+    np.testing.assert_allclose(
+        papers.store.vectors([record.id for record in same_page], fingerprint=papers.embedder.fingerprint),
+        by_position,
+        atol=1e-5,
+    )
     with mock.patch.object(ContextualEmbedder, "embed_passages", side_effect=AssertionError("embedded")):
         assert papers.add_records(same_page).unchanged == 40
     move(papers)
     assert papers.embedder.context.manifest.sibling_rule == 2
     by_digest = papers.embedder.embed_documents(texts, parents=["one"] * 40)
-    np.testing.assert_allclose(papers.vectors([record.id for record in same_page]), by_digest, atol=1e-5)
+    np.testing.assert_allclose(
+        papers.store.vectors([record.id for record in same_page], fingerprint=papers.embedder.fingerprint),
+        by_digest,
+        atol=1e-5,
+    )
     papers.rollback()
-    np.testing.assert_allclose(papers.vectors([record.id for record in same_page]), by_position, atol=1e-5)
+    np.testing.assert_allclose(
+        papers.store.vectors([record.id for record in same_page], fingerprint=papers.embedder.fingerprint),
+        by_position,
+        atol=1e-5,
+    )
     assert not np.allclose(by_position, by_digest, atol=1e-2)
 
 
@@ -246,7 +262,7 @@ def test_a_space_that_is_still_there_is_gone_back_to(papers: Collection, tmp_pat
     first = papers.embedder
     move(papers, seed=1)
     papers.add_records(records(5, seed=7))
-    report = recontextualize(papers, embedder=first)
+    report = papers.recontextualize(embedder=first)
     assert (report.generation, report.documents) == (3, 35)
     assert [(one.number, one.active) for one in papers.store.generations()] == [(2, False), (3, True)]
     assert_as_if_built(papers, tmp_path / "fresh")
@@ -322,7 +338,7 @@ def test_another_model_takes_over_and_the_old_one_is_told(papers: Collection, tm
 
 def test_the_other_model_may_be_a_folder(papers: Collection, tmp_path: Path):
     checkpoints.write(tmp_path / "other", tiny_cde_model(seed=1).network, tiny_tokenizer())
-    report = recontextualize(papers, model=tmp_path / "other", context_size=SIZE)
+    report = papers.recontextualize(model=tmp_path / "other", context_size=SIZE)
     assert (report.embedded, report.generation) == (30, 2)
     assert papers.embedder.context.identity == CDEModel.from_pretrained(tmp_path / "other").identity
 
@@ -330,9 +346,9 @@ def test_the_other_model_may_be_a_folder(papers: Collection, tmp_path: Path):
 def test_an_empty_collection(tmp_path: Path, tiny_model: CDEModel):
     empty = Collection.create(FaissStore(tmp_path / "empty"), ContextualEmbedder(tiny_model, Context.null(tiny_model)))
     with pytest.raises(CorpusError):
-        recontextualize(empty)
+        empty.recontextualize()
     with pytest.raises(StoreError, match="empty collection"):
-        estimate(empty)
+        estimate(empty.store, empty.embedder, empty.parent_key)
 
 
 def test_the_estimate_reads_and_embeds_a_sample_with_its_siblings(tmp_path: Path, tiny_model: CDEModel):
@@ -353,7 +369,7 @@ def test_the_estimate_reads_and_embeds_a_sample_with_its_siblings(tmp_path: Path
         mock.patch.object(papers.store, "scroll", counted),
         mock.patch.object(ContextualEmbedder, "embed_passages", spy),
     ):
-        found = estimate(papers, sample=12)
+        found = estimate(papers.store, papers.embedder, papers.parent_key, sample=12)
     assert found.documents == 300
     assert [len(each) for each in embedded] == [8, 12]
     assert set(embedded[1]) == {2}  # of three passages on each page
@@ -361,7 +377,7 @@ def test_the_estimate_reads_and_embeds_a_sample_with_its_siblings(tmp_path: Path
 
 
 def test_the_estimate_changes_nothing(papers: Collection):
-    found = estimate(papers, sample=10)
+    found = estimate(papers.store, papers.embedder, papers.parent_key, sample=10)
     assert (found.documents, found.vector_bytes) == (30, 30 * 16 * 4)
     assert found.tokens == pytest.approx(30 * 8, rel=0.5)
     assert found.seconds > 0

@@ -69,11 +69,11 @@ def shout(pairs: Sequence[tuple[str, str]]) -> list[float]:
 
 RANKED: dict[str, Callable[[Collection], Searcher]] = {
     "vectors": lambda papers: papers,
-    "words": lambda papers: papers.lexical(),
-    "hybrid": lambda papers: papers.hybrid(candidates=9),
-    "ranks": lambda papers: papers.hybrid(candidates=9, fusion="reciprocal_ranks"),
+    "words": lambda papers: papers.searcher("words"),
+    "hybrid": lambda papers: papers.searcher("hybrid", candidates=9),
+    "ranks": lambda papers: papers.searcher("hybrid", candidates=9, fusion="reciprocal_ranks"),
     "reranked": lambda papers: papers.reranked(shout, candidates=23),
-    "hybrid reranked": lambda papers: papers.hybrid(candidates=30).reranked(shout, candidates=17),
+    "hybrid reranked": lambda papers: papers.searcher("hybrid", candidates=30).reranked(shout, candidates=17),
 }
 
 
@@ -181,7 +181,7 @@ def test_parents_are_those_of_all_hits_with_their_passages_in_order(
 def test_hybrid_is_the_sum_of_normalised_scores(
     papers: Collection, query: str, k: int, where: dict[str, Any] | None
 ) -> None:
-    dense, words = papers.search(query, 9, where=where), papers.lexical().search(query, 9, where=where)
+    dense, words = papers.search(query, 9, where=where), papers.searcher("words").search(query, 9, where=where)
     sums: dict[str, float] = {}
     least, best = min((hit.score for hit in dense), default=0), max((hit.score for hit in dense), default=0)
     for hit in dense:
@@ -190,7 +190,7 @@ def test_hybrid_is_the_sum_of_normalised_scores(
     for hit in words:
         sums[hit.id] = sums.get(hit.id, 0) + 0.35 * ((hit.score - least) / (best - least) if best > least else 1)
     expected = sorted(sums.values(), reverse=True)[:k]
-    found = papers.hybrid(candidates=9).search(query, k, where=where)
+    found = papers.searcher("hybrid", candidates=9).search(query, k, where=where)
     assert [hit.score for hit in found] == pytest.approx(expected)
     assert all(hit.score == pytest.approx(sums[hit.id]) for hit in found)
 
@@ -200,13 +200,13 @@ def test_hybrid_is_the_sum_of_normalised_scores(
 def test_hybrid_by_reciprocal_ranks_is_their_sum(
     papers: Collection, query: str, k: int, where: dict[str, Any] | None
 ) -> None:
-    dense, words = papers.search(query, 9, where=where), papers.lexical().search(query, 9, where=where)
+    dense, words = papers.search(query, 9, where=where), papers.searcher("words").search(query, 9, where=where)
     sums: dict[str, float] = {}
     for hits in (dense, words):
         for rank, hit in enumerate(hits, start=1):
             sums[hit.id] = sums.get(hit.id, 0) + 1 / (60 + rank)
     expected = sorted(sums, key=lambda id_: -sums[id_])[:k]
-    found = papers.hybrid(candidates=9, fusion="reciprocal_ranks").search(query, k, where=where)
+    found = papers.searcher("hybrid", candidates=9, fusion="reciprocal_ranks").search(query, k, where=where)
     assert [(hit.id, hit.score) for hit in found] == [(id_, sums[id_]) for id_ in expected]
 
 
@@ -215,19 +215,16 @@ def test_a_hybrid_of_weight_0_or_1_ranks_as_one_side(papers: Collection, fusion:
     for query in ("river", "bank loan", "fish"):
         ids = {by: [hit.id for hit in papers.search(query, 20, by=by)] for by in ("vectors", "words")}
         for weight, by in ((1.0, "vectors"), (0.0, "words")):
-            found = papers.hybrid(candidates=20, fusion=fusion, weight=weight).search(query, 100)
+            found = papers.searcher("hybrid", candidates=20, fusion=fusion, weight=weight).search(query, 100)
             assert [hit.id for hit in found] == ids[by]
 
 
 def test_by_names_a_way_to_rank(papers: Collection) -> None:
     for query in ("river", "bank loan"):
         assert papers.search(query, 7, by="vectors", offset=2) == papers.search(query, 7, offset=2)
-        assert papers.search(query, 7, by="words", offset=2) == papers.lexical().search(query, 7, offset=2)
+        assert papers.search(query, 7, by="words", offset=2) == papers.searcher("words").search(query, 7, offset=2)
         both = papers.search(query, 7, by="hybrid", where={"even": True}, score_threshold=0.2)
-        assert both == papers.hybrid().search(query, 7, where={"even": True}, score_threshold=0.2)
-        assert papers.searcher("hybrid").search_groups(query, group_by="place") == papers.hybrid().search_groups(
-            query, group_by="place"
-        )
+        assert both == papers.searcher("hybrid").search(query, 7, where={"even": True}, score_threshold=0.2)
 
 
 def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
@@ -238,10 +235,10 @@ def test_search_hybrid_finds_what_only_words_find(papers: Collection) -> None:
         assert hits[0].id == "rare"
         assert hits[0].score >= 0.35
         assert papers.search("zyzzyva", 5, by="hybrid", offset=3) == hits[3:8]
-        assert papers.search("zyzzyva", 5, by="hybrid", where={"even": False}) == papers.hybrid().search(
+        assert papers.search("zyzzyva", 5, by="hybrid", where={"even": False}) == papers.searcher("hybrid").search(
             "zyzzyva", 5, where={"even": False}
         )
-        assert [hit.id for hit in papers.lexical().search("zyzzyvas")] == ["rare"]
+        assert [hit.id for hit in papers.searcher("words").search("zyzzyvas")] == ["rare"]
     finally:
         papers.delete(["rare"])
 
@@ -290,7 +287,7 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.search_groups("river", group_by="place", offset="1"): TypeError,  # type: ignore[arg-type]
         lambda: papers.search("river", score_threshold=float("nan")): ValueError,
         lambda: papers.search(["river"]): TypeError,  # type: ignore[arg-type]
-        lambda: papers.lexical().search(" "): CorpusError,
+        lambda: papers.searcher("words").search(" "): CorpusError,
         lambda: papers.search("\ud800", by="hybrid"): CorpusError,
         lambda: papers.search_batch("river"): TypeError,
         lambda: papers.search_groups("river", group_by="a.b"): ValueError,
@@ -299,10 +296,10 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.search_groups("", group_by="place"): CorpusError,
         lambda: papers.search_groups("river", group_by="place", where={"a": {"$gt": 1}}): FilterError,
         lambda: papers.search_parents("river", 0): ValueError,
-        lambda: papers.hybrid(candidates=0): ValueError,
-        lambda: papers.hybrid(weight=1.1): ValueError,
-        lambda: papers.hybrid(weight=float("nan")): ValueError,
-        lambda: papers.hybrid(fusion="ranks"): ValueError,
+        lambda: papers.searcher("hybrid", candidates=0): ValueError,
+        lambda: papers.searcher("hybrid", weight=1.1): ValueError,
+        lambda: papers.searcher("hybrid", weight=float("nan")): ValueError,
+        lambda: papers.searcher("hybrid", fusion="ranks"): ValueError,
         lambda: papers.search("river", by="both"): ValueError,
         lambda: papers.reranked(shout, candidates=0): ValueError,
     }.items():
@@ -315,7 +312,7 @@ def test_parents_need_a_parent_key(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="parent_key"):
             papers.search_parents("river")
         with pytest.raises(ValueError, match="parent_key"):
-            papers.hybrid().search_parents("river")
+            papers.searcher("hybrid").search_parents("river")
 
 
 def test_a_collection_without_words_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +323,7 @@ def test_a_collection_without_words_says_what_to_do(tmp_path: Path, monkeypatch:
     assert papers.search("river", 3)
     with pytest.raises(StoreError, match="index_texts"):
         papers.search("river", by="hybrid")
-    papers.index_texts()
+    papers.store.index_texts()
     assert papers.search("river", 3, by="hybrid")
     papers.close()
 
@@ -352,7 +349,7 @@ def test_fifty_coroutines_at_once_find_what_calls_find(papers: Collection) -> No
             *(asyncio.to_thread(papers.search, query, 5, by="hybrid") for query in asked[:25]),
             *(asyncio.to_thread(papers.add_records, [record]) for record in new[:9]),
             *(asyncio.to_thread(papers.search_groups, query, 2, group_by="even") for query in asked[:5]),
-            *(asyncio.to_thread(papers.hybrid().search_parents, query, 2) for query in asked[:5]),
+            *(asyncio.to_thread(papers.searcher("hybrid").search_parents, query, 2) for query in asked[:5]),
             asyncio.to_thread(papers.add, [new[9].text], ids=["new 9"], metadata=[new[9].metadata]),
         )
         found = await asyncio.to_thread(papers.get, [record.id for record in new])

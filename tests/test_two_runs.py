@@ -20,10 +20,10 @@ from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_cde_model
 
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import recontextualize
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CDEError, StoreError
 from cde_rag.indexing import backfill as generations
+from cde_rag.indexing.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant import server_lease as turns_module
@@ -106,7 +106,7 @@ def filled() -> QdrantClient:
     embedder = ContextualEmbedder.from_corpus([text(i) for i in range(12)], model=MODEL, context_size=SIZE, seed=0)
     papers = Collection.create(Store(client), embedder)
     papers.add_records([Record(str(number), text(number)) for number in range(12)])
-    recontextualize(papers, seed=9, context_size=SIZE)
+    papers.recontextualize(seed=9, context_size=SIZE)
     return client
 
 
@@ -117,7 +117,7 @@ def opened(client: Any) -> Collection:
 def assert_sound(client: QdrantClient, expected: dict[str, str]) -> None:
     assert_is(opened(client), expected)
     moved = opened(client)  # a run on what is there ends as ever
-    recontextualize(moved, seed=99, context_size=SIZE)
+    moved.recontextualize(seed=99, context_size=SIZE)
     assert_is(moved, expected)
 
 
@@ -125,7 +125,7 @@ def assert_is(papers: Collection, expected: dict[str, str]) -> None:
     assert {record.id: record.text for record in papers.scroll()} == expected
     ids = list(expected)
     fresh = papers.embedder.embed_documents([expected[id_] for id_ in ids])
-    np.testing.assert_allclose(papers.vectors(ids), fresh, atol=1e-5)
+    np.testing.assert_allclose(papers.store.vectors(ids, fingerprint=papers.embedder.fingerprint), fresh, atol=1e-5)
     assert papers.verify() == []
     assert [hit.text for hit in papers.search(expected["3"], k=1)]
     for generation in papers.store.generations():
@@ -135,10 +135,10 @@ def assert_is(papers: Collection, expected: dict[str, str]) -> None:
 
 Work = Callable[[Collection], object]
 RUNS: dict[str, Work] = {
-    "move": lambda papers: recontextualize(papers, seed=1, context_size=SIZE),
-    "the same": lambda papers: recontextualize(papers, seed=1, context_size=SIZE),
-    "another": lambda papers: recontextualize(papers, seed=2, context_size=SIZE),
-    "there and on": lambda papers: [recontextualize(papers, seed=seed, context_size=SIZE) for seed in (1, 2, 3, 1)],
+    "move": lambda papers: papers.recontextualize(seed=1, context_size=SIZE),
+    "the same": lambda papers: papers.recontextualize(seed=1, context_size=SIZE),
+    "another": lambda papers: papers.recontextualize(seed=2, context_size=SIZE),
+    "there and on": lambda papers: [papers.recontextualize(seed=seed, context_size=SIZE) for seed in (1, 2, 3, 1)],
     "back": lambda papers: papers.rollback(),
 }
 
@@ -278,7 +278,7 @@ def suspended_in_edge(folder: Path, until: int, told: list[str]) -> dict[str, st
 
     def other() -> None:
         try:
-            recontextualize(opened_edge(folder), seed=1000 + until, context_size=SIZE)
+            opened_edge(folder).recontextualize(seed=1000 + until, context_size=SIZE)
         except StoreError as error:
             told.append(str(error))
 
@@ -312,7 +312,7 @@ def late(client: QdrantClient, *, killed: bool) -> Any:
         first = collection == "papers" and not moved
         if first:
             moved.append(True)
-            recontextualize(opened(client), seed=1, context_size=SIZE)
+            opened(client).recontextualize(seed=1, context_size=SIZE)
         done = upsert(collection, *args, **more)
         if first and killed:
             raise KilledError
@@ -352,5 +352,5 @@ def test_a_late_writer_that_is_killed_blocks_nobody(id_: str, repair: str):
     if repair == "add again":
         papers.add_records([Record(id_, text(51))])
     else:
-        recontextualize(papers, seed=7, context_size=SIZE)
+        papers.recontextualize(seed=7, context_size=SIZE)
     assert_sound(client, expected)

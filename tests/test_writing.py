@@ -64,7 +64,7 @@ def assert_true_vectors(papers: Collection) -> None:
     fresh = papers.embedder.embed_documents(
         [record.text for record in records], parents=[str(record.metadata["page"]) for record in records]
     )
-    stored = papers.vectors([record.id for record in records])
+    stored = papers.store.vectors([record.id for record in records], fingerprint=papers.embedder.fingerprint)
     np.testing.assert_allclose(stored, fresh, atol=1e-5)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cde_rag._version import __version__
-from cde_rag.cli import audit, collections, contexts, convert, copies, demo, doctor, drift, evaluate, index, mteb
+from cde_rag.cli import audit, collections, contexts, convert, copies, demo, doctor, drift, evaluate, index, mteb, serve
 from cde_rag.cli.commands import command_line
 
 app = command_line()
@@ -42,6 +42,7 @@ for command in (
     collections.search,
     collections.inspect,
     collections.verify,
+    collections.reindex,
     audit.audit,
     copies.export,
     copies.import_,
@@ -54,6 +55,8 @@ for command in (
     mteb.mteb,
     convert.convert,
     demo.demo,
+    serve.serve,
+    serve.mcp,
     doctor.doctor,
 ):
     app.command(command.__name__.rstrip("_"))(command)

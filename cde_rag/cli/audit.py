@@ -11,8 +11,8 @@ from cde_rag.cli.output import JsonOption, print_json, printable
 from cde_rag.errors import ContextMissingError, ModelError
 
 if TYPE_CHECKING:
-    from cde_rag.audit import Audit
     from cde_rag.embedders.protocol import Embedder
+    from cde_rag.indexing.audit import Audit
 
 
 def audit(
@@ -56,8 +56,8 @@ def audit(
         --document-prefix "passage: " --query-prefix "query: "
       cde-rag audit papers.faiss                              # a collection of cde-rag stores its model and context
     """
-    from cde_rag.audit import audit as compare
-    from cde_rag.audit import source_of
+    from cde_rag.indexing.audit import audit as compare
+    from cde_rag.indexing.audit import source_of
 
     prefixes = _prefixes(document_prefix, query_prefix)
     if _is_folder(target):
@@ -81,7 +81,7 @@ def _is_folder(target: str) -> bool:
 
 def _of_collection(folder: Path, model: str | None, sample: int, seed: int) -> "Audit":
     """Audit a cde-rag collection, each passage with its siblings."""
-    from cde_rag.audit import audit_collection
+    from cde_rag.indexing.audit import audit_collection
 
     with open_collection(existing(folder), model) as opened:
         return audit_collection(opened.store, opened.embedder, opened.parent_key, sample=sample, seed=seed)

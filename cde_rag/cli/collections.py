@@ -1,4 +1,4 @@
-"""The commands search, inspect and verify, and how every command opens a collection."""
+"""The commands search, inspect, verify and reindex, and how every command opens a collection."""
 
 import contextlib
 import json
@@ -112,17 +112,22 @@ def search(
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
       cde-rag search docs.faiss "ERR_CONN_RESET" --by words --group-by source
     """
+    from cde_rag.search.searcher import words_searcher
+    from cde_rag.stores.filters import parse
+
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
     if not collection.exists() and store_at(Path(query)).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
-    with open_collection(existing(collection, tenant), model) as opened:
-        by = by or _default_by(opened)
-        searcher = opened.searcher(by)
+    with contextlib.closing(existing(collection, tenant)) as store:
+        if where is not None:
+            parse(where)  # a wrong filter is found before a model is loaded
+        by = by or _default_by(store)
+        searcher = words_searcher(store) if by == "words" else open_collection(store, model).searcher(by)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = [] if group_by is None else searcher.search_groups(query, k, group_by=group_by, **asked)
         hits = searcher.search(query, k, **asked) if group_by is None else []
-        nothing = "" if as_json or hits or groups else why_nothing(opened, where, group_by)
+        nothing = "" if as_json or hits or groups else why_nothing(store, where, group_by)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
@@ -134,10 +139,10 @@ def search(
         typer.echo(f"No hits: {nothing}", err=True)
 
 
-def _default_by(opened: "Collection") -> str:
+def _default_by(store: "Store") -> str:
     """Hybrid, or vectors for a collection that was made without words; stderr says so."""
     try:
-        opened.lexical().search(".", k=1)  # a query without words: costs nothing, and asks for the words all the same
+        store.search_text(["."], 1)  # a query without words costs nothing, and reads the text index
     except StoreError as error:
         typer.echo(f"Searched by vectors alone. {error}", err=True)
         return "vectors"
@@ -206,6 +211,22 @@ def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json:
         raise typer.Exit(1)
 
 
+def reindex(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:
+    """Rebuild the indexes of words and filters from the records. Embeds nothing, and needs no model.
+
+    It adds words to a collection that was made without, and moves one of an earlier version of cde-rag to the present
+    format, which older versions do not open. To resume an interrupted command, run it again.
+
+    \b
+    Example:
+      cde-rag reindex papers.qdrant
+    """
+    store = existing(collection, tenant)
+    store.index_texts()
+    documents = store.count()
+    print_json({"documents": documents}) if as_json else typer.echo(f"{collection}: {documents:,} documents")
+
+
 def open_collection(store: "Store", model: str | None) -> "Collection":
     """Open the collection in a store.
 
@@ -244,7 +265,7 @@ def existing(path: Path, tenant: str | None = None) -> "Store":
         TenantError: A tenant is named for a collection without tenants, or none for one with tenants.
     """
     store = whole(path)
-    from cde_rag.collection.tenant_names import check_is_of, check_names_a_tenant, place_key
+    from cde_rag.stores.tenant_names import check_is_of, check_names_a_tenant, place_key
 
     if tenant is None:
         with contextlib.suppress(StoreFormatError):  # what is damaged can still be verified
@@ -282,7 +303,7 @@ def new_store(path: Path, tenant: str | None) -> "Store":
         StoreError: There is no store of tenants at the path.
         TenantError: There is a collection without tenants.
     """
-    from cde_rag.collection.tenant_names import place_key
+    from cde_rag.stores.tenant_names import place_key
 
     if tenant is None:
         return store_at(path)

@@ -56,8 +56,7 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
       cde-rag recontextualize papers.faiss --to-model runs/first/model
     """
-    from cde_rag.collection.recontextualization import estimate
-    from cde_rag.collection.recontextualization import recontextualize as run
+    from cde_rag.indexing.recontextualization import estimate
     from cde_rag.model import CDEModel
 
     if strategy not in ("random", "clusters"):
@@ -65,7 +64,7 @@ def recontextualize(
     known = None if canary is None else _canary(canary, may_lose)
     with open_collection(existing(collection, tenant), model) as opened:
         if dry_run:
-            cost = asdict(estimate(opened))
+            cost = asdict(estimate(opened.store, opened.embedder, opened.parent_key))
             print_json(cost) if as_json else print_fields(cost | {"seconds": f"{cost['seconds']:.1f}"})
             return
         before = opened.store.manifest().generation
@@ -74,8 +73,7 @@ def recontextualize(
             def on_progress(now: "Progress") -> None:
                 update(now.done, now.total, now.before)
 
-            report = run(
-                opened,
+            report = opened.recontextualize(
                 seed=seed,
                 context_size=context_size,
                 strategy=strategy,

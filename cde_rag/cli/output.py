@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 import typer
 
 if TYPE_CHECKING:
-    from cde_rag.collection.collection import Collection
     from cde_rag.search.grouping import Group
-    from cde_rag.stores.base import Hit, Record
+    from cde_rag.stores.base import Hit, Record, Store
 
 # What moves the cursor, colours, or turns the direction of a terminal's text: controls but line ends and tabs, and the
 # embeddings, overrides and isolates of Unicode's bidirectional algorithm.
@@ -122,15 +121,15 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
         yield update
 
 
-def why_nothing(collection: "Collection", where: Mapping[str, Any] | None, group_by: str | None) -> str:
+def why_nothing(store: "Store", where: Mapping[str, Any] | None, group_by: str | None) -> str:
     """Return an explanation of an empty result, with a document's metadata to show its fields and types."""
-    all_, matching = collection.count(), collection.count(where)
-    one = next(collection.scroll(), None)
+    all_, matching = store.count(), store.count(where)
+    one = _first(store)
     if one is None:
         return "the collection is empty."
     for field, wanted in (where or {}).items():
-        if field not in ("and", "or", "not") and not collection.count({field: wanted}):
-            having = next(collection.scroll({field: {"exists": True}}), None)
+        if field not in ("and", "or", "not") and not store.count({field: wanted}):
+            having = _first(store, {field: {"exists": True}})
             if having is not None:
                 return f"0 of {all_:,} documents match {field!r}. The first that has it: {_metadata(having)}"
             return f"no document has the field {field!r}. The first document has {_metadata(one)}"
@@ -140,6 +139,10 @@ def why_nothing(collection: "Collection", where: Mapping[str, Any] | None, group
     if group_by is not None and group_by not in one.metadata:
         return f"{matching:,} of {all_:,} documents match, and what was found has no field {group_by!r}. {example}"
     return f"{matching:,} of {all_:,} documents match, none beyond the offset with such a score."
+
+
+def _first(store: "Store", where: Mapping[str, Any] | None = None) -> "Record | None":
+    return next((row.record for row in store.scroll(where=where)), None)
 
 
 def _metadata(record: "Record") -> str:

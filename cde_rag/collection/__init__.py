@@ -1,1 +1,1 @@
-"""Collections and tenants: records, embedder and store in one object."""
+"""Collections and tenants: records, embedder and store in one object; adoption of collections of Qdrant."""

@@ -1,32 +1,40 @@
-"""A collection: an embedder and a store that hold one vector space together."""
+"""A collection: an embedder and a store that hold one vector space together.
+
+Long because every method documents its arguments and errors; the procedures are in `indexing` and `search`.
+"""
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
-from jaxtyping import Float32
-
-from cde_rag._validation import check_list, check_positive, check_texts
-from cde_rag.audit import SAMPLE, audit_collection
+from cde_rag._validation import check_list, check_positive
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import settings_of
-from cde_rag.collection.tenant_names import check_names_a_tenant, stamped
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
+from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.indexing.audit import SAMPLE, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
+from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
+from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
-from cde_rag.model import CDEModel
 from cde_rag.records import from_columns
 from cde_rag.search.fusion import CANDIDATES, WAYS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
-from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever, Ranker
-from cde_rag.search.searcher import Searcher, check_page, page_of
+from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
+from cde_rag.search.searcher import Searcher, check_query, page_of
 from cde_rag.stores.base import Damage, Hit, Record, Store
+from cde_rag.stores.kinds import kind_at
+from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
+from cde_rag.transfer.backup import Backup, back_up
+from cde_rag.transfer.parquet import Transfer, export_collection
+
+if TYPE_CHECKING:
+    from cde_rag.model import CDEModel
 
 _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vectors
 
@@ -52,8 +60,9 @@ class Collection(Searcher):
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self._settings = store.manifest().settings
         check_names_a_tenant(self._settings)
-        active = ActiveEmbedder(store, embedder)
-        super().__init__(store, active, self._settings["parent_key"], DenseRetriever(store, active))
+        self._active = active = ActiveEmbedder(store, embedder)
+        dense = DenseRetriever(store, active)
+        super().__init__(store, self._settings["parent_key"], dense, lambda: active.last.fingerprint)
         self._writer = Upserter(store, self._active, self.parent_key)
 
     @property
@@ -66,20 +75,21 @@ class Collection(Searcher):
         self._active.embedder = embedder
 
     @classmethod
-    def create(cls, store: Store, embedder: Embedder, *, parent_key: str | None = None) -> "Collection":
+    def create(cls, store: Store | str | Path, embedder: Embedder, *, parent_key: str | None = None) -> "Collection":
         """Make an empty collection in an empty store.
 
         Args:
-            store: Where there is no collection yet.
-            embedder: A ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
+            store: A store without a collection, or the path of a new folder: "papers.faiss", or "papers.qdrant" for
+                Qdrant Edge.
+            embedder: Such as a ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
             parent_key: The top-level metadata key that names a record's parent.
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
-            TypeError: That is no store, or no embedder.
+            TypeError: That is no store and no path, or no embedder.
             ValueError: A `parent_key` that filters cannot name, or for a model that reads no siblings.
         """
-        _check_store(store)
+        store = _store_at(store)
         if not isinstance(cast(object, embedder), Embedder):
             raise TypeError(
                 f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}."
@@ -95,16 +105,17 @@ class Collection(Searcher):
     @classmethod
     def open(
         cls,
-        store: Store,
+        store: Store | str | Path,
         *,
-        model: str | Path | CDEModel | None = None,
+        model: "str | Path | CDEModel | AnyEmbedder | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Collection":
         """Open an existing collection, with its context and model.
 
         Args:
-            store: Store of the collection.
-            model: A folder or model in place of the name that is stored with the collection.
+            store: Store of the collection, or the path of its folder.
+            model: A folder or model in place of the name that is stored with the collection; or the PlainEmbedder or
+                FunctionEmbedder that it was made with.
             options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
 
         Raises:
@@ -112,9 +123,9 @@ class Collection(Searcher):
             ContextMismatchError: The model has other weights than the one that made the vectors.
             ModelError: There is no model of the stored name.
             StoreError: There is no collection in the store, or it is damaged.
-            TypeError: That is no store.
+            TypeError: That is no store and no path.
         """
-        _check_store(store)
+        store = _store_at(store)
         for _ in range(SWITCHES):
             embedder = loaded(stored_context(store), model=model, options=options)
             with suppress(ContextMismatchError):  # another generation was activated since its Context was read
@@ -183,7 +194,7 @@ class Collection(Searcher):
         Args:
             query: A text that is not blank.
             k: Hits at most; there are fewer where fewer records match.
-            by: "vectors"; "words", as `lexical()`; or "hybrid", both, as `hybrid()`.
+            by: "vectors", "words" or "hybrid"; see `searcher`.
             where: A filter over the metadata; see `cde_rag.stores.filters`.
             score_threshold: What a hit's score reaches, on the scale of this way of ranking.
             offset: Hits that are passed over: the next page begins at `offset + k`; see `search_batch`.
@@ -192,100 +203,46 @@ class Collection(Searcher):
             ContextMismatchError: The collection was moved to another model, which is not here under its name.
             CorpusError: The query is blank or no valid Unicode.
             FilterError: A filter outside the grammar.
-            StoreError: By words, where the collection was made without them; `index_texts` adds them.
+            StoreError: By words, where the collection was made without them; `store.index_texts` adds them.
             ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` another word.
         """
-        if not isinstance(cast(object, query), str):
-            raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-        check_page(k, score_threshold, offset)
-        check_texts([query])
-        ranker = self._ranking(by)
+        if by != "vectors":
+            return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
+        check_query(query, k, score_threshold, offset)
         with self._told(1, k, where) as note:
-            hits = page_of(ranker.best([query], offset + k, where)[0], offset, score_threshold)
+            hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
             return hits
 
-    def searcher(self, by: str) -> Searcher:
-        """Return all searches ranked "by" vectors, words or both ("hybrid").
+    def searcher(
+        self, by: str, *, candidates: int = CANDIDATES, fusion: str = "convex", weight: float | None = None
+    ) -> Searcher:
+        """Return all searches with another ranking, such as `searcher("hybrid").search_batch(queries)`.
+
+        Words find names, codes and rare terms that vectors miss, and need no model. In languages without spaces between
+        words, such as Chinese, they find complete phrases only.
+
+        Args:
+            by: "vectors"; "words", by BM25: a record that shares no term with the query is no hit; or "hybrid", both.
+            candidates: Hits of either ranking that "hybrid" fuses, at least; there are no others, so at most twice as
+                many hits.
+            fusion: "convex", the weighted sum of normalised scores, from 0 to 1, or "reciprocal_ranks"; of "hybrid";
+                see `cde_rag.search.fusion.fuse`.
+            weight: Weight of the vectors in "hybrid", from 0 (words alone) to 1 (vectors alone); by default 0.65, and
+                0.5 for reciprocal ranks.
 
         Raises:
-            ValueError: Another name.
+            ValueError: Another ranking or fusion, `candidates` is below 1, or the weight is outside [0, 1].
         """
-        return Searcher(self.store, self._active, self.parent_key, self._ranking(by))
-
-    def _ranking(self, by: str) -> Ranker:
         if by not in WAYS:
             raise ValueError(f"Expected one of {', '.join(WAYS)} in by=…, found {by!r}. Name one of them.")
-        if by == "vectors":
-            return self._ranker
-        words = BM25Retriever(self.store)
-        return (
-            words
-            if by == "words"
-            else HybridRetriever(self._ranker, words, CANDIDATES, "convex", check_fusion("convex", None))
-        )
-
-    def hybrid(self, *, candidates: int = CANDIDATES, fusion: str = "convex", weight: float | None = None) -> Searcher:
-        """The same searches, ranked by vectors and by words together.
-
-        Words find names, codes and rare terms that vectors miss, and need no model. A hit has a score from 0 to 1 by
-        default; 1 is the best hit by vectors and by words.
-
-        Args:
-            candidates: Hits of either ranking that are fused, however few are asked for, so that pages fit together;
-                there are no others: at most twice as many hits.
-            fusion: "convex", the weighted sum of normalised scores, or "reciprocal_ranks"; see
-                `cde_rag.search.fusion.fuse`.
-            weight: Of the vectors, from 0 (words alone) to 1 (vectors alone); 0.65 by default, 0.5 for ranks.
-
-        Raises:
-            ValueError: `candidates` is below 1, another fusion, or a weight outside [0, 1].
-        """
         check_positive(candidates, "candidates")
-        weight = check_fusion(fusion, weight)
-        both = HybridRetriever(self._ranker, BM25Retriever(self.store), candidates, fusion, weight)
-        return Searcher(self.store, self._active, self.parent_key, both)
-
-    def lexical(self) -> Searcher:
-        """Return a search by BM25 alone. Records that share no term with a query are not found.
-
-        In languages without spaces between words, such as Chinese, only complete phrases are found.
-        """
-        return Searcher(self.store, self._active, self.parent_key, BM25Retriever(self.store))
-
-    def index_texts(self) -> None:
-        """Rebuild the text index (BM25) from all records, without embedding; for collections made without one.
-
-        Raises:
-            StoreError: This store cannot have a text index here.
-        """
-        self.store.index_texts()
-
-    def search_vectors(
-        self,
-        vectors: Float32[np.ndarray, "queries dim"],
-        k: int = 10,
-        *,
-        fingerprint: str,
-        where: Mapping[str, Any] | None = None,
-    ) -> list[list[Hit]]:
-        """Search by query vectors, like `search_batch` by queries.
-
-        Args:
-            vectors: From `embedder.embed_queries`, or from `vectors` to find records similar to a record.
-            k: As in `search_batch`.
-            fingerprint: Fingerprint of their space, the embedder's.
-            where: As in `search_batch`.
-
-        Raises:
-            ContextMismatchError: Another space is active.
-            ValueError: `k` is below 1, or the vectors are not float32 of unit norm.
-        """
-        check_positive(k, "k")
-        with self._told(len(vectors), k, where) as note:
-            found = self.store.search(vectors, k, fingerprint=fingerprint, where=where)
-            note({"hits": sum(map(len, found))})
-            return found
+        weight, words, ranker = check_fusion(fusion, weight), BM25Retriever(self.store), self._ranker
+        if by == "words":
+            ranker = words
+        elif by == "hybrid":
+            ranker = HybridRetriever(self._ranker, words, candidates, fusion, weight)
+        return Searcher(self.store, self.parent_key, ranker, self._space)
 
     def search_diverse(
         self,
@@ -333,15 +290,6 @@ class Collection(Searcher):
             note({"hits": len(found)})
             return found
 
-    def vectors(self, ids: Sequence[str]) -> Float32[np.ndarray, "ids dim"]:
-        """Return the vectors of the given ids, unit norm.
-
-        Raises:
-            KeyError: There is no record of such an id.
-        """
-        check_list(ids, call="vectors", what="ids")
-        return self.store.vectors(ids, fingerprint=self.embedder.fingerprint)
-
     def get(self, ids: Sequence[str]) -> list[Record]:
         """Return the records of those ids that exist, in the order of the ids."""
         check_list(ids, call="get", what="ids")
@@ -379,6 +327,67 @@ class Collection(Searcher):
         """Return the collection's metadata: size, model, context and settings."""
         return inspect(self.store)
 
+    def recontextualize(
+        self,
+        *,
+        seed: int = 0,
+        context_size: int | None = None,
+        strategy: str = "random",
+        model: "str | Path | CDEModel | None" = None,
+        embedder: Embedder | None = None,
+        canary: Canary | None = None,
+        grace_s: float = 0.0,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Recontextualization:
+        """Sample a new Context from the collection's own documents, re-embed all of them, and switch.
+
+        Readers and writers, in this process or others, use the old generation until the switch and follow it by
+        themselves. After a crash at any instant the old one is active, and the same call resumes the run, with its
+        Context. The previous generation stays, for `rollback`; those before it are dropped, and an inactive one in the
+        same context is made again. If the sample is that of the active generation, such as for a collection with no
+        more documents than a context, there is nothing to do: the report has 0 embedded and the old generation.
+
+        Args:
+            seed: Random seed of the sample.
+            context_size: Number of documents in the context; as many as the model expects, or 512, by default.
+            strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
+            model: Another model, or its name or folder; its vectors must be as long as the collection's. Readers follow
+                the switch if they find the model under its name; others have to open the collection again.
+            embedder: An embedder to move to without sampling: a PlainEmbedder, or one of an existing Context. For
+                readers like `model`.
+            canary: Queries that must still find their documents; run when all is embedded, before the switch.
+            grace_s: Minimum seconds since the start of the run before generations older than the previous one are
+                dropped; queries in flight do not need it, but other readers of a Qdrant collection may.
+            on_progress: Called after each write. Records that arrive at the end of the run are embedded while writers
+                wait.
+
+        Raises:
+            CanaryError: The new context fails too many canary queries, and is not activated; the same call without a
+                canary switches to it.
+            ContextError: The model expects another number of context documents.
+            CorpusError: The collection is empty, so that there is nothing to sample; or a canary's query has no
+                document in it.
+            ModelError: The collection has a parent key and the new model reads no siblings; or the collection's own
+                model is plain, and none is given that reads a context.
+            StoreError: Another run is in progress, the store cannot be written, or the new vectors would have another
+                length.
+            TypeError: An embedder is given together with a model or a context size.
+            ValueError: `grace_s` is below 0 or not finite.
+        """
+        return recontextualize_store(
+            self.store,
+            self._active,
+            self.parent_key,
+            seed=seed,
+            context_size=context_size,
+            strategy=strategy,
+            model=model,
+            embedder=embedder,
+            canary=canary,
+            grace_s=grace_s,
+            on_progress=on_progress,
+        )
+
     def rollback(self, *, on_progress: Callable[[Progress], None] | None = None) -> Recontextualization:
         """Return to the Context before the last `recontextualize`; repeat the call to resume if interrupted.
 
@@ -415,6 +424,36 @@ class Collection(Searcher):
             strategy=strategy,
             probes=probes,
         )
+
+    def backup(self, folder: str | Path) -> Backup:
+        """Back the collection up to a new folder; it may be searched and written meanwhile.
+
+        `cde_rag.transfer.backup.restore` restores it.
+
+        Args:
+            folder: Folder of the backup; must not exist yet.
+
+        Raises:
+            ContextMismatchError: The collection was moved to another context meanwhile, and its store has no copy.
+            StoreError: `folder` exists or cannot be written.
+            StoreFormatError: The collection is damaged.
+        """
+        return back_up(self.store, folder)
+
+    def export(self, path: str | Path, *, on_progress: Callable[[Progress], None] | None = None) -> Transfer:
+        """Write records, vectors, Context and settings to a new Parquet file.
+
+        `cde_rag.transfer.parquet.import_collection` reads it into a store of any kind.
+
+        Args:
+            path: Path of the file; its folder exists.
+            on_progress: Called after each row group.
+
+        Raises:
+            ContextMismatchError: The collection was moved to another context meanwhile.
+            StoreError: The file exists or cannot be written.
+        """
+        return export_collection(self.store, path, on_progress=on_progress)
 
     def verify(self, *, sample: int = SAMPLE) -> list[Damage]:
         """Read everything and compare it with its checksums; an empty list means all is well.
@@ -458,6 +497,15 @@ class Collection(Searcher):
         self.close()
 
 
-def _check_store(store: Store) -> None:
-    if not isinstance(cast(object, store), Store):
-        raise TypeError(f'Expected a store, such as FaissStore("papers.faiss"), found {store!r:.80}.')
+recontextualize = Collection.recontextualize
+
+
+def _store_at(place: Store | str | Path) -> Store:
+    """Return the store itself, or that of a folder's path."""
+    if isinstance(place, str | Path) and "://" not in str(place):
+        return kind_at(Path(place))(Path(place))
+    if not isinstance(place, Store):
+        raise TypeError(
+            f'Expected a store, such as QdrantStore(client, "papers"), or the path of a folder, found {place!r:.80}.'
+        )
+    return place

@@ -20,7 +20,10 @@ def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
     if parent_key is not None:
         check_key(parent_key, "parent_key")
     if parent_key is not None and not siblings:
-        raise ValueError(f"This model reads no siblings, found parent_key={parent_key!r}. Leave it out.")
+        raise ValueError(
+            f"This model reads no siblings, found parent_key={parent_key!r}. Leave it out, or give the siblings of a "
+            "plain embedder a weight: ArithmeticEmbedder.from_corpus(texts, model=embedder, weight=0.3)."
+        )
 
 
 def settings_of(embedder: Embedder, parent_key: str | None) -> dict[str, Any]:

@@ -9,13 +9,16 @@ from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.info import Inspection, inspect
 from cde_rag.collection.settings import check_parent_key
-from cde_rag.collection.tenant_names import place_key
 from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_context
+from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
-from cde_rag.model import CDEModel
 from cde_rag.stores.base import Store
+from cde_rag.stores.tenant_names import place_key
 from cde_rag.stores.tenant_stores import TenantStores
+
+if TYPE_CHECKING:
+    from cde_rag.model import CDEModel
 
 GROWN: Final = 512  # documents of which a context of a tenant's own is sampled: as many as contexts have by default
 
@@ -77,7 +80,7 @@ class Tenants:
         cls,
         stores: TenantStores,
         *,
-        model: str | Path | CDEModel | None = None,
+        model: "str | Path | CDEModel | AnyEmbedder | None" = None,
         options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
     ) -> "Tenants":
         """Open existing tenants; arguments and errors are those of `Collection.open`."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
+
+PLAIN: Final = "none"  # the context attention of a plain model
 
 
 @dataclass(frozen=True, kw_only=True)

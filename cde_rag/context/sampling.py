@@ -5,6 +5,7 @@ the seed, never on an order. A smaller sample of `sample_random` or `sample_stra
 """
 
 import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_list, check_str, utf8
-from cde_rag.errors import CorpusError
+from cde_rag.errors import CorpusError, SmallContextWarning
 
+SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes
 ROUNDS = 10  # of k-means; the sample changes little after that
 
@@ -152,6 +154,22 @@ def sample_clusters(
         chosen.append(nearest)
         scores[nearest] = -np.inf  # a text stands for one centroid
     return Sample([pool.documents[i] for i in sorted(chosen)], pool.documents_seen)
+
+
+def warn_of_few(documents: int, asked: int) -> None:
+    """Warn, for a caller's caller, of a sample that is smaller than 64 documents because the corpus is.
+
+    Args:
+        documents: In the sample.
+        asked: Context documents wanted.
+    """
+    if documents < min(SMALL_CONTEXT, asked):
+        warnings.warn(
+            f"The corpus has only {documents} different documents; so few say little of what they have in "
+            f"common. Once there are {SMALL_CONTEXT}, make a context of these (recontextualize, for a collection).",
+            SmallContextWarning,
+            stacklevel=3,
+        )
 
 
 def _centroids(vectors: Float32[np.ndarray, "documents dim"], size: int, seed: int) -> Float32[np.ndarray, "size dim"]:

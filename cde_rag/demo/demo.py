@@ -1,7 +1,6 @@
 """Demo: the documentation, indexed in its own context and in the null context, and compared with BM25."""
 
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cde_rag.collection.collection import Collection
+from cde_rag.context.cache import cache_folder
 from cde_rag.context.context import Context
 from cde_rag.demo.corpus import PARENT_KEY, documentation, documentation_digest
 from cde_rag.demo.questions import questions
@@ -30,7 +30,7 @@ STATE = "demo.json"  # beside the collections: what they are of, and whether the
 
 def default_folder() -> Path:
     """Return the demo's folder in the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "cde-rag", "demo")
+    return cache_folder() / "demo"
 
 
 class Demo:
@@ -77,7 +77,7 @@ class Demo:
             MissingExtraError: BM25's packages are not installed.
         """
         search = {
-            "hybrid": self.own.hybrid().search,
+            "hybrid": self.own.searcher("hybrid").search,
             "own": self.own.search,
             "null": self.null.search,
             "bm25": self._search_words,

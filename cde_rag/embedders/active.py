@@ -3,16 +3,20 @@
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.context.identity import PLAIN
+from cde_rag.embedders.arithmetic import ARITHMETIC, ArithmeticEmbedder
+from cde_rag.embedders.function import FUNCTION, FunctionEmbedder
+from cde_rag.embedders.plain_vectors import FILE, PlainVectors
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
-from cde_rag.embedders.sentence_transformer import PlainEmbedder
-from cde_rag.embedders.sentence_transformer_files import PLAIN
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
-from cde_rag.model import CDEModel
-from cde_rag.stores.base import Store
+from cde_rag.stores.base import Folder, Store
+
+if TYPE_CHECKING:
+    from cde_rag.embedders.arithmetic import AnyEmbedder
+    from cde_rag.model import CDEModel
 
 UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # stands where its Context is going to be
 SWITCHES: Final = 8  # of the active generation that one call follows
@@ -55,7 +59,7 @@ class ActiveEmbedder:
         expected = self._store.manifest().fingerprint
         if expected != embedder.fingerprint:
             raise ContextMismatchError(expected=expected, found=embedder.fingerprint)
-        self._embedder = embedder
+        self._embedder = keeping(embedder, self._store)
 
     def use(self, work: Callable[[Embedder], Result]) -> Result:
         """Call a function with the active embedder; retry if another generation was activated meanwhile.
@@ -101,18 +105,23 @@ def switched_all_the_time() -> StoreError:
 def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Embedder:
     """Bind an embedder to a generation's Context (default: the active one).
 
-    Uses the same model if it made that Context, else loads the model named in it.
+    Uses the same model if it made that Context, else loads the model named in it. Siblings' vectors are kept in the
+    store's folder.
 
     Raises:
         ContextFormatError: The stored Context is damaged, or of a newer format.
         ContextMismatchError: It was made by other weights, which cannot be found under their name.
     """
+    from cde_rag.embedders.sentence_transformer import PlainEmbedder
+
     context = stored_context(store, generation)
     try:
-        return embedder.rebound(context)
+        if isinstance(embedder, PlainEmbedder | FunctionEmbedder):
+            return keeping(loaded(context, model=embedder), store)
+        return keeping(embedder.rebound(context), store)
     except ContextMismatchError as mismatch:
         try:
-            return loaded(context, options=embedder.options)
+            return keeping(loaded(context, options=embedder.options), store)
         except ModelError as error:
             raise mismatch from error
 
@@ -120,18 +129,30 @@ def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Em
 def loaded(
     context: Context,
     *,
-    model: str | Path | CDEModel | None = None,
+    model: "str | Path | CDEModel | AnyEmbedder | None" = None,
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
 ) -> Embedder:
     """Load the embedder of a stored Context; its model by the name in the Context, unless one is given.
 
     Raises:
         ContextMismatchError: The model has other weights than the one that made the Context.
-        ModelError: There is no such model.
+        ModelError: There is no such model, or it was a function, which has to be given.
     """
+    # torch is imported where a model is loaded, so that a store is read without it
+    from cde_rag.embedders.contextual import ContextualEmbedder
+    from cde_rag.embedders.sentence_transformer import PlainEmbedder
+    from cde_rag.model import CDEModel
+
     identity = context.identity
+    if isinstance(model, PlainEmbedder | FunctionEmbedder):
+        return ArithmeticEmbedder(model, context) if identity.attention == ARITHMETIC else model.rebound(context)
+    if identity.pooling == FUNCTION:
+        raise ModelError(
+            f"The vectors were made with the function {identity.name!r}, which no file holds. Give it: "
+            f"Collection.open(store, model=FunctionEmbedder(function, name={identity.name!r}))."
+        )
     try:
-        if identity.attention != PLAIN:
+        if identity.attention not in (PLAIN, ARITHMETIC):
             return ContextualEmbedder(
                 model or identity.name,
                 context,
@@ -149,7 +170,7 @@ def loaded(
             dtype=options.dtype,
             mini_batch_size=options.mini_batch_size,
         )
-        return plain.rebound(context)
+        return ArithmeticEmbedder(plain, context) if identity.attention == ARITHMETIC else plain.rebound(context)
     except ModelError as error:
         if model is not None:
             raise
@@ -157,6 +178,13 @@ def loaded(
             f"The collection was made with the model {identity.name!r}. {error} "
             "Where its files are elsewhere: Collection.open(store, model=folder)."
         ) from error
+
+
+def keeping(embedder: Embedder, store: Store) -> Embedder:
+    """Keep plain vectors in the folder of a store that has one."""
+    if not isinstance(embedder, ArithmeticEmbedder) or not isinstance(store, Folder):
+        return embedder
+    return embedder.keeping(PlainVectors(store.folder / FILE))
 
 
 def stored_context(store: Store, generation: int | None = None) -> Context:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import cast, overload
 
 import numpy as np
 from jaxtyping import Bool, Float32
@@ -12,10 +13,13 @@ from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
-from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata
+from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_of_few
 from cde_rag.context.siblings import sibling_positions
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.embedders.function import FunctionEmbedder
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
-from cde_rag.errors import ContextError, CorpusError, ModelError, SmallContextWarning, TruncationWarning
+from cde_rag.embedders.sentence_transformer import PlainEmbedder
+from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
 from cde_rag.model.cde_model import DTYPES
@@ -23,7 +27,7 @@ from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.sibling_vectors import SiblingVectors
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
-SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
+_UNSAID = (None, 0, "random", None, "all", None, None, 32)  # of the arguments that a plain embedder does not take
 TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
 
@@ -58,6 +62,11 @@ class ContextualEmbedder:
         self.mini_batch_size = mini_batch_size
         self._prepared = self.model.prepare(context).to(DTYPES[self.model.dtype])
 
+    @overload
+    @classmethod
+    def from_corpus(cls, texts: Iterable[str], *, model: PlainEmbedder | FunctionEmbedder) -> ArithmeticEmbedder: ...
+
+    @overload
     @classmethod
     def from_corpus(
         cls,
@@ -72,12 +81,29 @@ class ContextualEmbedder:
         device: str | None = None,
         dtype: str | None = None,
         mini_batch_size: int = 32,
-    ) -> "ContextualEmbedder":
+    ) -> "ContextualEmbedder": ...
+
+    @classmethod
+    def from_corpus(
+        cls,
+        texts: Iterable[str],
+        *,
+        model: str | Path | CDEModel | PlainEmbedder | FunctionEmbedder = "cde-mini",
+        context_size: int | None = None,
+        seed: int = 0,
+        strategy: str = "random",
+        strata: Iterable[str] | None = None,
+        source: str = "all",
+        device: str | None = None,
+        dtype: str | None = None,
+        mini_batch_size: int = 32,
+    ) -> "ContextualEmbedder | ArithmeticEmbedder":
         """Sample the corpus, run the first stage once, and bind the model to the resulting Context.
 
         Args:
             texts: The documents as they will be embedded, in any order; read once, needs memory for the sample only.
-            model: As in the class.
+            model: As in the class; or a PlainEmbedder or FunctionEmbedder, for an ArithmeticEmbedder of it, which has
+                arguments of its own in `ArithmeticEmbedder.from_corpus`.
             context_size: Number of context documents (J): by default as many as the model expects, or 512 if it accepts
                 any number. A smaller corpus is used completely, and repeated if the model expects more.
             seed: Random seed of the sample.
@@ -91,13 +117,20 @@ class ContextualEmbedder:
         Raises:
             ContextError: The model expects another number of context documents.
             CorpusError: No text that is not blank, or one with a lone surrogate.
-            TypeError: `texts` is a single str.
+            TypeError: `texts` is a single str; or a plain embedder comes with other arguments.
             ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
 
         Warns:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")
+        if isinstance(model, PlainEmbedder | FunctionEmbedder):
+            if (context_size, seed, strategy, strata, source, device, dtype, mini_batch_size) != _UNSAID:
+                raise TypeError(
+                    f"{model!r} has its own device, dtype and batch size: give model alone here, or the arguments of "
+                    "ArithmeticEmbedder.from_corpus there."
+                )
+            return ArithmeticEmbedder.from_corpus(texts, model=model)
         if (strategy == "strata") != (strata is not None):
             raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
         loaded = as_model(model, device, dtype)
@@ -111,13 +144,7 @@ class ContextualEmbedder:
         else:
             raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
         context = fit(loaded, sample, strategy=strategy, seed=seed, source=source)
-        if context.size < min(SMALL_CONTEXT, context_size):
-            warnings.warn(
-                f"The corpus has only {context.size} different documents; so few say little of what they have in "
-                f"common. Once there are {SMALL_CONTEXT}, make a context of these (recontextualize, for a collection).",
-                SmallContextWarning,
-                stacklevel=2,
-            )
+        warn_of_few(context.size, context_size)
         return cls(loaded, context, mini_batch_size=mini_batch_size)
 
     def __repr__(self) -> str:
@@ -293,8 +320,13 @@ def context_size_for(model: CDEModel, asked: int | None) -> int:
 def as_model(model: str | Path | CDEModel, device: str | None = None, dtype: str | None = None) -> CDEModel:
     """Load a model given by name.
 
-    Raises like `from_pretrained`, and TypeError for a loaded model with a device or dtype.
+    Raises like `from_pretrained`, and TypeError for a loaded model with a device or dtype, or for another object.
     """
+    if not isinstance(cast(object, model), str | Path | CDEModel):
+        raise TypeError(
+            f"Expected a model's name or folder, or a CDEModel, found {model!r:.80}. For an embedder of your own: "
+            'PlainEmbedder("a-sentence-transformers-model") or FunctionEmbedder(function, name="my-model-1").'
+        )
     if not isinstance(model, CDEModel):
         return CDEModel.from_pretrained(model, device=device, dtype=dtype)
     if device is not None or dtype is not None:

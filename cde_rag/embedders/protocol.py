@@ -102,3 +102,12 @@ class Embedder(Protocol):
             ContextMismatchError: The Context was made by other weights.
         """
         ...
+
+
+@runtime_checkable
+class KeepsVectors(Protocol):
+    """Interface of an embedder that keeps vectors of texts by itself, and so has to forget those of deleted texts."""
+
+    def forget(self, texts: Sequence[str]) -> None:
+        """Delete the vectors of texts that are deleted or replaced."""
+        ...

@@ -19,6 +19,7 @@ from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer_files import load
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
+from cde_rag.model.threads import batch_threads, limited_threads
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 
 
@@ -168,7 +169,8 @@ class PlainEmbedder:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
         encode = self._model.encode_query if role == "query" else self._model.encode_document
         shown, lengths = self._shown(texts, role)
-        with self._encoding:
+        threads = 1 if role == "query" and len(texts) == 1 else batch_threads()
+        with self._encoding, limited_threads(threads):
             found = encode(
                 shown,
                 prompt=self.identity.prefixes[role],

@@ -12,13 +12,12 @@ import numpy as np
 from safetensors import SafetensorError
 
 from cde_rag.context.file_format import canonical_json
-from cde_rag.context.identity import ModelIdentity
+from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require
 from cde_rag.model.cde_model import DTYPES
 from cde_rag.model.names import ModelName
 from cde_rag.model.weights import PICKLES, sha256
 
-PLAIN = "none"  # the context attention of a plain model's identity
 UNLIMITED = 0  # its max_length where texts are never cut
 EXTRA = "interop"
 MODULES = "modules.json"

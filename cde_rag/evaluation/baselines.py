@@ -7,16 +7,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.embedders.mixing import unit, whitening
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import BM25
-from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings, unit
+from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings
 from cde_rag.evaluation.ranking import Ranking, rank, rank_hybrid, rank_vectors
 from cde_rag.model.cde_model import DTYPES, native_dtype
 from cde_rag.search.fusion import Scored
-
-WHITENING_EXPONENT = 0.25  # a: 0 changes nothing, ½ whitens wholly
-WHITENING_SHIFT = 5.0  # s: keeps the rare directions from being blown up
 
 FOR_PARENTS = frozenset({"siblings_mean", "lead", "whitened_lead", "neighbours", "late_chunking"})  # need parents
 DENSE = frozenset({"minilm", "hybrid", "centred", "whitened"}) | FOR_PARENTS  # these need a plain embedder
@@ -105,10 +103,3 @@ def baseline_rankings(
         yield "neighbours", rank_vectors(queries, embed(join_neighbours(texts, parents)), *ids)
     if "late_chunking" in wanted:
         yield "late_chunking", rank_vectors(queries, embed.late_chunking(texts, parents), *ids)
-
-
-def whitening(documents: Float32[np.ndarray, "documents dim"]) -> Float32[np.ndarray, "dim dim"]:
-    """Compute a mild whitening by the documents' second moments: U (λ/λ̄ + s)^(−a) Uᵀ; symmetric."""
-    values, vectors = np.linalg.eigh(documents.T.astype(np.float64) @ documents / len(documents))
-    scale = (values.clip(min=0) / values.mean() + WHITENING_SHIFT) ** -WHITENING_EXPONENT
-    return ((vectors * scale) @ vectors.T).astype(np.float32)

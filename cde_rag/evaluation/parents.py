@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float32
 
 from cde_rag.context.siblings import siblings_by_position
+from cde_rag.embedders.mixing import unit
 
 SIBLINGS_SHARE = 0.3  # weight of the siblings' mean beside the document's own vector; measured, see the design §4
 LEAD_SHARE = 0.5  # weight of a parent's first passage; the better of 0.3 and 0.5 on four documentation sites
@@ -86,11 +87,6 @@ def groups(parents: Sequence[str | None]) -> list[list[int]]:
     for position, parent in enumerate(parents):
         found[position if parent is None else parent].append(position)
     return list(found.values())
-
-
-def unit(vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
-    """Normalise rows to norm 1; rows of zeros stay."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _windows(tokens: Sequence[Sequence[int]], parents: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, int]]]:

@@ -19,7 +19,6 @@ from jaxtyping import Float32, Float64, Int64
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ModelError, StoreError, require
 from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
@@ -151,11 +150,13 @@ def measure_drift(
         StoreError: The collection is empty.
         ValueError: `probes` is below 1.
     """
+    from cde_rag.embedders.contextual import ContextualEmbedder
+
     started = time.monotonic()
     check_positive(probes, "probes")
     if not isinstance(embedder, ContextualEmbedder):
         raise ModelError(
-            f"{embedder.context.identity.name} is a plain model, which reads no context: nothing can drift."
+            f"{embedder.context.identity.name} is a plain model: drift is estimated for models that read a context."
         )
     if not (documents := store.count()):
         raise StoreError("Expected documents, found an empty collection: there is nothing to compare contexts on.")

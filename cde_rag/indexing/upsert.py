@@ -17,7 +17,7 @@ from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
-from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.protocol import Embedder, KeepsVectors
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
@@ -188,7 +188,9 @@ class Upserter:
             return missing
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             self._store.update_metadata(plan.metadata)
-        return self._write(self._stale(plan.joined, made.embedder, arriving=plan.arriving), made)
+        before = [row.record for row in stored.values()]
+        gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
+        return self._write(self._stale(plan.joined, made.embedder, arriving=plan.arriving), made, gone=gone)
 
     def _drop(
         self, ids: Sequence[str], leaving: AbstractSet[str], removed: Counter[str], made: "_Vectors"
@@ -205,6 +207,7 @@ class Upserter:
             parents = parents_of((row.record for row in self._store.get(ids)), self._parent_key)
             if missing := self._write(self._stale(parents, made.embedder, leaving=leaving), made):
                 return missing
+        _forget(made.embedder, lambda: [row.record for row in self._store.get(ids)])
         removed["deleted"] += self._store.delete(ids)
         return []
 
@@ -247,10 +250,17 @@ class Upserter:
         groups = stored_groups(self._store, parents, self._parent_key)
         return stale_passages(groups, embedder, self._parent_key, arriving=arriving, leaving=leaving)
 
-    def _write(self, stale: Sequence[Stale], made: "_Vectors") -> list[Stale]:
-        """Write stale rows with their new vectors, or return those that have none in `made` and write nothing."""
+    def _write(self, stale: Sequence[Stale], made: "_Vectors", *, gone: Sequence[Record] = ()) -> list[Stale]:
+        """Write stale rows with their new vectors, or return those that have none in `made` and write nothing.
+
+        Args:
+            stale: Rows.
+            made: Vectors of the call.
+            gone: Records as they are replaced, whose plain vectors are deleted.
+        """
         if missing := [change for change in stale if change.row.digest not in made]:
             return missing
+        _forget(made.embedder, lambda: gone)
         for start in range(0, len(stale), LONGEST_CHUNK):
             rows = [change.row for change in stale[start : start + LONGEST_CHUNK]]
             self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
@@ -273,6 +283,12 @@ class Upserter:
                 CDEWarning,
                 stacklevel=4,
             )
+
+
+def _forget(embedder: Embedder, records: Callable[[], Sequence[Record]]) -> None:
+    """Delete the plain vectors of records that go, before these do, so that a crash leaves no trace of them."""
+    if isinstance(embedder, KeepsVectors):
+        embedder.forget([embedded_text(record) for record in records()])
 
 
 class _Vectors:

@@ -16,6 +16,7 @@ from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.model.threads import batch_threads, limited_threads
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.two_stage import TwoStage
 from cde_rag.model.two_way.layers import PreparedKeys
@@ -51,6 +52,7 @@ class CDEModel:
     Attributes:
         folder: Folder of its files; None if it was not read from files.
         given_dtype: The dtype as it was given; None if it was chosen by the device.
+        threads: CPU threads of a batch, at least 1; a single query takes one.
 
     Raises:
         ModelError: `dtype` is another one.
@@ -71,6 +73,7 @@ class CDEModel:
         if self.dtype not in DTYPES:
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {self.dtype!r}.")
         self.folder: Path | None = None
+        self.threads = batch_threads()
         self.config = network.config
         self.network = network.to(self.device)
         self.network.set_dtype(DTYPES[self.dtype])
@@ -166,7 +169,7 @@ class CDEModel:
         rows = [tokens.ids for tokens in tokenized]
         for bucket in length_buckets([len(row) for row in rows], mini_batch_size):
             ids, mask = pad([rows[position] for position in bucket])
-            with torch.inference_mode():
+            with torch.inference_mode(), limited_threads(self.threads):
                 batch = self.network.read(ids.to(self.device), mask.to(self.device))
             vectors[bucket] = batch.cpu().numpy()
         return vectors
@@ -217,6 +220,7 @@ class CDEModel:
         ids, mask = (each.to(self.device) for each in pad(rows))
         given = None if siblings is None else torch.tensor(siblings, device=self.device)
         there = None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device)
-        with torch.inference_mode():
+        threads = 1 if role == QUERY and len(rows) == 1 else self.threads
+        with torch.inference_mode(), limited_threads(threads):
             vectors: torch.Tensor = self.network(ids, mask, role, prepared, given, there)
         return vectors.cpu().numpy()

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts
-from cde_rag.embedders.active import ActiveEmbedder
+from cde_rag.embedders.active import stored_context
 from cde_rag.records import check_key
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
-from cde_rag.search.retrievers import Ranker, Rerank, Reranked
+from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
 from cde_rag.stores.base import Hit, Store
 
 
@@ -19,16 +19,16 @@ class Searcher:
 
     Args:
         store: Store of the collection.
-        active: Its embedder.
         parent_key: Metadata key that names a record's parent; None if the collection has no parents.
         ranker: Ranker of its records.
+        space: Returns the fingerprint of the active vector space, for telemetry.
     """
 
-    def __init__(self, store: Store, active: ActiveEmbedder, parent_key: str | None, ranker: Ranker) -> None:
+    def __init__(self, store: Store, parent_key: str | None, ranker: Ranker, space: Callable[[], str]) -> None:
         self.store = store
         self.parent_key = parent_key
-        self._active = active
         self._ranker = ranker
+        self._space = space
 
     def reranked(self, rerank: Rerank, *, candidates: int = 50) -> "Searcher":
         """Return a search whose best hits are reranked, for example by a cross-encoder.
@@ -42,7 +42,7 @@ class Searcher:
             ValueError: `candidates` is below 1.
         """
         check_positive(candidates, "candidates")
-        return Searcher(self.store, self._active, self.parent_key, Reranked(self._ranker, rerank, candidates))
+        return Searcher(self.store, self.parent_key, Reranked(self._ranker, rerank, candidates), self._space)
 
     def search(
         self,
@@ -54,10 +54,7 @@ class Searcher:
         offset: int = 0,
     ) -> list[Hit]:
         """Search for one query; see `search_batch` for arguments and errors."""
-        if not isinstance(cast(object, query), str):
-            raise TypeError("search takes one query, a str; for several there is search_batch([…])")
-        check_page(k, score_threshold, offset)
-        check_texts([query])
+        check_query(query, k, score_threshold, offset)
         with self._told(1, k, where) as note:
             hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
@@ -187,10 +184,35 @@ class Searcher:
     def _told(
         self, queries: int, k: int, where: Mapping[str, Any] | None
     ) -> AbstractContextManager[Callable[[Attributes], None]]:
-        space = short(self._active.last.fingerprint)
+        space = short(self._space())
         return operation(
             "cde_rag.search", {"fingerprint": space, "queries": queries, "k": k, "filtered": where is not None}
         )
+
+
+def words_searcher(store: Store) -> Searcher:
+    """Return the search of a stored collection by words alone (BM25); no model is loaded.
+
+    Raises:
+        ContextFormatError: The stored Context is damaged, or of a newer format.
+        StoreError: There is no collection in the store, or an import into it did not finish.
+    """
+    space = stored_context(store).fingerprint
+    return Searcher(store, store.manifest().settings["parent_key"], BM25Retriever(store), lambda: space)
+
+
+def check_query(query: str, k: int, score_threshold: float | None, offset: int) -> None:
+    """Check the arguments of a search for one query.
+
+    Raises:
+        CorpusError: The query is blank or no valid Unicode.
+        TypeError: `query` is no str, or `offset` no int.
+        ValueError: As `check_page`.
+    """
+    if not isinstance(cast(object, query), str):
+        raise TypeError("search takes one query, a str; for several there is search_batch([…])")
+    check_page(k, score_threshold, offset)
+    check_texts([query])
 
 
 def check_page(k: int, score_threshold: float | None, offset: int) -> None:

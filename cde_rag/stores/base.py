@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -307,4 +308,18 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release files, locks and connections; later calls reopen them."""
+        ...
+
+
+@runtime_checkable
+class Folder(Protocol):
+    """A store that is a folder; those of tenants lie in it."""
+
+    @property
+    def folder(self) -> Path:
+        """Path of the folder."""
+        ...
+
+    def at(self, folder: Path) -> Store:
+        """Return a store of the same kind in another folder."""
         ...

@@ -2,66 +2,52 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Final, cast
 
 import numpy as np
 
 from cde_rag._validation import utf8
-from cde_rag.errors import CorpusError, StoreError
+from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
-
-
-@runtime_checkable
-class Numbered(Protocol):
-    """Interface of a stored generation."""
-
-    @property
-    def number(self) -> int:
-        """Number of the generation."""
-        ...
-
-
-State = TypeVar("State", bound=Numbered)
 
 MOST_ROWS: Final = 2**31 - 1  # that one call reads or returns
 _MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata
 _UNIT: Final = 1e-3  # how far a norm may be from 1
 
 
-def encode(metadata: Mapping[str, Any], of: str) -> str:
-    """Serialise metadata to a JSON object; `of` names its owner in messages.
+def encode(metadata: Mapping[str, Any], of: str, *, levels: int = _MAX_LEVELS) -> str:
+    """Serialise metadata to a JSON object.
+
+    Args:
+        metadata: Anything.
+        of: Name of it in messages.
+        levels: Maximum number of lists and objects inside each other.
 
     Raises:
         CorpusError: No JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
     """
     try:
-        _check_keys(metadata, _MAX_LEVELS)
+        _check_keys(metadata, levels)
         encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        hint = "Dates are stored as ISO strings."
-        raise CorpusError(
-            f"{of}: expected metadata that is a JSON object, found what is not: {error}. {hint}"
-        ) from error
-    utf8(encoded, where=f"{of}: metadata")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CorpusError(f"{of} has to be a JSON object: {error}. Dates are stored as ISO strings.") from error
+    utf8(encoded, where=of)
     return encoded
 
 
-def _check_keys(value: object, levels: int) -> None:
-    if levels == 0:
-        raise ValueError(f"more than {_MAX_LEVELS} levels")
-    match value:
-        case Mapping():
-            for key, inner in cast(Mapping[object, object], value).items():
-                if not isinstance(key, str):
-                    raise TypeError(f"the key {key!r:.80} is not a string")
-                _check_keys(inner, levels - 1)
-        case list() | tuple():
-            for inner in cast(Iterable[object], value):
-                _check_keys(inner, levels - 1)
-        case _:
-            return
+def _check_keys(value: object, levels: int, depth: int = 0) -> None:
+    if not isinstance(value, Mapping | list | tuple):
+        return
+    if depth == levels:
+        raise ValueError(f"more than {levels} lists and objects inside each other")
+    if isinstance(value, Mapping):
+        keys = cast(Mapping[object, object], value)
+        if odd := [key for key in keys if not isinstance(key, str)]:
+            raise TypeError(f"the key {odd[0]!r:.80} is not a string")
+    for inner in cast(Iterable[object], value.values() if isinstance(value, Mapping) else value):
+        _check_keys(inner, levels, depth + 1)
 
 
 def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
@@ -77,7 +63,7 @@ def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
             raise CorpusError(f"{of}: expected ids that are not empty and not twice in one call.")
         seen.add(record.id)
         utf8(f"{record.id}{record.title}{record.text}", where=of)
-        yield record, encode(record.metadata, of)
+        yield record, encode(record.metadata, f"{of}: its metadata")
 
 
 def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
@@ -95,26 +81,6 @@ def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
     wrong = np.flatnonzero(~(np.abs(norms - 1) <= _UNIT))
     if len(wrong):
         raise ValueError(f"Expected vectors of norm 1, found norm {norms[wrong[0]]} in row {wrong[0]}. Normalise them.")
-
-
-def numbered(states: Sequence[State], number: int, *, active: int | None = None) -> State:
-    """Return the generation of a number.
-
-    Args:
-        states: All generations of a store.
-        number: Number of one of them.
-        active: Number of a generation that is refused; None to allow any.
-
-    Raises:
-        StoreError: There is no generation of that number, or it is the refused one.
-    """
-    if number == active:
-        raise StoreError(f"Expected an inactive generation, found {number}, which is active. Activate another first.")
-    for state in states:
-        if state.number == number:
-            return state
-    there = ", ".join(str(state.number) for state in states)
-    raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")
 
 
 def check_rows(number: int, what: str) -> int:

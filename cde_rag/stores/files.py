@@ -88,8 +88,8 @@ def filesystem(path: Path, mounts: str) -> str:
     return kind
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file that nothing refers to yet; it and its name are on the disk when this returns."""
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that nothing refers to yet, not atomically; it and its name are on the disk when this returns."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -100,7 +100,7 @@ def write_durably(path: Path, data: bytes) -> None:
 def replace_durably(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably; after a crash the old or the new file is there, complete."""
     new = path.with_name(f"{path.name}.new")
-    write_durably(new, data)
+    write_new(new, data)
     new.replace(path)
     fsync_folder(path.parent)
 

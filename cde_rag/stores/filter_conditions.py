@@ -57,7 +57,7 @@ class Field:
     Attributes:
         path: Keys from the top of the metadata.
         comparisons: Comparisons that one and the same element of the field has to pass; none for `exists` alone.
-        exists: True if the field must be there, be it null or an empty list; False if it must not; None for either.
+        exists: True if the field must have an element, be it null; False if it must not; None for either.
     """
 
     path: tuple[str, ...]
@@ -99,10 +99,9 @@ def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
         case Not(part):
             return not holds(part, metadata)
         case Field(path, comparisons, exists):
-            found = list(_values(metadata, path))
-            if exists is not None and exists != bool(found):
+            leaves = [leaf for value in _values(metadata, path) for leaf in _elements(value)]
+            if exists is not None and exists != bool(leaves):
                 return False
-            leaves = [leaf for value in found for leaf in _elements(value)]
             return not comparisons or any(all(_passes(one, leaf) for one in comparisons) for leaf in leaves)
 
 

@@ -9,7 +9,8 @@
 
 Operators: eq, ne, in, nin, gt, gte, lt, lte, contains, exists. Strings, numbers, booleans, null and dates are five
 kinds. A missing field, and an element of another kind than the operand, match nothing, also under `ne` and `nin`:
-use `{"not": {"field": 5}}` for "not 5 or missing". Lists are transparent, also on a path and inside each other.
+use `{"not": {"field": 5}}` for "not 5 or missing". A field exists if it has a value, be it null; an empty list has
+none. Lists are transparent, also on a path and inside each other.
 Strings are ordered by code point. Integers beyond 64 bits count as the nearest float. A date is an ISO 8601 string;
 without an offset it is UTC, without a time midnight.
 """

@@ -1,8 +1,23 @@
-"""Public manifest of a store and of its generations."""
+"""Manifests of stores and of their generations: the public one, and what those on disk have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from cde_rag.errors import ContextMismatchError, StoreError
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """Interface of a stored generation."""
+
+    @property
+    def number(self) -> int:
+        """Number of the generation."""
+        ...
+
+
+State = TypeVar("State", bound=Numbered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +52,85 @@ class StoreManifest:
     fingerprint: str
     generation: int
     settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGeneration:
+    """One generation, as its store keeps it.
+
+    Attributes:
+        number: Number of the generation.
+        fingerprint: Fingerprint of the vector space.
+        context_sha256: Checksum of its Context's bytes.
+    """
+
+    number: int
+    fingerprint: str
+    context_sha256: str
+
+    def check_space(self, fingerprint: str) -> None:
+        """Refuse another vector space.
+
+        Raises:
+            ContextMismatchError: The generation has another fingerprint.
+        """
+        if fingerprint != self.fingerprint:
+            raise ContextMismatchError(expected=self.fingerprint, found=fingerprint)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest(Generic[State]):
+    """Manifest of a store, as it keeps it.
+
+    Attributes:
+        dim: Length of a vector.
+        active: Number of the active generation.
+        last: Number of the newest generation ever made.
+        generations: All generations, oldest first.
+    """
+
+    dim: int
+    active: int
+    last: int
+    generations: tuple[State, ...]
+
+    @property
+    def serving(self) -> State:
+        """The active generation."""
+        return self.generation(self.active)
+
+    def generation(self, number: int) -> State:
+        """Return the generation of a number.
+
+        Raises:
+            StoreError: There is none.
+        """
+        return numbered(self.generations, number)
+
+    def inactive(self, number: int) -> State:
+        """Return the generation of a number, which must not be the active one.
+
+        Raises:
+            StoreError: There is none, or it is the active one.
+        """
+        return numbered(self.generations, number, active=self.active)
+
+
+def numbered(states: Sequence[State], number: int, *, active: int | None = None) -> State:
+    """Return the generation of a number.
+
+    Args:
+        states: All generations of a store.
+        number: Number of one of them.
+        active: Number of a generation that is refused; None to allow any.
+
+    Raises:
+        StoreError: There is no generation of that number, or it is the refused one.
+    """
+    if number == active:
+        raise StoreError(f"Expected an inactive generation, found {number}, which is active. Activate another first.")
+    for state in states:
+        if state.number == number:
+            return state
+    there = ", ".join(str(state.number) for state in states)
+    raise StoreError(f"Expected a generation that is there ({there}), found {number}. See generations().")

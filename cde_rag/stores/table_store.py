@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -23,10 +23,10 @@ from jaxtyping import Float32, Float64
 from cde_rag._validation import check_list
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Record, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, numbered, seal
+from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, seal
 from cde_rag.stores.filter_conditions import Filter, holds
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, StoreManifest
+from cde_rag.stores.manifests import Generation, StoredManifest, StoreManifest
 from cde_rag.stores.store_tables import RecordRow, Tables, pack_record, pack_vectors, read_record, read_vector
 from cde_rag.stores.text_analysis import words_in, words_of
 
@@ -43,19 +43,8 @@ class _State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Manifest:
-    dim: int
+class _Manifest(StoredManifest[_State]):
     settings: dict[str, Any]
-    active: int = 1
-    last: int = 1
-    generations: list[_State] = field(default_factory=list[_State])
-
-    @property
-    def serving(self) -> _State:
-        return numbered(self.generations, self.active)
-
-    def inactive(self, generation: int) -> _State:
-        return numbered(self.generations, generation, active=self.active)
 
     def written(self) -> bytes:
         body = json.dumps({"format": FORMAT, **asdict(self)}).encode()
@@ -68,7 +57,7 @@ class _Manifest:
         fields: dict[str, Any] = json.loads(data[32:])
         if fields.pop("format") > FORMAT:
             raise StoreFormatError(f"manifest: expected format {FORMAT} or older, found a newer one. Update cde-rag.")
-        fields["generations"] = [_State(*state) for state in fields["generations"]]
+        fields["generations"] = tuple(_State(*state) for state in fields["generations"])
         return cls(**fields)
 
 
@@ -115,7 +104,7 @@ class TableStore(ABC):
         with self.transaction("create") as tables:
             if tables.blob(_MANIFEST) is not None:
                 raise StoreError(f"{self!r}: expected no store, found one: open it, or choose another place.")
-            _put(tables, _Manifest(dim, dict(settings), generations=[_State(1, fingerprint)]))
+            _put(tables, _Manifest(dim, 1, 1, (_State(1, fingerprint),), dict(settings)))
             tables.put_blob("context-1", context)
 
     def manifest(self) -> StoreManifest:
@@ -128,7 +117,7 @@ class TableStore(ABC):
         """Return the bytes of a generation's Context."""
         with self._opened("read") as tables:
             manifest = _manifest(tables)
-            number = manifest.active if generation is None else numbered(manifest.generations, generation).number
+            number = manifest.active if generation is None else manifest.generation(generation).number
             data = tables.blob(f"context-{number}")
         if data is None:
             raise StoreFormatError(f"{self!r}: expected the context of generation {number}, found none.")
@@ -153,7 +142,7 @@ class TableStore(ABC):
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata of records; vectors and digests stay."""
         for id_, new in metadata.items():
-            encode(new, f"Record {id_!a:.80}")
+            encode(new, f"Record {id_!a:.80}: its metadata")
         with self._opened("write") as tables:
             found = tables.records(_encodable(metadata))
             old = {id_: read_record(found[id_]) for id_ in metadata}  # KeyError for an unknown id
@@ -213,7 +202,7 @@ class TableStore(ABC):
         condition, k = None if where is None else parse(where), check_k(k)
         with self._opened("read") as tables:
             manifest = _manifest(tables)
-            state = manifest.serving if generation is None else numbered(manifest.generations, generation)
+            state = manifest.serving if generation is None else manifest.generation(generation)
             _check_space(state, fingerprint)
             check_unit(queries, len(queries), manifest.dim)
             held = tables.vectors(state.number)
@@ -263,7 +252,7 @@ class TableStore(ABC):
         with self._opened("write") as tables:
             manifest = _manifest(tables)
             number = manifest.last + 1
-            states = [*manifest.generations, _State(number, fingerprint)]
+            states = (*manifest.generations, _State(number, fingerprint))
             _put(tables, replace(manifest, last=number, generations=states))
             tables.put_blob(f"context-{number}", context)
         return number
@@ -322,7 +311,7 @@ class TableStore(ABC):
         with self._opened("write") as tables:
             manifest = _manifest(tables)
             manifest.inactive(generation)
-            states = [state for state in manifest.generations if state.number != generation]
+            states = tuple(state for state in manifest.generations if state.number != generation)
             _put(tables, replace(manifest, generations=states))
             tables.delete_vectors(generation)
             tables.put_blob(f"context-{generation}", None)

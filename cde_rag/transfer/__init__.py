@@ -1,1 +1,1 @@
-"""Transfer: backups, Parquet files, data frames, and adoption of collections of Qdrant."""
+"""Transfer: backups, Parquet files and data frames."""

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from cde_rag._version import __version__
-from cde_rag.collection.tenant_names import check_is_of, is_common
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Store
-from cde_rag.stores.files import check_no_link, check_path, copy_durably, file_sha256, fsync_folder, write_durably
+from cde_rag.stores.base import Folder, Store
+from cde_rag.stores.files import check_no_link, check_path, copy_durably, file_sha256, fsync_folder, write_new
+from cde_rag.stores.tenant_names import check_is_of, is_common
 from cde_rag.stores.tenant_stores import FOLDER, FolderTenants
 from cde_rag.transfer.parquet import export_collection, import_collection
 
@@ -31,20 +31,6 @@ FORMAT: Final = 2
 _MANIFEST: Final = "backup.json"
 _COPY: Final = "collection"
 _EXPORT: Final = "collection.parquet"
-
-
-@runtime_checkable
-class Folder(Protocol):
-    """A store that is a folder; those of tenants lie in it."""
-
-    @property
-    def folder(self) -> Path:
-        """Path of the folder."""
-        ...
-
-    def at(self, folder: Path) -> Store:
-        """Return a store of the same kind in another folder."""
-        ...
 
 
 @runtime_checkable
@@ -104,7 +90,7 @@ def back_up(store: Store, folder: str | Path) -> Backup:
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         settings = dict(store.manifest().settings)
         backup = Backup(documents, fingerprint, created, __version__, _files(new), settings)
-        write_durably(new / _MANIFEST, json.dumps({"format": FORMAT, **asdict(backup)}, indent=2).encode())
+        write_new(new / _MANIFEST, json.dumps({"format": FORMAT, **asdict(backup)}, indent=2).encode())
     return backup
 
 

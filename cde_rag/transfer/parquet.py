@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.collection.tenant_names import check_is_of
 from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Row, Store
 from cde_rag.stores.files import fsync_folder
+from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_checksum import seal
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Export, footer, schema_of, table
 

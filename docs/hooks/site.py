@@ -7,6 +7,7 @@ import posixpath
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -48,15 +49,24 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put decisions and notebooks, whose number grows, into the navigation."""
     decisions = [f"decisions/{path.name}" for path in sorted((ROOT / "docs/decisions").glob("0*.md"))]
     experiments = [f"experiments/{path.name}" for path in sorted((ROOT / "docs/experiments").glob("*.md"))]
-    for section in config.nav or []:
-        if "Decisions" in section:
-            section["Decisions"] = ["decisions/index.md", *decisions]
-        if "Notebooks" in section:
-            section["Notebooks"] = ["notebooks/index.md", *(f"notebooks/{name}.md" for name in notebooks.names())]
-        if "Experiments" in section:
-            section["Experiments"] = experiments
-    config.nav = [section for section in config.nav or [] if section.get("Experiments", True)]
+    pages = {
+        "Decisions": ["decisions/index.md", *decisions],
+        "Notebooks": ["notebooks/index.md", *(f"notebooks/{name}.md" for name in notebooks.names())],
+        "Experiments": experiments,
+    }
+    config.nav = _filled(config.nav or [], pages)
     return config
+
+
+def _filled(nav: list[Any], pages: dict[str, list[str]]) -> list[Any]:
+    """Return a navigation with the pages of the named sections; sections without pages are left out."""
+    filled: list[Any] = []
+    for entry in nav:
+        ((title, content),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
+        below = _filled(pages.get(title, content), pages) if isinstance(content, list) else content
+        if below:
+            filled.append(below if title is None else {title: below})
+    return filled
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -12,6 +12,7 @@ from cde_rag.cli import app
 from cde_rag.model import checkpoints
 
 Run = Callable[..., Result]
+WITHOUT_MODEL = "backup doctor export import inspect reindex restore verify --version".split()
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +28,17 @@ def run(model_folder: Path) -> Run:
 
     def run_command(*arguments: object, code: int = 0, stdin: bytes | None = None) -> Result:
         command = [str(argument) for argument in arguments]
-        if command[0] not in ("backup", "doctor", "export", "import", "inspect", "restore", "verify", "--version"):
+        if command[0] not in (
+            "backup",
+            "doctor",
+            "export",
+            "import",
+            "inspect",
+            "reindex",
+            "restore",
+            "verify",
+            "--version",
+        ):
             command += ["--model", str(model_folder)]
         result = CliRunner().invoke(app, command, input=stdin, catch_exceptions=False)
         assert result.exit_code == code, result.output

@@ -125,7 +125,7 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
         every = [(hit.id, hit.score) for hit in opened.search("river", 20)]
         both = [(hit.id, hit.score) for hit in opened.search("river", 5, by="hybrid", offset=1)]
         words = [(hit.id, hit.score) for hit in opened.search("river", 5, by="words")]
-        groups = opened.hybrid().search_groups("river", 2, group_by="year", offset=1)
+        groups = opened.searcher("hybrid").search_groups("river", 2, group_by="year", offset=1)
     assert every[2:6] == hits("-k", 4, "--offset", 2, "--by", "vectors")
     assert every[:3] == hits("-k", 20, "--score-threshold", every[2][1] - 1e-6, "--by", "vectors")
     assert both == hits("-k", 5, "--offset", 1)
@@ -160,7 +160,11 @@ def test_a_collection_without_words_is_searched_by_vectors_and_says_so(run, reco
     assert found.stdout == run("search", tmp_path / "wordless", "river", "--json", "--by", "vectors").stdout
     assert found.stderr.startswith("Searched by vectors alone. Expected a collection whose words can be searched")
     for by in ("words", "hybrid"):
-        assert "index_texts" in run("search", tmp_path / "wordless", "river", "--by", by, code=1).stderr
+        assert "cde-rag reindex" in run("search", tmp_path / "wordless", "river", "--by", by, code=1).stderr
+    assert (
+        run("reindex", tmp_path / "wordless", "--json").stdout == run("reindex", tmp_path / "wordless", "--json").stdout
+    )
+    assert run("search", tmp_path / "wordless", "river", "--by", "words").stderr == ""
 
 
 def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):

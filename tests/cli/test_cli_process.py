@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,8 +12,8 @@ from cde_rag.cli import app
 
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
-    "index search inspect verify audit export import backup restore "
-    "drift recontextualize rollback evaluate mteb convert demo doctor"
+    "index search inspect verify reindex audit export import backup restore "
+    "drift recontextualize rollback evaluate mteb convert demo serve mcp doctor"
 ).split()
 
 
@@ -21,6 +22,28 @@ def test_help_loads_nothing_heavy():
         "import sys; from cde_rag.cli import app; print({'torch', 'numpy', 'faiss', 'rich', 'tqdm'} & set(sys.modules))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["inspect", "papers.faiss"], 0),
+        (["inspect", "papers.faiss", "--erasure"], 0),
+        (["verify", "papers.faiss"], 0),
+        (["search", "papers.faiss", "river", "--by", "words"], 0),
+        (["search", "papers.faiss", "river", "--where", '{"year": {"about": 1}}'], 1),
+        (["search", "nowhere.faiss", "river"], 1),
+        (["export", "papers.faiss", "papers.parquet"], 0),
+        (["backup", "papers.faiss", "copy"], 0),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_what_needs_no_model_needs_no_torch(run, records: Path, tmp_path: Path, arguments: list[str], code: int):
+    assert run("index", str(records), str(tmp_path / "papers.faiss")).exit_code == 0
+    without = ["-c", "import sys; sys.modules['torch'] = None; from cde_rag.cli import app; app(prog_name='cde-rag')"]
+    found = subprocess.run([sys.executable, *without, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == code, found.stderr
+    assert "torch" not in found.stderr
 
 
 def test_a_closed_pipe_is_no_error():
@@ -46,4 +69,4 @@ def test_help_names_every_command():
 def test_help_teaches_by_example(command: str):
     help_text = CliRunner().invoke(app, [command, "--help"]).stdout
     assert f"\n    cde-rag {command} " in help_text
-    assert "--json" in help_text
+    assert ("--json" in help_text) == (command not in ("serve", "mcp"))  # which answer requests

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cde_rag.collection.tenant_names import place_key
 from cde_rag.errors import StoreError, TenantError
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.tenant_names import place_key
 from cde_rag.stores.tenant_stores import FolderTenants
 from cde_rag.transfer.backup import back_up, restore
 from cde_rag.transfer.parquet import export_collection, import_collection

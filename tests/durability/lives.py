@@ -18,7 +18,6 @@ import numpy as np
 
 from cde_rag import records as intake
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import recontextualize
 from cde_rag.context.context import Context
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.embedders.active import stored_context
@@ -145,7 +144,7 @@ class Operation:
             collection.delete(list(self.deletes))
         if self.moves_to is not None:
             if not self.back:
-                recontextualize(collection, embedder=stub(self.moves_to), on_progress=on_progress)
+                collection.recontextualize(embedder=stub(self.moves_to), on_progress=on_progress)
             elif store.manifest().fingerprint != stub(self.moves_to).fingerprint:
                 collection.rollback(on_progress=on_progress)
 

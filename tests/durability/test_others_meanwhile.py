@@ -18,7 +18,6 @@ from others import Interval, held_after
 from sound import check_sound
 
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import recontextualize
 from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Store
 
@@ -82,7 +81,7 @@ def test_searches_meanwhile_neither_fail_nor_mix(
         time.sleep(0.01)
     while reader.is_alive:
         began = time.monotonic()
-        recontextualize(opened(store), embedder=stub((len(moves) + 1) % SPACES))
+        opened(store).recontextualize(embedder=stub((len(moves) + 1) % SPACES))
         moves.append((began, time.monotonic()))
     reader.join()
     intervals = [tuple(map(float, line.split())) for line in reader.told]
@@ -121,7 +120,7 @@ def test_changes_meanwhile_are_there_after_activation_and_after_rollback(
         writer[0].join()
         assert made >= records - 4
 
-    moved(1, lambda wait: recontextualize(opened(store), embedder=stub(1), on_progress=wait))
+    moved(1, lambda wait: opened(store).recontextualize(embedder=stub(1), on_progress=wait))
     rows, space = check_sound(store)
     assert space == 1
     assert [row.record for row in rows] == list(held_after(records, 1).values())

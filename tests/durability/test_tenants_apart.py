@@ -43,7 +43,7 @@ def _searched(name: str, collection: Collection, dice: random.Random) -> int:
         return [dice.random() for _ in pairs]
 
     query, k, where = f"{name} text of {dice.randrange(30)}", dice.choice([1, 5, 100]), {"odd": dice.random() < 0.5}
-    views = [collection, collection.lexical(), collection.hybrid(), collection.reranked(rerank)]
+    views = [collection, collection.searcher("words"), collection.searcher("hybrid"), collection.reranked(rerank)]
     ways: list[Callable[[], Iterable[Hit | Record]]] = [
         lambda: collection.search_diverse(query, k=k),
         lambda: collection.scroll(where),

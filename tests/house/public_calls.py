@@ -9,6 +9,7 @@ from qdrant_client import QdrantClient
 
 from cde_rag import (
     AddReport,
+    ArithmeticEmbedder,
     Canary,
     CDEModel,
     Collection,
@@ -16,6 +17,7 @@ from cde_rag import (
     ContextualEmbedder,
     Damage,
     EmbedderOptions,
+    FunctionEmbedder,
     Group,
     Hit,
     Inspection,
@@ -29,10 +31,10 @@ from cde_rag import (
     evaluate,
     recontextualize,
 )
+from cde_rag.collection.adopt_qdrant import Adoption, adopt, catch_up, release
 from cde_rag.embedders.as_sentence_transformer import load, sentence_transformer
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.tenant_stores import FolderTenants
-from cde_rag.transfer.adopt_qdrant import Adoption, adopt, catch_up, release
 from cde_rag.transfer.dataframes import records, to_dataset
 
 
@@ -80,23 +82,31 @@ def ask(question: str) -> list[Hit]:
 def look_closer(papers: Collection, rerank: Callable[[Sequence[tuple[str, str]]], np.ndarray]) -> list[str]:
     page = papers.search("a river", 5, score_threshold=0.2, offset=5)
     named = papers.search("ERR_42", 5, by="hybrid", where={"year": 2020}, offset=5)
-    closer: Searcher = papers.hybrid(candidates=200).reranked(rerank, candidates=20)
+    closer: Searcher = papers.searcher("hybrid", candidates=200).reranked(rerank, candidates=20)
     groups: list[Group] = closer.search_groups("a river", 3, group_by="year", group_size=2)
     parents: list[ParentHit] = closer.search_parents("a river", 3, where={"year": 2020})
-    words = papers.lexical().search("a river")
-    papers.index_texts()
+    words = papers.searcher("words").search("a river")
+    papers.store.index_texts()
     texts = [passage.text for parent in parents for passage in parent.passages]
     return [*texts, *(hit.id for group in groups for hit in group.hits), *(hit.id for hit in [*page, *named, *words])]
 
 
 async def wait(papers: Collection) -> int:
     hits = await asyncio.to_thread(papers.search, "a river", 5)
-    groups = await asyncio.to_thread(papers.lexical().search_groups, "a river", group_by="year")
+    groups = await asyncio.to_thread(papers.searcher("words").search_groups, "a river", group_by="year")
     return len(hits) + len(groups)
 
 
 def measure() -> None:
     evaluate([Path("scifact")], model="cde-mini")
+
+
+def own(texts: list[str]) -> ArithmeticEmbedder:
+    client = FunctionEmbedder(lambda some: [[1.0, float(len(text))] for text in some], name="lengths-1")
+    mapped = ContextualEmbedder.from_corpus(texts, model=client)
+    papers = Collection.create(FaissStore("papers.faiss"), mapped)
+    assert Collection.open(papers.store, model=client).embedder.fingerprint == mapped.fingerprint
+    return ArithmeticEmbedder.from_corpus(texts, model=mapped.plain, weight=0.3)
 
 
 def migrate(texts: list[str]) -> list[str]:
@@ -107,7 +117,7 @@ def migrate(texts: list[str]) -> list[str]:
     there: Recontextualization = recontextualize(
         papers, model=CDEModel.from_pretrained("cde-mini"), canary=canary, grace_s=10
     )
-    back = recontextualize(papers, embedder=plain)
+    back = papers.recontextualize(embedder=plain)
     model = sentence_transformer(ContextualEmbedder.from_corpus(texts), default_task="document")
     model.save_pretrained("model")
     assert load("model").similarity is not None
@@ -120,7 +130,7 @@ def share(embedder: ContextualEmbedder) -> list[Hit]:
     Tenants.create(stores, embedder, tenant_key="customer", parent_key="source").create_tenant("acme").close()
     with Tenants.open(stores, options=EmbedderOptions(device="cpu", mini_batch_size=8)) as tenants:
         for name in tenants.grown(512):
-            recontextualize(tenants.tenant(name))
+            tenants.tenant(name).recontextualize()
         assert tenants.inspect()["acme"].tenant in tenants.names()
         tenants.drop_tenant("globex")
         return tenants.tenant("acme").search("a river", 3)

@@ -27,6 +27,11 @@ def test_the_core_below_the_model_loads_no_torch(module: str, tmp_path: Path) ->
     assert loaded_by(f"import cde_rag.{module}", tmp_path) <= {"numpy"}
 
 
+def test_a_collection_loads_no_torch_before_its_model(tmp_path: Path) -> None:
+    statement = "from cde_rag import Canary, Collection, Drift, Searcher, Tenants, recontextualize"
+    assert "torch" not in loaded_by(statement, tmp_path)
+
+
 def test_help_is_cheap(tmp_path: Path) -> None:
     assert "torch" not in loaded_by("import cde_rag.cli", tmp_path)
 

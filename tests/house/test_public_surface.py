@@ -10,6 +10,7 @@ from cde_rag import errors
 
 PUBLIC = [
     "AddReport",
+    "ArithmeticEmbedder",
     "CDEError",
     "CDEModel",
     "CDEWarning",
@@ -28,6 +29,7 @@ PUBLIC = [
     "Drift",
     "EmbedderOptions",
     "FilterError",
+    "FunctionEmbedder",
     "Group",
     "Hit",
     "Inspection",
@@ -77,3 +79,8 @@ def test_every_error_is_public_and_has_the_one_root() -> None:
     assert all(issubclass(kind, errors.CDEError | errors.CDEWarning) for kind in own.values())
     drawn = importlib.import_module("cde_rag.errors").__doc__ or ""
     assert all(name in drawn for name in own)
+
+
+def test_a_collection_has_at_most_24_methods():
+    public = [name for name in dir(cde_rag.Collection) if not name.startswith("_")]
+    assert sum(callable(getattr(cde_rag.Collection, name)) for name in public) <= 24

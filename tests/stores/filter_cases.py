@@ -52,7 +52,7 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"pages": {"gt": 5}}, True),
     ({"pages": {"gt": 5, "lt": 10}}, False),
     ({"and": [{"pages": {"gt": 5}}, {"pages": {"lt": 10}}]}, True),
-    ({"nothing": {"exists": True}}, True),
+    ({"nothing": {"exists": True}}, False),
     ({"nothing": {"ne": 1}}, False),
     ({"editor": {"exists": True}}, True),
     ({"absent": {"exists": False}}, True),

@@ -16,8 +16,8 @@ from qdrant_client.http.exceptions import UnexpectedResponse
 from tiny import WORDS
 from word_scores import best, point_scores
 
+from cde_rag.collection.adopt_qdrant import adopt, catch_up, foreign_records, only_here, release
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.recontextualization import recontextualize
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
@@ -26,7 +26,6 @@ from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.ids import is_native, native
-from cde_rag.transfer.adopt_qdrant import adopt, catch_up, foreign_records, only_here, release
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 
@@ -117,7 +116,11 @@ def assert_as_if_built(collection: Collection, place: Any) -> None:
     fresh = Collection.create(FaissStore(place), collection.embedder, parent_key=collection.parent_key)
     fresh.add_records(records)
     ids = [record.id for record in records]
-    np.testing.assert_allclose(collection.vectors(ids), fresh.vectors(ids), atol=1e-5)
+    np.testing.assert_allclose(
+        collection.store.vectors(ids, fingerprint=collection.embedder.fingerprint),
+        fresh.store.vectors(ids, fingerprint=fresh.embedder.fingerprint),
+        atol=1e-5,
+    )
     assert [row.digest for row in collection.store.get(ids)] == [row.digest for row in fresh.store.get(ids)]
     assert collection.verify() == []
 
@@ -149,7 +152,7 @@ def test_it_moves_to_another_context_and_back(
     before = application.state()
     papers = adopted(client, tiny_model)
     first = papers.embedder.fingerprint
-    recontextualize(papers, seed=1, context_size=SIZE)
+    papers.recontextualize(seed=1, context_size=SIZE)
     application.write(3, "flood of risk")
     assert catch_up(papers).adopted == 1
     assert_as_if_built(papers, tmp_path / "moved")
@@ -163,7 +166,7 @@ def test_it_moves_to_another_context_and_back(
 def test_release_leaves_what_was_there(application: Application, client: QdrantClient, tiny_model: CDEModel) -> None:
     before = application.state()
     papers = adopted(client, tiny_model)
-    recontextualize(papers, seed=1, context_size=SIZE)
+    papers.recontextualize(seed=1, context_size=SIZE)
     release(client, "theirs")
     assert application.state() == before
     found, _ = client.scroll("theirs", limit=99)
@@ -184,9 +187,9 @@ def test_adopted_points_are_found_by_their_words(
     papers = adopted(client, tiny_model)
     papers.add(["the estuary of rivers"], ids=["ours"])
     application.write(3, "an estuary of floods", page=1)
-    assert [hit.id for hit in papers.lexical().search("estuaries")] == ["ours"]
+    assert [hit.id for hit in papers.searcher("words").search("estuaries")] == ["ours"]
     catch_up(papers)
-    assert {hit.id for hit in papers.lexical().search("estuaries")} == {"ours", "3"}
+    assert {hit.id for hit in papers.searcher("words").search("estuaries")} == {"ours", "3"}
     records = [row.record for row in papers.store.scroll()]
     (hits,) = papers.store.search_text(["river boat"], 5)
     scores = point_scores(records, "river boat")
@@ -331,7 +334,7 @@ def test_a_point_that_is_not_caught_up_is_no_record(
     application.write(99, "credit")
     assert papers.delete(["99"]) == 0
     with pytest.raises(KeyError):
-        papers.vectors(["99"])
+        papers.store.vectors(["99"], fingerprint=papers.embedder.fingerprint)
     papers.add(["of ours"], ids=["99"])
     assert papers.get(["99"])[0].text == "of ours"
     assert ("credit", 99) in [(payload.get("text"), id_) for id_, payload, _ in application.state()]

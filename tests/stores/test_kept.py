@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tiny import tiny_cde_model
 
-from cde_rag import Collection, Context, ContextualEmbedder, recontextualize
+from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.errors import StoreError
 from cde_rag.stores.base import Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
@@ -37,6 +38,27 @@ def test_the_context_is_the_same(kept: Path):
     np.testing.assert_allclose(vector[:4], FIRST, atol=1e-6)
 
 
+def test_a_qdrant_store_of_before_is_searched_and_moved(kept: Path):
+    """Its filters were digests in the payload, which `index_texts` replaces by Qdrant's own."""
+    store = QdrantEdgeStore(kept / "papers.qdrant")
+    with Collection.open(store, model=tiny_cde_model()) as papers:
+        where = {"book": {"in": ["x", "y"]}}
+        before = [record.id for record in papers.scroll(where)]
+        assert papers.count(where) == len(before) > 0
+        with pytest.raises(StoreError, match=r"index_texts\(\)"):
+            papers.add(["a new text"], ids=["new"])
+        with pytest.raises(StoreError, match=r"index_texts\(\)"):
+            store.update_metadata({"a": {"book": "y"}})
+        assert papers.verify() == []
+        papers.store.index_texts()
+        assert [record.id for record in papers.scroll(where)] == before
+        assert papers.count(where) == len(before)
+        assert papers.verify() == []
+        assert not any(key.startswith(("cde_tokens", "cde_numbers")) for key in store._points.indexed())
+        for point in store._points.in_order():
+            assert not {"cde_tokens", "cde_numbers"} & set(point.payload or {})
+
+
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 @pytest.mark.parametrize(("name", "kind"), [("papers.faiss", FaissStore), ("papers.qdrant", QdrantEdgeStore)])
 def test_the_collection_opens_and_goes_on(kept: Path, name: str, kind: Callable[[Path], Store]):
@@ -46,11 +68,15 @@ def test_the_collection_opens_and_goes_on(kept: Path, name: str, kind: Callable[
         assert [record.text for record in papers.scroll()] == TEXTS
         hits = papers.search("river", 3)
         assert [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in hits] == HITS
-        np.testing.assert_allclose(papers.vectors(["a"])[0, :4], FIRST, atol=1e-6)
+        np.testing.assert_allclose(
+            papers.store.vectors(["a"], fingerprint=papers.embedder.fingerprint)[0, :4], FIRST, atol=1e-6
+        )
         assert [hit.id for hit in papers.search("loan", by="words", where={"book": "x"})] == ["b"]
+        if kind is QdrantEdgeStore:
+            papers.store.index_texts()
         again = papers.add(TEXTS, ids=list("abcd"), titles=["", "Money", "", ""])
         assert again.updated == 4  # their metadata went, and with it their siblings
         papers.add(["a new text"], ids=["new"])
-        recontextualize(papers, seed=5)
+        papers.recontextualize(seed=5)
         assert papers.embedder.fingerprint != FINGERPRINT
         assert papers.verify() == []

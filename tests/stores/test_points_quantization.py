@@ -20,10 +20,9 @@ from server import URL, collections_on
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
 from cde_rag.stores.qdrant.manifest_point import load
+from cde_rag.stores.qdrant_base.metadata_paths import MOST_INDEXED
 from cde_rag.stores.qdrant_base.payload import point_id
-from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, numbers_key
-from cde_rag.stores.qdrant_base.points import MOST_INDEXED
-from cde_rag.stores.qdrant_base.points_manifest import FENCED, PointsManifest, prefix_name
+from cde_rag.stores.qdrant_base.points_manifest import FENCED, NATIVE, PointsManifest, prefix_name
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.quantization import prefix_dims, prefixes
 
@@ -175,7 +174,7 @@ def test_a_store_with_prefixes_is_not_for_versions_that_do_not_write_them(client
     assert "prefix" not in found["plain"]
     assert PointsManifest.from_metadata(found["prefixed"], "here").prefix == 2
     with pytest.raises(StoreFormatError, match="Update"):
-        PointsManifest.from_metadata(found["prefixed"] | {"format": FENCED + 1}, "here")
+        PointsManifest.from_metadata(found["prefixed"] | {"format": NATIVE + 1}, "here")
 
 
 def test_a_changed_or_missing_prefix_is_found(client: QdrantClient) -> None:
@@ -323,37 +322,50 @@ def test_a_plain_store_asks_for_nothing_new(client: QdrantClient, server: list[A
     assert (params.hnsw_config, params.quantization_config) == (None, None)
 
 
-def test_paths_of_numbers_are_indexed_once_and_not_without_end(client: QdrantClient, server: list[Any]) -> None:
-    asked: list[str] = []
-    client.create_payload_index = lambda collection, key, schema, wait: asked.append(key)
+def test_paths_are_indexed_once_and_not_without_end(client: QdrantClient, server: list[Any]) -> None:
+    asked: list[tuple[str, str]] = []
+    client.create_payload_index = lambda collection, key, schema, wait: asked.append((key, schema.value))
     store = created(lambda: on_server(client))
     del asked[:]
     store.add([row("a", year=2020, name="x"), row("b", year=2021)], EXACT[:2], fingerprint=SPACE)
-    key = f"{NUMBERS}.{numbers_key(('year',), 'number')}"
-    assert asked == [key]
-    store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}}})
-    assert asked == [key, f"{NUMBERS}.{numbers_key(('price', 'net'), 'number')}"]
+    assert asked == [("metadata.name", "keyword"), ("metadata.year", "float")]
+    del asked[:]
+    store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}, "done": True, "on": "2024-01-31"}})
+    assert asked == [
+        ("metadata.done", "bool"),
+        ("metadata.on", "datetime"),
+        ("metadata.price", "keyword"),
+        ("metadata.price.net", "float"),
+        ("metadata.price[].net", "float"),
+    ]
     store.add([row("c", **{f"n{number}": number for number in range(200)})], EXACT[:1], fingerprint=SPACE)
-    assert len(set(asked)) == len(asked) <= MOST_INDEXED + 2  # memory tells of no index that is there
+    assert len(set(asked)) == len(asked) <= MOST_INDEXED + 5  # memory tells of no index that is there
     assert store.count({"n7": {"gte": 7}}) == store.count({"n199": {"gte": 7}}) == 1
 
 
-def test_a_shard_indexes_paths_of_numbers_and_not_without_end(tmp_path: Path) -> None:
+def test_a_shard_indexes_paths_and_not_without_end(tmp_path: Path) -> None:
     store = created(lambda: QdrantEdgeStore(tmp_path / "papers"))
-
-    def schema() -> set[str]:
-        found = store._place.open(store._user).ask(lambda shard: shard.info().payload_schema)
-        return {key for key in found if key.startswith(NUMBERS)}
-
+    always = store._points.indexed().keys()
     store.add([row("a", year=2020, name="x"), row("b", year=2021)], EXACT[:2], fingerprint=SPACE)
-    assert schema() == {f"{NUMBERS}.{numbers_key(('year',), 'number')}"}
+    found = store._points.indexed()
+    assert {key: found[key] for key in found.keys() - always} == {"metadata.year": "float", "metadata.name": "keyword"}
     store.create_generation(fingerprint=OTHER, context=b"other")
     store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}}})
-    assert len(schema()) == 2
+    assert store._points.indexed().keys() >= {"metadata.price.net", "metadata.price[].net"}
     store.close()
     store.add([row("c", **{f"n{number}": number for number in range(200)})], EXACT[:1], fingerprint=SPACE)
-    assert len(schema()) == MOST_INDEXED
+    assert len(store._points.indexed()) == MOST_INDEXED
     for number in range(0, 200, 50):
         assert store.count({f"n{number}": {"gte": number, "lt": number + 1}}) == 1
     assert store.count({"price.net": {"gt": 2}}) == 1
     assert store.verify() == []
+
+
+@pytest.mark.parametrize("first", [2024, "2024-01-31"])
+def test_an_index_of_numbers_hides_no_dates_nor_the_other_way_round(tmp_path: Path, first: object) -> None:
+    """The engine answers ranges by an index of the other kind with nothing."""
+    store = created(lambda: QdrantEdgeStore(tmp_path / "papers"))
+    store.add([row("a", on=first)], EXACT[:1], fingerprint=SPACE)
+    store.add([row("b", on=2024), row("c", on="2024-01-31")], EXACT[1:3], fingerprint=SPACE)
+    assert store.count({"on": {"gte": 2000}}) == (2 if first == 2024 else 1)
+    assert store.count({"on": {"gte": {"date": "2024-01-01"}}}) == (1 if first == 2024 else 2)

@@ -23,14 +23,15 @@ from server import URL, collections_on
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import parse
-from cde_rag.stores.qdrant import QdrantStore, calls, read_context, vector_name, write_context
+from cde_rag.stores.qdrant import QdrantStore, calls, generations, read_context, vector_name, write_context
 from cde_rag.stores.qdrant import store as store_module
-from cde_rag.stores.qdrant.client_points import ClientPoints, selection_filter
+from cde_rag.stores.qdrant.client_points import ClientPoints
 from cde_rag.stores.qdrant.context_points import MANIFEST_ID, delete_context
 from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant.server_lease import leased
-from cde_rag.stores.qdrant_base.filter_translation import translate
+from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.payload import point_id
+from cde_rag.stores.qdrant_base.selection import NONE
 
 
 class TestQdrantInMemory(StoreContract):
@@ -259,9 +260,7 @@ def test_a_changed_payload_is_found_when_it_is_returned(
         store.search(EXACT[:1], 1, fingerprint=SPACE)
 
 
-@pytest.mark.parametrize(
-    "payload", [{"cde_tokens": []}, {"cde_numbers": {}}, {"cde_order": None}, {"cde_order": 0}, {"cde_order": "x"}]
-)
+@pytest.mark.parametrize("payload", [{"cde_metadata": {}}, {"cde_order": None}, {"cde_order": 0}, {"cde_order": "x"}])
 def test_a_record_that_filters_or_paging_would_miss_is_found(
     client: QdrantClient, store: Store, payload: dict[str, Any]
 ) -> None:
@@ -289,7 +288,7 @@ def test_a_changed_vector_is_found(client: QdrantClient, store: Store) -> None:
 def test_a_changed_manifest_or_context_is_found(client: QdrantClient, store: Store) -> None:
     name, (point,) = "papers__cde_contexts", client.retrieve("papers__cde_contexts", [MANIFEST_ID])
     manifest = (point.payload or {})["manifest"]
-    for harmed in (manifest | {"dim": 5}, manifest | {"format": 2}, manifest | {"format": 5}, 7):
+    for harmed in (manifest | {"dim": 5}, manifest | {"format": 2}, manifest | {"format": 6}, 7):
         client.set_payload(name, {"manifest": harmed}, [MANIFEST_ID])
         with pytest.raises(StoreFormatError):
             store.manifest()
@@ -362,8 +361,8 @@ def test_no_two_runs_name_vectors_or_a_context_alike(client: QdrantClient, store
 # Filters
 
 
-def test_common_filters_are_left_to_qdrant() -> None:
-    """What is not exact reads what the filter does not keep."""
+def test_common_filters_are_left_to_qdrant(client: QdrantClient, store: Store) -> None:
+    """The bounds of what is not left to Qdrant differ, also where no point is marked."""
     for where in (
         {"year": 2020},
         {"year": {"gte": 2020, "lt": 2024}, "tags": {"in": ["a", "b"]}},
@@ -372,18 +371,60 @@ def test_common_filters_are_left_to_qdrant() -> None:
         {"published": {"gte": {"date": "2024-01-31"}}},
         {"at": {"lt": 1_700_000_000_000}},
     ):
-        assert translate(parse(where)).exact, where
+        translated = PointFilter(parse(where), store._points, load(client, "papers"))
+        assert translated.certain != NONE, where
 
 
 def test_a_translation_keeps_what_the_filter_keeps(client: QdrantClient, store: Store) -> None:
     store.add([Row(Record("book", "text", metadata=BOOK), "digest")], EXACT[:1], fingerprint=SPACE)
     inexact = 0
     for where, kept in CASES:
-        found = translate(parse(where))
-        count = client.count("papers", selection_filter(found.where)).count
-        assert count == kept if found.exact else count >= kept, where
-        inexact += not found.exact
+        found = PointFilter(parse(where), store._points, load(client, "papers"))
+        most, least = (store._points.count(bound) for bound in (found.selection, found.certain))
+        assert least <= kept <= most, where
+        inexact += least < most
     assert inexact < len(CASES) / 3
+
+
+def test_another_client_filters_our_points(client: QdrantClient, store: Store) -> None:
+    book = {**BOOK, "ratio": 1 / 3}  # which JSON does not carry
+    store.add([Row(Record("book", "text", metadata=book), "digest"), *ROWS], EXACT[: 1 + len(ROWS)], fingerprint=SPACE)
+    for condition in (
+        models.FieldCondition(key="metadata.title", match=models.MatchValue(value="Contextual Document Embeddings")),
+        models.FieldCondition(key="metadata.year", match=models.MatchValue(value=2024)),
+        models.FieldCondition(key="metadata.draft", match=models.MatchValue(value=False)),
+        models.FieldCondition(key="metadata.author.papers[].year", range=models.Range(lt=2024)),
+        models.FieldCondition(key="metadata.ratio", range=models.Range(gt=0.33, lt=0.34)),
+    ):
+        found, _ = client.scroll("papers", models.Filter(must=[condition]))
+        assert [(point.payload or {})["cde_id"] for point in found] == ["book"], condition
+    assert store.get(["book"])[0].record.metadata == book
+    assert store.verify() == []
+
+
+def test_a_store_with_filters_of_before_is_searched_and_moved(client: QdrantClient, store: Store) -> None:
+    rows = [row("a", year=1), row("b", year=2, on="2024-1-31")]
+    store.add(rows, EXACT[:2], fingerprint=SPACE)
+    for one in rows:
+        old, (found,) = (
+            {"cde_tokens": ["x"], "cde_numbers": {"n": [1]}},
+            client.retrieve("papers", [point_id(one.record.id)]),
+        )
+        old["cde_metadata"] = (found.payload or {})["cde_metadata"]["checksum"]
+        client.set_payload("papers", old, [point_id(one.record.id)])
+    generations._changed(store._points, native=False)
+    assert store.verify() == []
+    assert [found.record.id for found in store.scroll(where={"year": {"gt": 1}})] == ["b"]
+    assert (store.count({"year": 1}), store.count({"not": {"year": 1}})) == (1, 1)
+    with pytest.raises(StoreError, match=r"index_texts\(\)"):
+        store.add([row("c")], EXACT[2:3], fingerprint=SPACE)
+    with pytest.raises(StoreError, match=r"index_texts\(\)"):
+        store.update_metadata({"a": {}})
+    store.index_texts()
+    store.add([row("c", year=2)], EXACT[2:3], fingerprint=SPACE)
+    assert [found.record.id for found in store.scroll(where={"year": {"gt": 1}})] == ["b", "c"]
+    assert store.verify() == []
+    assert not any({"cde_tokens", "cde_numbers"} & set(point.payload or {}) for point in client.scroll("papers")[0])
 
 
 def test_a_filter_that_qdrant_keeps_too_much_for_finds_all(store: Store) -> None:
@@ -392,7 +433,6 @@ def test_a_filter_that_qdrant_keeps_too_much_for_finds_all(store: Store) -> None
     store.add(rows, matrix, fingerprint=SPACE)
     where = {"name": {"contains": "07"}}
     kept = [7, 107, 207]
-    assert not translate(parse(where)).exact
     assert_hits(store, [rows[at] for at in kept], matrix[kept], matrix[0], 10, fingerprint=SPACE, where=where)
     assert store.count(where) == 3
 

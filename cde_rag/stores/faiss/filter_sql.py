@@ -77,8 +77,8 @@ def condition(where: Filter) -> Condition:
 
 
 def _having(path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> Condition:
-    """Return the condition that an element at `path` passes all comparisons."""
-    there = Condition("path = ?", (".".join(map(_key, path)),))
+    """Return the condition that an element at `path` passes all comparisons; a list is none, but has some."""
+    there = Condition("path = ? AND kind != 'list'", (".".join(map(_key, path)),))
     passes = _joined(" AND ", "1", [there, *map(_comparison, comparisons)])
     return Condition(f"(position IN (SELECT position FROM fields WHERE {passes.sql}))", passes.parameters)  # noqa: S608
 

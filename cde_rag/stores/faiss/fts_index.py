@@ -62,7 +62,7 @@ class Lexicon:
         if not self.exists():
             raise StoreError(
                 "Expected a collection whose words can be searched, found one that was made without. "
-                "Collection.index_texts() adds them, without embedding; it takes a SQLite with FTS5."
+                "cde-rag reindex (store.index_texts()) adds them, without embedding; it takes a SQLite with FTS5."
             )
         if not words:
             return []
@@ -129,7 +129,7 @@ class Lexicon:
         told = self._connection.execute("SELECT block FROM words_data WHERE id = ?", (_AVERAGES,)).fetchone()
         same_sizes = sizes == dict(self._connection.execute("SELECT id, sz FROM words_docsize"))
         if found != expected or not same_sizes or (sizes and told != (averages,)):
-            remedy = "Collection.index_texts() makes them again."
+            remedy = "cde-rag reindex (store.index_texts()) makes them again."
             yield Damage(f"{where}, words", f"Expected the words of the records, found others. {remedy}")
 
     def _records(self) -> Iterator[tuple[int, Record]]:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cde_rag.errors import ContextMismatchError, StoreFormatError
-from cde_rag.stores.checks import numbered
+from cde_rag.errors import StoreFormatError
 from cde_rag.stores.faiss.folder import DERIVED
 from cde_rag.stores.faiss.indexing import IndexConfig
-from cde_rag.stores.manifests import Generation, StoreManifest
+from cde_rag.stores.manifests import Generation, StoredGeneration, StoredManifest, StoreManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,10 @@ class IndexFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FaissGeneration:
+class FaissGeneration(StoredGeneration):
     """One generation.
 
     Attributes:
-        number: Number of the generation.
-        fingerprint: Fingerprint of the vector space.
-        context_sha256: Checksum of the file with its Context's bytes.
         vectors: Name of the vector file.
         rows: Number of committed rows in the vector file; anything after them was never committed.
         dead: Number of these rows that no longer belong to a record (tombstones).
@@ -54,9 +50,6 @@ class FaissGeneration:
         context_name: Name of the file with the Context's bytes; in stores of older versions it follows from the number.
     """
 
-    number: int
-    fingerprint: str
-    context_sha256: str
     vectors: str
     rows: int = 0
     dead: int = 0
@@ -68,58 +61,20 @@ class FaissGeneration:
         """Name of the file with the Context's bytes."""
         return self.context_name or f"context-{self.number}"
 
-    def check_space(self, fingerprint: str) -> None:
-        """Refuse another vector space.
-
-        Raises:
-            ContextMismatchError: The generation has another fingerprint.
-        """
-        if fingerprint != self.fingerprint:
-            raise ContextMismatchError(expected=self.fingerprint, found=fingerprint)
-
 
 @dataclass(frozen=True, slots=True)
-class FaissManifest:
+class FaissManifest(StoredManifest[FaissGeneration]):
     """Manifest of a store.
 
     Attributes:
-        dim: Length of a vector.
         settings: Settings of the collection, written at creation.
-        active: Number of the active generation.
-        last: Number of the newest generation ever made.
-        generations: All generations, oldest first.
         indexing: Its index configuration; None in stores of older versions, which use the one they are opened with.
         marker: Content of the marker file; None in stores that only older versions have written.
     """
 
-    dim: int
     settings: Mapping[str, Any]
-    active: int
-    last: int
-    generations: tuple[FaissGeneration, ...]
     indexing: IndexConfig | None = None
     marker: str | None = None
-
-    @property
-    def serving(self) -> FaissGeneration:
-        """The active generation."""
-        return self.generation(self.active)
-
-    def generation(self, number: int) -> FaissGeneration:
-        """Return the generation of a number.
-
-        Raises:
-            StoreError: There is none.
-        """
-        return numbered(self.generations, number)
-
-    def inactive(self, number: int) -> FaissGeneration:
-        """Return the generation of a number, which must not be the active one.
-
-        Raises:
-            StoreError: There is none, or it is the active one.
-        """
-        return numbered(self.generations, number, active=self.active)
 
     def put(self, state: FaissGeneration) -> "FaissManifest":
         """Return the manifest with a generation added, or replaced if its number exists."""

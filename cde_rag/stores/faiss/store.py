@@ -62,7 +62,7 @@ class FaissStore:
         self._database.create()
         with self._database.writing(new=True) as connection:
             first, marker = begun(self._folder, 1, fingerprint, context), self._database.marker()
-            manifest = FaissManifest(dim, dict(settings), 1, 1, (first,), indexing=self._new, marker=marker)
+            manifest = FaissManifest(dim, 1, 1, (first,), dict(settings), indexing=self._new, marker=marker)
             Records(connection, self._database.path).put_manifest(manifest)
         self._database.close()  # moves the tables from SQLite's log into its file
 
@@ -96,7 +96,7 @@ class FaissStore:
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata of the given ids in one transaction."""
-        encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
+        encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
         with self._writing() as writer:
             positions = writer.records.positions_of(list(encoded))
             active = writer.manifest.active

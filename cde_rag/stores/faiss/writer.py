@@ -16,7 +16,7 @@ from cde_rag.stores.checks import check_unit, seal
 from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
-from cde_rag.stores.files import write_durably
+from cde_rag.stores.files import write_new
 
 _COPIED_AT_ONCE: Final = 2**16  # vectors
 _FILLED_AT_ONCE: Final = 1000  # records
@@ -117,5 +117,5 @@ def begun(folder: Path, number: int, fingerprint: str, context: bytes) -> FaissG
     name = f"{number}-{secrets.token_hex(4)}"  # no other store's files have these names
     sha256 = hashlib.sha256(context).hexdigest()
     state = FaissGeneration(number, fingerprint, sha256, f"vectors-{name}", context_name=f"context-{name}")
-    write_durably(folder / state.context, context)
+    write_new(folder / state.context, context)
     return state

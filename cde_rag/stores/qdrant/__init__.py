@@ -12,7 +12,7 @@
 The collection can be someone's who has points and vectors of their own in it: they stay, and are no records. Make it
 before `create` to choose shards and replicas. Qdrant itself refuses a reader whose vectors are gone, since every read
 and write names them. Where they become records, too, the store is adopted
-(`cde_rag.transfer.adopt_qdrant`): a record's id is the point's, and what is ours in a payload begins with `cde_`.
+(`cde_rag.collection.adopt_qdrant`): a record's id is the point's, and what is ours in a payload begins with `cde_`.
 
 **Atomic.** A point is written as a whole, and the manifest in one write, so a record is the old or the new one and a
 generation is active or not. `add`, `delete` and `update_metadata` of many records are one request each up to about
@@ -24,16 +24,15 @@ other processes can see a part of a batch for a moment. Two processes may add at
 makes, activates or drops generations. A run that was suspended for longer than its lease changes nothing more, since
 the manifest is compared and swapped (docs/decisions/0026).
 
-**Filters** become conditions on two fields of ours, exact for equality, `in`, `exists`, ranges of dates in whole
-seconds and of numbers in steps of 1/1024; for the rest Qdrant keeps more than the filter does and the rest is left out
-here.
+**Filters** become Qdrant's conditions on `metadata` (docs/decisions/0031), for equality, `in`, `exists` and ranges; for
+the rest Qdrant keeps more than the filter does, and the filter is evaluated here.
 
 **Damage.** Each record, its metadata, each vector with its digest, the manifest and each Context have checksums,
 compared when they are returned; `verify` compares all. A point that is gone as a whole leaves no trace.
 
 **Search** is by Qdrant's index, over codes or prefixes where the store has such (a new generation is indexed as the
-active one), scored again in float64; exact where that finds fewer than k. The first record with a number or date at a
-path makes an index for ranges there, up to 64. A server that is busy or
+active one), scored again in float64; exact where that finds fewer than k. The first record with a value at a path
+makes a payload index there, up to 64. A server that is busy or
 away is asked again for about six seconds; all writes may be made twice. There is no async client (why: decision 16).
 
 `read_context` and `write_context` keep contexts beside any collection; they know bytes, not contexts, and contexts.py

@@ -36,7 +36,7 @@ from cde_rag.stores.qdrant_base.sparse_text import named_weights
 _PAGE: Final = 512  # points read at once
 _VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
 _COPY: Final = (
-    "Or copy the texts into a collection of their own; cde_rag.transfer.adopt_qdrant.foreign_records reads them."
+    "Or copy the texts into a collection of their own; cde_rag.collection.adopt_qdrant.foreign_records reads them."
 )
 _THEIRS: Final = models.Filter(must_not=[client_points.OURS])  # points that are no records of ours
 
@@ -121,6 +121,7 @@ class AdoptingStore(QdrantStore):
         records = list(check_records(row.record for row in rows))
         with self._turns.writing():
             manifest = self._load()
+            manifest.check_native(self.collection)
             manifest.serving.check_space(fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
             name, order = manifest.serving.vector, itertools.count(self._points.last_order() + 1)
@@ -201,7 +202,9 @@ def release(client: QdrantClient, collection: str) -> None:
             named_vectors.delete_vectors(client, collection, name)  # last, since the name is what is found again
     named_vectors.delete_words(client, collection)
     _forget_keys(client, collection, [*map(client_points.among_theirs, OURS), MARK])
-    client_points.ClientPoints(client, collection, local=store.local, adopted=True).indexes.delete()
+    client_points.ClientPoints(client, collection, local=store.local, adopted=True).delete_indexes(
+        [*map(client_points.among_theirs, OURS)]
+    )
     beside = concrete(client, collection) + CONTEXTS
     if client.collection_exists(beside):
         call(lambda: client.delete(beside, models.PointIdsList(points=[MANIFEST_ID]), wait=True))
@@ -221,7 +224,7 @@ def _give_up(client: QdrantClient, collection: str) -> None:
         raise StoreError(
             f"{collection}: expected records that are its application's, too; found {len(ours)} that were added "
             f"through the collection, such as {ours[0]!r:.80}. Delete them; "
-            "cde_rag.transfer.adopt_qdrant.only_here lists them."
+            "cde_rag.collection.adopt_qdrant.only_here lists them."
         )
     call(lambda: client.update_collection(collection, metadata={METADATA: {"released": True}}))
 

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -11,23 +10,22 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.ids import is_native, native, natives
-from cde_rag.stores.qdrant.indexes import PayloadIndexes
 from cde_rag.stores.qdrant.queries import (
-    ROW,
     given_vectors,
     nearest_request,
     search_params,
-    selection_filter,
     words_request,
 )
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
-from cde_rag.stores.qdrant_base.payload import ORDER, RECORD, place_of, point_id
+from cde_rag.stores.qdrant_base.metadata_paths import METADATA, MOST_INDEXED, IndexKind
+from cde_rag.stores.qdrant_base.payload import FILTERS, FORMER, ORDER, RECORD, place_of, point_id
 from cde_rag.stores.qdrant_base.points import NewPoint, NewVector
-from cde_rag.stores.qdrant_base.selection import ALL, Selection
+from cde_rag.stores.qdrant_base.selection import ALL, Selection, has
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
 
 _AT_ONCE: Final = 512  # points read in one request
 
+_ALWAYS: Final = {ORDER: models.PayloadSchemaType.INTEGER, FILTERS: models.PayloadSchemaType.KEYWORD}
 MARK: Final = "cde_mark"  # in the payload of a point that is someone else's; whoever writes the point removes it
 _AMONG_THEIRS: Final = {"text": "cde_text", "title": "cde_title", "metadata": "cde_json"}
 _SWAPPED: Final = _AMONG_THEIRS | {name: key for key, name in _AMONG_THEIRS.items()}  # so that none of either is lost
@@ -47,7 +45,7 @@ class ClientPoints:
         adopted: True if they are someone else's, who have payload and vectors of their own in them. Then a record whose
             id Qdrant can have is the point of that id, and ours in a payload have names that are not theirs.
         search_beam: Candidates of HNSW for each query; the server's default where None.
-        indexed: See PayloadIndexes.
+        indexed: Keys of payloads that need no further index; those that come to be so are added.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class ClientPoints:
         search_beam: int | None = None,
         indexed: set[str] | None = None,
     ) -> None:
-        self.indexes = PayloadIndexes(client, collection, set[str]() if indexed is None else indexed, local=local)
+        self._settled = set[str]() if indexed is None else indexed
         self.search_beam = search_beam
         self.client = client
         self.collection = collection
@@ -81,20 +79,54 @@ class ClientPoints:
         """Return the id of the point for a record: in adopted collections the record's own, if Qdrant allows it."""
         return id_ if self.adopted and is_native(id_) else point_id(id_)
 
-    def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """Create payload indexes for ranges over these keys."""
-        self.indexes.add_numbers(keys)
+    @property
+    def metadata_key(self) -> str:
+        """Key of the metadata in a payload."""
+        return among_theirs(METADATA) if self.adopted else METADATA
+
+    def indexed(self) -> dict[str, str]:
+        """Return the kinds of payload indexes, of which local mode has none."""
+        if self.local:
+            return {}
+        schema = call(lambda: self.client.get_collection(self.collection)).payload_schema
+        return {key: found.data_type.value for key, found in schema.items()}
+
+    def create_indexes(self) -> None:
+        """Create the payload indexes that order and filters need in any case."""
+        for key, schema in _ALWAYS.items():
+            self._create_index(key, schema)
+
+    def index(self, kinds: Mapping[str, IndexKind]) -> None:
+        """Create payload indexes where there are none."""
+        if kinds.keys() <= self._settled:
+            return
+        there = self.indexed()
+        for key in sorted(kinds.keys() - there - self._settled)[: max(0, MOST_INDEXED - len(there))]:
+            self._create_index(key, models.PayloadSchemaType(kinds[key]))
+        self._settled.update(there, kinds)  # those that are too many are not asked for again
+
+    def delete_indexes(self, roots: Sequence[str]) -> None:
+        """Remove payload indexes on keys that begin with one of these."""
+        for key in self.indexed():
+            if key.split(".")[0] in roots:
+                call(lambda key=key: self.client.delete_payload_index(self.collection, key, wait=True))
+
+    def _create_index(self, key: str, schema: models.PayloadSchemaType) -> None:
+        if not self.local:
+            call(lambda: self.client.create_payload_index(self.collection, key, schema, wait=True))
 
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, models.Record]:
         """Return the points of those ids that exist, in batches of requests."""
         found: dict[str, models.Record] = {}
         for start in range(0, len(ids), _AT_ONCE):
             some = natives(ids[start : start + _AT_ONCE])
-            records = call(
-                lambda some=some: self.client.retrieve(self.collection, some, with_payload=ROW, with_vectors=vectors)
-            )
+            records = call(lambda some=some: self.client.retrieve(self.collection, some, with_vectors=vectors))
             found |= {str(record.id): self._translated(record) for record in records}
         return found
+
+    def having(self, vector: str) -> Selection:
+        """Return the filter that a vector of that name has its checksum, which is written last."""
+        return has(f"{vector}.checksum")
 
     def count(self, where: Selection = ALL) -> int:
         """Count the store's selected points exactly."""
@@ -128,7 +160,6 @@ class ClientPoints:
                     selected,
                     limit=size,
                     order_by=order_by,
-                    with_payload=complete or ROW,
                     with_vectors=complete,
                 )
             )
@@ -153,7 +184,7 @@ class ClientPoints:
         prefix: int | None,
     ) -> list[list[models.ScoredPoint]]:
         """Return the nearest points of each query, in one batch request."""
-        asked = None if where == ALL else selection_filter(where)
+        asked = models.Filter.model_validate(where)
         params = None if self.local else search_params(limit, exact=exact, search_beam=self.search_beam)
         first = None if exact else prefix
         requests = [nearest_request(name, query, limit, where=asked, params=params, prefix=first) for query in queries]
@@ -162,7 +193,7 @@ class ClientPoints:
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[models.ScoredPoint]:
         """Return points with some of these terms, best first, by sparse vectors."""
-        request = words_request(words, limit, where=None if where == ALL else selection_filter(where))
+        request = words_request(words, limit, where=models.Filter.model_validate(where))
         (found,) = call(lambda: self.client.query_batch_points(self.collection, [request]))
         return [*map(self._translated, found.points)]
 
@@ -244,6 +275,12 @@ class ClientPoints:
         which = models.FilterSelector(filter=there)
         call(lambda: self.client.delete_payload(self.collection, [key], which, wait=True))
 
+    def remove_former(self) -> None:
+        """Remove payload and indexes by which older versions filtered."""
+        for key in FORMER:
+            self.remove_key(key)
+        self.delete_indexes(FORMER)
+
     def delete(self, ids: Sequence[str]) -> None:
         """Delete points."""
         if ids:
@@ -270,7 +307,7 @@ def among_theirs(key: str) -> str:
 
 
 def _ours(where: Selection) -> models.Filter:
-    return models.Filter(must=[OURS] if where == ALL else [OURS, selection_filter(where)])
+    return models.Filter(must=[OURS, models.Filter.model_validate(where)])
 
 
 def _unchanged(vectors: Sequence[NewVector]) -> models.Filter:

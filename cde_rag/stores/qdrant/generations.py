@@ -19,8 +19,8 @@ from cde_rag.stores.qdrant.client_points import ClientPoints
 from cde_rag.stores.qdrant.context_points import delete_context, metadata_of, write_context
 from cde_rag.stores.qdrant.manifest_point import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
 from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
+from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest, vector_name
-from cde_rag.stores.qdrant_base.sparse_search import write_words
 from cde_rag.stores.quantization import check_prefix
 
 _TRIES: Final = 8  # to swap a manifest that writers change meanwhile
@@ -45,27 +45,31 @@ def first(
             raise StoreError(f"{points.collection}: {wanted}, found {count} of others'. {NOT_OURS}")
     check_prefix(indexing.prefix, dim)
     states = (_state(1, fingerprint, context),)
-    manifest = PointsManifest(dim, settings, 1, 1, states, adopted=points.adopted, words=True, prefix=indexing.prefix)
+    manifest = PointsManifest(
+        dim, 1, 1, states, settings, adopted=points.adopted, words=True, prefix=indexing.prefix, native=True
+    )
     make = named_vectors.create_collection if found is None else named_vectors.create_vectors
     make(points.client, points.collection, manifest.sizes(fingerprint), indexing)
     named_vectors.create_words(points.client, points.collection)
-    points.indexes.create()
+    points.create_indexes()
     write_context(points.client, points.collection, context, fingerprint=fingerprint)
     place(points.client, points.collection, manifest)
 
 
-def add_words(points: ClientPoints) -> None:
-    """Give all records their words; those that another process adds meanwhile get them at the end.
+def derive(points: ClientPoints) -> None:
+    """Give all records their words, and metadata for filters; those that another process adds meanwhile at the end.
 
     Raises:
         StoreError: The server refused it.
     """
     manifest = load(points.client, points.collection)
     named_vectors.create_words(points.client, points.collection)
-    write_words(points, manifest.serving.vector)
-    if not manifest.words:
-        _changed(points, words=True)
-        write_words(points, manifest.serving.vector)
+    points.create_indexes()
+    put_derived(points, manifest.serving.vector)
+    if not (manifest.words and manifest.native):
+        _changed(points, words=True, native=True)
+        put_derived(points, manifest.serving.vector)
+    points.remove_former()
 
 
 def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, context: bytes) -> int:

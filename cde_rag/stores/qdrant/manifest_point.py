@@ -17,7 +17,7 @@ from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.context_points import MANIFEST_ID, METADATA, contexts_beside, manifest_payload, metadata_of
 from cde_rag.stores.qdrant_base.points_manifest import FENCED, PointsManifest
 
-NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.transfer.adopt_qdrant.adopt(…)."
+NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.collection.adopt_qdrant.adopt(…)."
 
 
 class ChangedMeanwhileError(StoreError):

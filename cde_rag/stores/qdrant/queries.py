@@ -7,13 +7,10 @@ import numpy as np
 from jaxtyping import Float32
 from qdrant_client import models
 
-from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS
 from cde_rag.stores.qdrant_base.points_manifest import prefix_name
-from cde_rag.stores.qdrant_base.selection import Between, Every, Having, No, Selection, Some, Tagged
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
 from cde_rag.stores.quantization import prefix_candidates, prefixes
 
-ROW: Final = models.PayloadSelectorExclude(exclude=[TOKENS, NUMBERS])  # what a row is read from
 _OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vectors themselves
 
 
@@ -48,7 +45,7 @@ def nearest_request(
         filter=where,
         params=params,
         limit=limit,
-        with_payload=ROW,
+        with_payload=True,
         with_vector=[name],
     )
 
@@ -65,7 +62,7 @@ def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> 
         filter=where,
         params=models.SearchParams(idf=models.IdfCorpusParams(corpus=there)),
         limit=limit,
-        with_payload=ROW,
+        with_payload=True,
     )
 
 
@@ -77,21 +74,3 @@ def given_vectors(vectors: Mapping[str, Any]) -> dict[str, Any]:
 def sparse_vector(vector: Sparse) -> models.SparseVector:
     """Convert a sparse vector to Qdrant's class."""
     return models.SparseVector(indices=vector.indices, values=vector.values)
-
-
-def selection_filter(where: Selection) -> models.Filter:
-    """Convert a selection to Qdrant's classes."""
-    match where:
-        case Tagged(key, tags):  # none has the empty one
-            return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(tags) or [""]))])
-        case Between(key, bounds):
-            return models.Filter(must=[models.FieldCondition(key=key, range=models.Range(**bounds))])
-        case Having(vector):
-            noted = models.PayloadField(key=f"{vector}.checksum")
-            return models.Filter(must_not=[models.IsEmptyCondition(is_empty=noted)])
-        case Every(parts):
-            return models.Filter(must=[selection_filter(part) for part in parts] or None)
-        case Some(parts):
-            return models.Filter(should=[selection_filter(part) for part in parts])
-        case No(part):
-            return models.Filter(must_not=[selection_filter(part)])

@@ -85,10 +85,10 @@ class QdrantStore(PointStore):
             warnings.warn(f"A folder of Qdrant takes about 150 records a second. {hint}", CDEWarning, stacklevel=2)
 
     def index_texts(self) -> None:
-        """Rebuild the sparse vectors of all records."""
+        """Rebuild the sparse vectors of all records, and their metadata for filters."""
         with self._turns.writing():
             self._load()  # says whether it is adopted
-            generations.add_words(self._points)
+            generations.derive(self._points)
 
     @contextmanager
     def lease(self) -> Generator[None, None, None]:

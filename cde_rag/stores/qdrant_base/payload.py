@@ -1,16 +1,16 @@
 """Conversion of records to payloads of points, and back.
 
-    text, title, metadata      of the record; metadata as JSON text if Qdrant would not return it unchanged
+    text, title, metadata      of the record; metadata as JSON text where it cannot be an object
     cde_id, cde_order          the record's id, and its position in the order of insertion, from 1 on
-    cde_record, cde_metadata   checksums
-    cde_tokens, cde_numbers    fields for filters; see payload_fields.py
+    cde_record                 checksum over these
+    cde_metadata               checksum of the metadata; who compares it (metadata_paths.py); its exact JSON if Qdrant
+                               would not return it unchanged
     cde_<fingerprint>          digest of the text embedded by the vector of this name, and a checksum over both
 
 Other keys of a payload belong to other applications, and are kept.
 """
 
 import json
-import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ from jaxtyping import Float32
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Record, Row
 from cde_rag.stores.checks import seal
-from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS, fields
+from cde_rag.stores.qdrant_base.metadata_paths import METADATA, compared, is_object, rounded
 from cde_rag.stores.qdrant_base.points import Point
 
 ID: Final = "cde_id"
 ORDER: Final = "cde_order"
 RECORD: Final = "cde_record"
-OURS: Final = frozenset({"text", "title", "metadata", ID, ORDER, RECORD, "cde_metadata", TOKENS, NUMBERS})
+FILTERS: Final = "cde_metadata.filters"
+FORMER: Final = ("cde_tokens", "cde_numbers")  # that filters used before format 5
+OURS: Final = frozenset({"text", "title", METADATA, ID, ORDER, RECORD, "cde_metadata", *FORMER})
 _NAMES: Final = uuid.UUID("8a3f0c52-1d0b-4f6e-8f5d-6f0f3a1c9e24")  # namespace of the points' ids
-_LEVELS: Final = 16  # gRPC allows about thirty
-_DIGITS: Final = 15  # of a number that every reader of JSON reads alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ def record_payload(record: Record, order: int) -> dict[str, Any]:
 
 def metadata_payload(id_: str, metadata: str) -> dict[str, Any]:
     """Return the payload of a record's metadata, given as JSON by `encode`."""
-    content = json.loads(metadata)
-    return {
-        "metadata": content if _is_plain(content, _LEVELS) else metadata,
-        "cde_metadata": _seal(id_, _canonical(content)),
-        **fields(content),
-    }
+    content, checksum = json.loads(metadata), _seal(id_, _canonical(json.loads(metadata)))
+    if not is_object(content):
+        return {METADATA: metadata, "cde_metadata": {"checksum": checksum, "filters": "cde-rag"}}
+    noted = {"checksum": checksum, "filters": compared(content)}
+    exact = {} if noted["filters"] == "qdrant" else {"exact": metadata}
+    return {METADATA: rounded(content), "cde_metadata": noted | exact}
 
 
 def vector_payload(id_: str, name: str, digest: str, vector: Float32[np.ndarray, "dim"]) -> dict[str, Any]:
@@ -105,11 +105,33 @@ def read(point: Point, name: str, where: str) -> StoredPoint:
         raise damaged(where, f"a record in point {point.id}, found none")
     if str(point.id) not in (point_id(id_), id_) or _seal(id_, order, title, text) != payload.get(RECORD):
         raise damaged(where, f"record {id_!r:.80} with its checksum, found another")
-    metadata = _metadata(payload.get("metadata"))
-    if metadata is None or _seal(id_, metadata[1]) != payload.get("cde_metadata"):
+    metadata = metadata_of(point, where)
+    if _seal(id_, _canonical(metadata)) != _noted(payload).get("checksum"):
         raise damaged(where, f"the metadata of record {id_!r:.80} with its checksum, found other")
     noted = note(payload, name) or ("", "")
-    return StoredPoint(str(point.id), order, Row(Record(id_, text, title, metadata[0]), noted[0]), noted[1])
+    return StoredPoint(str(point.id), order, Row(Record(id_, text, title, metadata), noted[0]), noted[1])
+
+
+def metadata_of(point: Point, where: str) -> dict[str, Any]:
+    """Return the metadata of a record's point, not verified.
+
+    Raises:
+        StoreFormatError: It is no JSON object; `where` is for the message.
+    """
+    payload = point.payload or {}
+    stored = _noted(payload).get("exact", payload.get(METADATA))
+    try:
+        found: object = json.loads(stored) if isinstance(stored, str) else stored
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise damaged(where, f"the metadata of record {payload.get(ID)!r:.80}, found no JSON object")
+    return cast(dict[str, Any], found)
+
+
+def _noted(payload: Mapping[str, Any]) -> Mapping[str, object]:
+    found = payload.get("cde_metadata")
+    return cast(Mapping[str, object], found) if isinstance(found, Mapping) else {"checksum": found}  # before format 5
 
 
 def is_record(point: Point | None) -> TypeGuard[Point]:
@@ -162,18 +184,6 @@ def damaged(where: str, what: str) -> StoreFormatError:
     return StoreFormatError(f"{where}: expected {what}. Restore a snapshot, or add it again.")
 
 
-def _metadata(stored: object) -> tuple[dict[str, Any], str] | None:
-    """Return metadata and its canonical JSON; None if it cannot be parsed."""
-    try:
-        found: object = json.loads(stored) if isinstance(stored, str) else stored
-        if not isinstance(found, dict):
-            return None
-        metadata = cast(dict[str, Any], found)
-        return metadata, _canonical(metadata)
-    except ValueError:
-        return None
-
-
 def _canonical(metadata: Mapping[str, Any]) -> str:
     """Serialise a JSON object for checksums with sorted keys, since Qdrant does not keep their order."""
     return json.dumps(metadata, ensure_ascii=False, allow_nan=False, sort_keys=True)
@@ -181,21 +191,3 @@ def _canonical(metadata: Mapping[str, Any]) -> str:
 
 def _seal(*parts: str | bytes | int) -> str:
     return seal(*parts).hex()[:32]
-
-
-def _is_plain(value: object, levels: int) -> bool:
-    """Return True if JSON is returned unchanged by any reader, over HTTP and gRPC."""
-    match value:
-        case dict():
-            inner = cast(dict[str, object], value)
-            return levels > 0 and "" not in inner and all(_is_plain(one, levels - 1) for one in inner.values())
-        case list():
-            return levels > 0 and all(_is_plain(one, levels - 1) for one in cast(list[object], value))
-        case 0.0 if isinstance(value, float):
-            return math.copysign(1, value) > 0
-        case float():
-            return 1e-5 < abs(value) < 10**_DIGITS and float(f"{value:.{_DIGITS}g}") == value
-        case int():
-            return abs(value) < 10**_DIGITS
-        case _:
-            return True

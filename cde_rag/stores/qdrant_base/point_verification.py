@@ -7,8 +7,9 @@ import numpy as np
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.qdrant_base.payload import ID, note, read, vector_checksum, vector_of
-from cde_rag.stores.qdrant_base.payload_fields import fields
+from cde_rag.stores.checks import encode
+from cde_rag.stores.qdrant_base.metadata_paths import METADATA
+from cde_rag.stores.qdrant_base.payload import ID, metadata_payload, note, read, vector_checksum, vector_of
 from cde_rag.stores.qdrant_base.points import Point, Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.sparse_text import is_as_written
@@ -34,11 +35,16 @@ def _point(point: Point, place: str, manifest: PointsManifest) -> Iterator[Damag
     except StoreError as error:
         yield Damage(where, str(error))
         return
-    for key, expected in fields(stored.row.record.metadata).items():
-        if payload.get(key) != expected:
-            yield Damage(where, f"Expected {key} as its metadata says, found other.")
+    metadata = metadata_payload(id_, encode(stored.row.record.metadata, where))
+    if metadata["cde_metadata"]["filters"] == "cde-rag":  # the object may be an approximation
+        del metadata[METADATA]
+    if manifest.native and metadata != {key: payload.get(key) for key in metadata}:
+        yield Damage(where, "Expected metadata that filters find, found other. Mend it: cde-rag reindex.")
     if manifest.words and not is_as_written(point.vector, stored.row.record):
-        yield Damage(where, "Expected the words of its text, found others. Collection.index_texts() makes them again.")
+        yield Damage(
+            where,
+            "Expected the words of its text, found others. Mend them: cde-rag reindex.",
+        )
     for state in manifest.generations:
         yield from _vector(point, id_, state, manifest, where)
 

@@ -1,13 +1,15 @@
 """Write operations of a store on its points."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.base import Record, Row
+from cde_rag.stores.checks import encode
+from cde_rag.stores.qdrant_base.metadata_paths import METADATA, index_kinds
 from cde_rag.stores.qdrant_base.payload import (
     OURS,
     RECORD,
@@ -18,10 +20,11 @@ from cde_rag.stores.qdrant_base.payload import (
     record_payload,
     vector_payload,
 )
-from cde_rag.stores.qdrant_base.payload_fields import number_keys
 from cde_rag.stores.qdrant_base.points import NewPoint, NewVector, Point, Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.qdrant_base.sparse_text import WORDS, named_weights
+from cde_rag.stores.qdrant_base.sparse_text import WORDS, named_weights, weights
+
+_AT_ONCE: Final = 512  # records whose derived data are written together
 
 
 def put_rows(
@@ -48,7 +51,7 @@ def put_rows(
         payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
         words = named_weights(record) if manifest.words else {}
         made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector) | words))
-    points.index_numbers(number_keys([new.payload for new in made]))
+    index_metadata(points, [new.payload for new in made])
     points.upsert(made)
 
 
@@ -60,8 +63,29 @@ def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
     """
     found_points(points, list(metadata))
     payloads = {str(points.point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()}
-    points.index_numbers(number_keys(payloads.values()))
+    index_metadata(points, payloads.values())
     points.set_payloads(payloads)
+
+
+def index_metadata(points: Points, payloads: Iterable[Mapping[str, Any]]) -> None:
+    """Create the payload indexes that filters of these payloads need."""
+    points.index(index_kinds((payload[METADATA] for payload in payloads), points.metadata_key))
+
+
+def put_derived(points: Points, name: str) -> None:
+    """Write anew what is derived from records: words, and metadata as filters read it.
+
+    Args:
+        points: Points of the store.
+        name: Name of the active generation's vectors.
+    """
+    found = (read(point, name, points.place).row.record for point in points.in_order(at_once=_AT_ONCE))
+    while some := list(itertools.islice(found, _AT_ONCE)):
+        ids = [str(points.point_id(record.id)) for record in some]
+        metadata = [metadata_payload(record.id, encode(record.metadata, record.id)) for record in some]
+        index_metadata(points, metadata)
+        points.set_payloads(dict(zip(ids, metadata, strict=True)))
+        points.set_words(dict(zip(ids, map(weights, some), strict=True)))
 
 
 def put_vectors(

@@ -1,16 +1,14 @@
 """Interface of operations on points. An argument `name` is the name of a vector."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag.stores.qdrant_base.metadata_paths import IndexKind
 from cde_rag.stores.qdrant_base.selection import ALL, Selection
 from cde_rag.stores.qdrant_base.sparse_text import Sparse
-
-MOST_INDEXED: Final = 64  # keys, since metadata can have any number of paths, and each index costs memory
 
 
 @runtime_checkable
@@ -102,6 +100,10 @@ class Points(Protocol):
         """Return the points of those ids that exist; with all vectors, those of some names, or none."""
         ...
 
+    def having(self, vector: str) -> Selection:
+        """Return the filter that there is a vector of that name that counts."""
+        ...
+
     def count(self, where: Selection = ALL) -> int:
         """Count the store's selected points."""
         ...
@@ -120,7 +122,7 @@ class Points(Protocol):
     ) -> Iterator[Point]:
         """Yield the store's selected points, in order of insertion, after a position and point id.
 
-        `complete` includes vectors and the fields of filters. `at_once` is the likely number of points to be consumed.
+        `complete` includes vectors. `at_once` is the likely number of points to be consumed.
         """
         ...
 
@@ -140,8 +142,21 @@ class Points(Protocol):
         """
         ...
 
-    def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """Create indexes for ranges over these payload keys, up to `MOST_INDEXED` keys in total."""
+    @property
+    def metadata_key(self) -> str:
+        """Key of the metadata in a payload."""
+        ...
+
+    def indexed(self) -> Mapping[str, str]:
+        """Return the kinds of payload indexes in the collection, by JSON path."""
+        ...
+
+    def index(self, kinds: Mapping[str, IndexKind]) -> None:
+        """Create payload indexes where there are none, up to `MOST_INDEXED` in total."""
+        ...
+
+    def remove_former(self) -> None:
+        """Remove payload and indexes by which older versions filtered."""
         ...
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> Sequence[Found]:

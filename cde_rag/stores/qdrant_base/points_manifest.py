@@ -9,15 +9,16 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag.errors import ContextMismatchError, StoreFormatError
-from cde_rag.stores.checks import numbered, seal
-from cde_rag.stores.manifests import StoreManifest
+from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.stores.checks import seal
+from cde_rag.stores.manifests import StoredGeneration, StoredManifest, StoreManifest
 from cde_rag.stores.quantization import prefixes
 
 FORMAT: Final = 1
 PREFIXED: Final = 2  # format of a store with prefixes, which older versions would not write
 WORDED: Final = 3  # likewise of one with words, be there prefixes or not
 FENCED: Final = 4  # likewise of one with versions, which is compared and swapped
+NATIVE: Final = 5  # likewise of one whose filters are Qdrant's own
 
 
 def vector_name(fingerprint: str) -> str:
@@ -38,19 +39,13 @@ def prefix_name(vector: str, dims: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PointsGeneration:
+class PointsGeneration(StoredGeneration):
     """One generation.
 
     Attributes:
-        number: Number of the generation.
-        fingerprint: Fingerprint of the vector space.
-        context_sha256: Checksum of its Context's bytes.
         run: Token of the run that made it, to distinguish generations of one space; "" for a store's first generation.
     """
 
-    number: int
-    fingerprint: str
-    context_sha256: str
     run: str = ""
 
     @property
@@ -63,26 +58,13 @@ class PointsGeneration:
         """Name of its vectors, and key of their digests and checksums in a point's payload."""
         return vector_name(self.key)
 
-    def check_space(self, fingerprint: str) -> None:
-        """Refuse another vector space.
-
-        Raises:
-            ContextMismatchError: The generation has another fingerprint.
-        """
-        if fingerprint != self.fingerprint:
-            raise ContextMismatchError(expected=self.fingerprint, found=fingerprint)
-
 
 @dataclass(frozen=True, slots=True)
-class PointsManifest:
+class PointsManifest(StoredManifest[PointsGeneration]):
     """Manifest of a store.
 
     Attributes:
-        dim: Length of a vector.
         settings: Settings of the collection, written at creation, as JSON.
-        active: Number of the active generation.
-        last: Number of the newest generation ever made.
-        generations: All generations, oldest first.
         leftover: Keys of generations that are being created or dropped; their data is ignored.
         adopted: True if it is made of another application's points, which keep their ids, payload and vectors.
         words: True if points have a sparse vector of their terms; see qdrant_base/sparse_text.py.
@@ -90,13 +72,10 @@ class PointsManifest:
         version: Version for compare-and-swap of the manifest; 0 if a single process replaces it.
         run: Token of the run that took the lease last; any other run has lost it.
         activating: The generation about to be activated; reset by a writer that writes a record meanwhile.
+        native: True if filters are Qdrant's own, on the metadata of points; False in stores of older versions.
     """
 
-    dim: int
     settings: str
-    active: int
-    last: int
-    generations: tuple[PointsGeneration, ...]
     leftover: tuple[str, ...] = ()
     adopted: bool = False
     words: bool = False
@@ -104,27 +83,20 @@ class PointsManifest:
     version: int = 0
     run: str = ""
     activating: int | None = None
+    native: bool = False
 
-    @property
-    def serving(self) -> PointsGeneration:
-        """The active generation."""
-        return self.generation(self.active)
-
-    def generation(self, number: int) -> PointsGeneration:
-        """Return the generation of a number.
+    def check_native(self, where: str) -> None:
+        """Refuse to write records to a store of an older version, whose filters would not find them.
 
         Raises:
-            StoreError: There is none.
+            StoreError: It is one; `where` is for the message.
         """
-        return numbered(self.generations, number)
-
-    def inactive(self, number: int) -> PointsGeneration:
-        """Return the generation of a number, which must not be the active one.
-
-        Raises:
-            StoreError: There is none, or it is the active one.
-        """
-        return numbered(self.generations, number, active=self.active)
+        if not self.native:
+            found = "one of an older version, which can be searched and read"
+            hint = (
+                "cde-rag reindex (store.index_texts()) moves it, without embedding; older versions cannot open it then."
+            )
+            raise StoreError(f"{where}: expected a store with filters of Qdrant, found {found}. {hint}")
 
     def sizes(self, key: str) -> dict[str, int]:
         """Return the lengths of a generation's named vectors, by name: full vectors, then prefixes."""
@@ -156,6 +128,8 @@ class PointsManifest:
 
     @property
     def _format(self) -> int:
+        if self.native:
+            return NATIVE
         if self.version:
             return FENCED
         if self.words:
@@ -169,16 +143,15 @@ class PointsManifest:
         Raises:
             StoreFormatError: Damaged, or of a newer format.
         """
-        if (found := stored.get("format")) not in (FORMAT, PREFIXED, WORDED, FENCED):
-            raise StoreFormatError(f"{where}: expected format {FENCED} or older, found {found}. Update cde-rag.")
+        if (found := stored.get("format")) not in (FORMAT, PREFIXED, WORDED, FENCED, NATIVE):
+            raise StoreFormatError(f"{where}: expected format {NATIVE} or older, found {found}. Update cde-rag.")
         content = {name: value for name, value in stored.items() if name != "checksum"}
         if _checksum(content) != stored.get("checksum"):
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")
         if not all(type(state["number"]) is int for state in content["generations"]):  # it becomes a file's name
             raise StoreFormatError(f"{where}: expected numbers of generations, found others. Restore a copy.")
         generations = tuple(PointsGeneration(**state) for state in content["generations"])
-        others = ("dim", "settings", "active", "last", "adopted", "words", "prefix", "version", "run", "activating")
-        found = {name: content[name] for name in others if name in content}
+        found = {name: content[name] for name in ("dim", "settings", "active", "last", *_PLAIN) if name in content}
         return cls(**found, generations=generations, leftover=tuple(content["leftover"]))
 
 
@@ -189,6 +162,7 @@ _PLAIN: Final[Mapping[str, Any]] = {  # what is left out where it says nothing
     "version": 0,
     "run": "",
     "activating": None,
+    "native": False,
 }
 
 

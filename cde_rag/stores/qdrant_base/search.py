@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.stores.base import Hit
-from cde_rag.stores.filter_conditions import And, Filter, holds
-from cde_rag.stores.qdrant_base.filter_translation import translate
-from cde_rag.stores.qdrant_base.payload import ORDER, checked_vector, place_of, read, vector_of
+from cde_rag.stores.qdrant_base.filter_translation import PointFilter
+from cde_rag.stores.qdrant_base.payload import checked_vector, place_of, read, vector_of
 from cde_rag.stores.qdrant_base.points import Found, Points
 
 _MORE: Final = 16  # points asked for beyond k
@@ -27,7 +26,7 @@ def search(
     queries: Float32[np.ndarray, "queries dim"],
     k: int,
     *,
-    where: Filter | None,
+    where: PointFilter,
     exact: bool,
     prefix: int | None,
 ) -> list[list[Hit]]:
@@ -45,7 +44,7 @@ def search(
     Raises:
         StoreFormatError: A point in the results is damaged.
     """
-    asked = _Asked(points, name, where or And(()), k, prefix)
+    asked = _Asked(points, name, where, k, prefix)
     hits: list[list[Hit]] = []
     exact = exact or (points.always_exact and prefix is None)
     at_once = max(1, _POINTS // (k + _MORE))
@@ -57,13 +56,12 @@ def search(
 class _Asked:
     """One question to a collection."""
 
-    def __init__(self, points: Points, name: str, where: Filter, k: int, prefix: int | None) -> None:
+    def __init__(self, points: Points, name: str, where: PointFilter, k: int, prefix: int | None) -> None:
         self.points = points
         self.prefix = prefix
         self.name = name
         self.where = where
         self.k = k
-        self.selection, self.translated = translate(where)
 
     def best(self, queries: Float32[np.ndarray, "queries dim"], *, exact: bool) -> list[list[Hit]]:
         """Return the hits of each query."""
@@ -71,7 +69,7 @@ class _Asked:
         open_, limit = list(range(len(queries))), self.k + _MORE
         while open_:
             found = self.points.nearest(
-                self.name, queries[open_], limit, where=self.selection, exact=exact, prefix=self.prefix
+                self.name, queries[open_], limit, where=self.where.selection, exact=exact, prefix=self.prefix
             )
             for number, points in zip(list(open_), found, strict=True):
                 enough = self._enough(queries[number], points, limit)
@@ -86,7 +84,7 @@ class _Asked:
 
     def _enough(self, query: Float32[np.ndarray, "dim"], points: Sequence[Found], limit: int) -> list[Hit] | None:
         """Return the hits; None if points that were not returned could be among them."""
-        passing = [point for point in points if self._passes(point)]
+        passing = [point for point in points if self.where.passes(point)]
         scores = self._scores(query, passing)
         places = [(-score, *place_of(point, self.points.place)) for score, point in zip(scores, passing, strict=True)]
         best = sorted(range(len(passing)), key=places.__getitem__)[: self.k]
@@ -95,11 +93,6 @@ class _Asked:
             if len(best) < self.k or points[-1].score >= scores[best[-1]] - slack:
                 return None
         return [self._hit(scores[number], passing[number]) for number in best]
-
-    def _passes(self, point: Found) -> bool:
-        if ORDER not in (point.payload or {}):  # someone else's, with a vector of the same name
-            return False
-        return self.translated or holds(self.where, read(point, self.name, self.points.place).row.record.metadata)
 
     def _scores(self, query: Float32[np.ndarray, "dim"], points: Sequence[Found]) -> list[float]:
         matrix = np.empty((len(points), len(query)), np.float32)

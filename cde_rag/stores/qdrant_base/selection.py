@@ -1,54 +1,39 @@
-"""Selection of points: the few conditions of Qdrant's grammar that a store uses, independent of a client's classes."""
+"""Filters of Qdrant in its JSON, which every client and the dashboard read, independent of a client's classes.
+
+A condition on a key holds if one of its values fulfils it; the values of a list are its elements.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
+
+Selection: TypeAlias = Mapping[str, Any]
+
+ALL: Final[Selection] = {}
+NONE: Final[Selection] = {"must": [{"has_id": []}]}
 
 
-@dataclass(frozen=True, slots=True)
-class Tagged:
-    """A list of strings in the payload has one of these; true of no point for none."""
-
-    key: str
-    tags: tuple[str, ...]
+def every(*parts: Selection) -> Selection:
+    """Return the filter that all parts hold."""
+    left = [part for part in parts if part != ALL]
+    return NONE if NONE in left else {"must": left} if left else ALL
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A list of integers in the payload has one within bounds, which are called gt, gte, lt and lte."""
-
-    key: str
-    bounds: Mapping[str, int]
+def some(*parts: Selection) -> Selection:
+    """Return the filter that some part holds."""
+    left = [part for part in parts if part != NONE]
+    return ALL if ALL in left else {"should": left} if left else NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Having:
-    """There is a vector of that name that counts."""
-
-    vector: str
+def no(part: Selection) -> Selection:
+    """Return the filter that the part does not hold."""
+    return ALL if part == NONE else NONE if part == ALL else {"must_not": [part]}
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
-    """All parts hold; true of no parts."""
-
-    parts: tuple["Selection", ...] = ()
+def any_of(key: str, texts: list[str]) -> Selection:
+    """Return the filter that a value is one of these strings."""
+    return {"must": [{"key": key, "match": {"any": texts}}]}
 
 
-@dataclass(frozen=True, slots=True)
-class Some:
-    """Some part holds; there is at least one."""
-
-    parts: tuple["Selection", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class No:
-    """The part does not hold."""
-
-    part: "Selection"
-
-
-Selection: TypeAlias = Tagged | Between | Having | Every | Some | No
-
-ALL = Every()
+def has(key: str) -> Selection:
+    """Return the filter that there is a value other than null and empty lists."""
+    return {"must_not": [{"is_empty": {"key": key}}]}

@@ -13,17 +13,17 @@ from cde_rag._validation import check_list
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, sample_places
-from cde_rag.stores.filter_conditions import And, Filter, holds
+from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.qdrant_base import point_writes
-from cde_rag.stores.qdrant_base.filter_translation import translate
+from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.qdrant_base.payload import StoredPoint, checked_vector, place_of, read
 from cde_rag.stores.qdrant_base.points import Point, Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.search import search
-from cde_rag.stores.qdrant_base.selection import Having, No
+from cde_rag.stores.qdrant_base.selection import no
 from cde_rag.stores.qdrant_base.sparse_search import search_text
 
 _TRIES: Final = 8  # to read what another process moves meanwhile
@@ -95,14 +95,15 @@ class PointStore(ABC):
         records = list(check_records(row.record for row in rows))
         with self._turns.writing(), self._in(fingerprint) as manifest:
             check_unit(vectors, len(rows), manifest.dim)
+            manifest.check_native(self._points.place)
             point_writes.put_rows(self._points, manifest, records, [row.digest for row in rows], vectors)
             self._check_written(manifest.serving)
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata in the payloads of the given ids."""
-        encoded = {id_: encode(new, f"Record {id_!a:.80}") for id_, new in metadata.items()}
+        encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
         with self._turns.writing():
-            self._load()  # there has to be a store
+            self._load().check_native(self._points.place)
             point_writes.put_metadata(self._points, encoded)
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -125,16 +126,11 @@ class PointStore(ABC):
         return self._follow(read)
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
-        """Count the rows that match the filter; by Qdrant if it can express the filter exactly."""
+        """Count the rows that match the filter; by Qdrant as far as it can express the filter."""
         condition = None if where is None else parse(where)
 
         def read(manifest: PointsManifest) -> int:
-            if condition is None:
-                return self._points.count()
-            translated = translate(condition)
-            if translated.exact:
-                return self._points.count(translated.where)
-            return sum(1 for _ in self._matching(manifest, condition))
+            return PointFilter(condition, self._points, manifest).count()
 
         return self._follow(read)
 
@@ -202,7 +198,7 @@ class PointStore(ABC):
                 state.vector,
                 queries,
                 k,
-                where=condition,
+                where=PointFilter(condition, self._points, manifest),
                 exact=self._exact,
                 prefix=manifest.prefix,
             )
@@ -216,8 +212,10 @@ class PointStore(ABC):
         def read(manifest: PointsManifest) -> list[list[Hit]]:
             if not manifest.words:
                 expected = "expected words that can be searched, found a store that was made without"
-                raise StoreError(f"{self._points.place}: {expected}. Collection.index_texts() adds them.")
-            return search_text(self._points, manifest.serving.vector, queries, k, where=condition)
+                raise StoreError(f"{self._points.place}: {expected}. cde-rag reindex (store.index_texts()) adds them.")
+            return search_text(
+                self._points, manifest.serving.vector, queries, k, where=PointFilter(condition, self._points, manifest)
+            )
 
         return self._follow(read)
 
@@ -250,7 +248,7 @@ class PointStore(ABC):
         limit = check_rows(limit, "limit")
 
         def read(manifest: PointsManifest) -> list[Row]:
-            lacks = No(Having(manifest.inactive(generation).vector))
+            lacks = no(self._points.having(manifest.inactive(generation).vector))
             place = (0, "") if after is None else self._place_of(after.record.id)
             found = itertools.islice(self._points.in_order(lacks, after=place, at_once=limit + 1), limit)
             return [self._read(point, manifest.serving.vector).row for point in found]
@@ -307,15 +305,13 @@ class PointStore(ABC):
     def _matching(
         self, manifest: PointsManifest, where: Filter | None, *, after: tuple[int, str] = (0, ""), at_once: int = 512
     ) -> Iterator[StoredPoint]:
-        """Yield matching rows, in order of insertion, after a position and point id."""
-        translated = translate(where or And(()))
-        for point in self._points.in_order(translated.where, after=after, at_once=at_once):
-            stored = self._read(point, manifest.serving.vector)
-            if where is None or translated.exact or holds(where, stored.row.record.metadata):
-                yield stored
+        """Return matching rows, in order of insertion, after a position and point id."""
+        kept = PointFilter(where, self._points, manifest)
+        found = self._points.in_order(kept.selection, after=after, at_once=at_once)
+        return (self._read(point, manifest.serving.vector) for point in found if kept.passes(point))
 
     def _vectors(self, state: PointsGeneration) -> int:
-        return self._points.count(Having(state.vector))
+        return self._points.count(self._points.having(state.vector))
 
     @contextmanager
     def _in(self, fingerprint: str, generation: int | None = None) -> Generator[PointsManifest, None, None]:

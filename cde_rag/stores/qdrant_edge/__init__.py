@@ -15,9 +15,8 @@ drop one takes a copy of the shard, in which named vectors come or go, and which
 returns when the engine has synced it; what a loss of power leaves was not tried (docs/durability.md). Threads see every
 call wholly or not at all.
 
-**Filters** become conditions on two fields of ours, exact for equality, `in`, `exists`, ranges of dates in whole
-seconds and of numbers in steps of 1/1024; for the rest the engine keeps more than the filter does and the rest is left
-out here.
+**Filters** become Qdrant's conditions on `metadata` (docs/decisions/0031), for equality, `in`, `exists` and ranges; for
+the rest Qdrant keeps more than the filter does, and the filter is evaluated here.
 
 **Damage.** Each record, its metadata, each vector with its digest, the manifest and each Context have checksums,
 compared when they are returned. The engine checks hardly anything of its own, so its files are compared with theirs
@@ -27,7 +26,7 @@ until the store is closed once.
 **Search** is exact up to `flat_rows` vectors, and for filters that keep few; beyond that by HNSW, built by the call
 that makes it due (about a minute for 100 000 vectors), and exact for what came since. HNSW walks over codes or over
 prefixes, which lie beside the vectors (`cde_<fingerprint>_128`), where `quantization` says so. Found vectors are scored
-again in float64. The first record with a number or date at a path makes an index for ranges there, up to 64.
+again in float64. The first record with a value at a path makes a payload index there, up to 64.
 """
 
 from cde_rag.errors import require

@@ -1,7 +1,6 @@
 """The engine: one shard in a folder, with its errors in our words. The only module that knows how it is opened."""
 
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -10,9 +9,8 @@ import qdrant_edge as edge
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
-from cde_rag.stores.qdrant_base.payload import ORDER
-from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS
-from cde_rag.stores.qdrant_base.points import MOST_INDEXED
+from cde_rag.stores.qdrant_base.metadata_paths import MOST_INDEXED, IndexKind
+from cde_rag.stores.qdrant_base.payload import FILTERS, ORDER
 from cde_rag.stores.qdrant_base.sparse_text import WORDS
 
 Result = TypeVar("Result")
@@ -20,7 +18,17 @@ Result = TypeVar("Result")
 _FLOAT_BYTES: Final = 4
 _SCANNED_KB: Final = 10_000  # of vectors that pass a filter; up to that many are searched exactly: Qdrant's default
 
-_RANGES: Final = edge.IntegerIndexParams(lookup=False, range=True)
+FLAGS: Final = "cde_flags"  # booleans of the metadata, as path=true and path=false: the engine cannot match booleans
+_ALWAYS: Final = {
+    ORDER: edge.IntegerIndexParams(lookup=False, range=True),
+    FILTERS: edge.PayloadSchemaType.Keyword,
+    FLAGS: edge.PayloadSchemaType.Keyword,
+}
+_SCHEMAS: Final = {
+    "keyword": edge.PayloadSchemaType.Keyword,
+    "float": edge.PayloadSchemaType.Float,
+    "datetime": edge.PayloadSchemaType.Datetime,
+}
 _CODES: Final[dict[str | None, Callable[[], Any]]] = {
     "int8": lambda: edge.ScalarQuantizationConfig(edge.ScalarType.Int8),
     "binary": lambda: edge.BinaryQuantizationConfig(query_encoding=edge.BinaryQuantizationQueryEncoding.Scalar8Bits),
@@ -47,7 +55,7 @@ class Engine:
 
     def __init__(self, shard: edge.EdgeShard, folder: Path) -> None:
         self._shard = shard
-        self._numbers: set[str] | None = None  # keys with an index of their own, once that was asked
+        self._settled = set[str]()  # keys that need no further index
         self.folder = folder
 
     @classmethod
@@ -71,8 +79,7 @@ class Engine:
             optimizers=edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_kb)),
         )
         engine = cls(_told(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
-        engine.write(edge.UpdateOperation.create_field_index(ORDER, _RANGES))
-        engine.write(edge.UpdateOperation.create_field_index(TOKENS, edge.PayloadSchemaType.Keyword))
+        engine.create_indexes()
         return engine
 
     @classmethod
@@ -94,14 +101,22 @@ class Engine:
         config = edge.EdgeConfig(vectors=_params(sizes))
         return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
 
-    def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """Create indexes for ranges over these payload keys; the caller holds the write lock."""
-        if self._numbers is None:
-            schema = self.ask(lambda shard: shard.info().payload_schema)
-            self._numbers = {key for key in schema if key.startswith(f"{NUMBERS}.")}
-        for key in sorted(keys - self._numbers)[: MOST_INDEXED - len(self._numbers)]:
-            self.write(edge.UpdateOperation.create_field_index(key, _RANGES))
-            self._numbers.add(key)
+    def create_indexes(self) -> None:
+        """Create the payload indexes that order and filters need in any case."""
+        self.write(*(edge.UpdateOperation.create_field_index(key, schema) for key, schema in _ALWAYS.items()))
+
+    def index(self, kinds: Mapping[str, IndexKind]) -> None:
+        """Create payload indexes where there are none; the caller holds the write lock."""
+        if wanted := {key for key, kind in kinds.items() if kind in _SCHEMAS} - self._settled:
+            there = self.indexed()
+            for key in sorted(wanted - there.keys())[: max(0, MOST_INDEXED - len(there))]:
+                self.write(edge.UpdateOperation.create_field_index(key, _SCHEMAS[kinds[key]]))
+            self._settled |= wanted  # those that are too many are not asked for again
+
+    def indexed(self) -> dict[str, str]:
+        """Return the kinds of payload indexes, by JSON path."""
+        schema = self.ask(lambda shard: shard.info().payload_schema)
+        return {key: str(found.data_type).rpartition(".")[2].lower() for key, found in schema.items()}
 
     def write(self, *operations: edge.UpdateOperation) -> None:
         """Apply each operation atomically, also in a crash; durable when this returns."""

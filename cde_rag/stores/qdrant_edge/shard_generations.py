@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.files import copy_durably, fsync_folder, replace_durably, write_durably
+from cde_rag.stores.files import copy_durably, fsync_folder, replace_durably, write_new
+from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.qdrant_base.sparse_search import write_words
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 
@@ -57,7 +57,7 @@ def first(
 ) -> PointsManifest:
     """Return the manifest of a store with generation 1 active, whose context is written."""
     state = _written(folder, 1, fingerprint, context)
-    return PointsManifest(dim, settings, active=1, last=1, generations=(state,), words=True, prefix=prefix)
+    return PointsManifest(dim, 1, 1, (state,), settings, words=True, prefix=prefix, native=True)
 
 
 def begun(folder: Path, manifest: PointsManifest, fingerprint: str, context: bytes) -> PointsManifest:
@@ -107,7 +107,8 @@ def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> Eng
             points.delete_vectors(name)
     if new.words and not old.words:
         points.create_words()
-        write_words(points, old.serving.vector)
+        engine.create_indexes()
+        put_derived(points, old.serving.vector)
     if new.prefix is None:
         return engine
     engine.close()
@@ -158,5 +159,5 @@ def damaged_contexts(folder: Path, manifest: PointsManifest) -> Iterator[Damage]
 
 
 def _written(folder: Path, number: int, fingerprint: str, context: bytes) -> PointsGeneration:
-    write_durably(context_file(folder, number), context)
+    write_new(context_file(folder, number), context)
     return PointsGeneration(number, fingerprint, hashlib.sha256(context).hexdigest())

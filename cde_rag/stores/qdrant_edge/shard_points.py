@@ -1,7 +1,6 @@
 """The points of a shard: each call that writes is one entry of the shard's log, so it is done wholly or not at all."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -9,18 +8,17 @@ import qdrant_edge as edge
 from jaxtyping import Float32
 
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
-from cde_rag.stores.qdrant_base.payload import ORDER, note, place_of, point_id
-from cde_rag.stores.qdrant_base.payload_fields import NUMBERS, TOKENS
+from cde_rag.stores.qdrant_base.metadata_paths import METADATA, IndexKind, json_paths, values
+from cde_rag.stores.qdrant_base.payload import FORMER, ORDER, note, place_of, point_id
 from cde_rag.stores.qdrant_base.points import NewPoint, NewVector
 from cde_rag.stores.qdrant_base.points_manifest import prefix_name
-from cde_rag.stores.qdrant_base.selection import ALL, Between, Every, Having, No, Selection, Some, Tagged
+from cde_rag.stores.qdrant_base.selection import ALL, Selection
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
-from cde_rag.stores.qdrant_edge.engine import Engine
+from cde_rag.stores.qdrant_edge.engine import FLAGS, Engine
 from cde_rag.stores.quantization import prefix_candidates, prefixes
 
 _AT_ONCE: Final = 512  # points read at once
 _OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vectors themselves
-_ROW: Final = edge.PayloadSelector.Exclude([TOKENS, NUMBERS])  # what a row is read from
 
 
 class ReadPoint(NamedTuple):
@@ -63,8 +61,12 @@ class ShardPoints:
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, ReadPoint]:
         """Return the points of those ids that exist."""
         wanted: list[Any] = [*ids]
-        found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=_ROW, with_vector=vectors))
+        found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=vectors))
         return {str(record.id): _read(record) for record in found}
+
+    def having(self, vector: str) -> Selection:
+        """Return the filter that there is a vector of that name."""
+        return {"must": [{"has_vector": vector}]}
 
     def count(self, where: Selection = ALL) -> int:
         """Count the selected points."""
@@ -92,7 +94,7 @@ class ShardPoints:
                 limit=size,
                 filter=_filter(where),
                 order_by=edge.OrderBy(ORDER, start_from=last + 1),
-                with_payload=True if complete else _ROW,
+                with_payload=True,
                 with_vector=complete,
             )
             records, _ = self._engine.ask(lambda shard, request=request: shard.scroll(request))
@@ -130,7 +132,7 @@ class ShardPoints:
                 prefetches=first,
                 filter=_filter(where),
                 params=params,
-                with_payload=_ROW,
+                with_payload=True,
                 with_vector=[name],
             )
             for query, first in zip(queries, firsts, strict=True)
@@ -138,9 +140,18 @@ class ShardPoints:
         found = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
         return [[_read(point, point.score) for point in points] for points in found]
 
-    def index_numbers(self, keys: AbstractSet[str]) -> None:
-        """Create indexes for ranges over these payload keys."""
-        self._engine.index_numbers(keys)
+    @property
+    def metadata_key(self) -> str:
+        """Key of the metadata in a payload."""
+        return METADATA
+
+    def indexed(self) -> dict[str, str]:
+        """Return the kinds of payload indexes."""
+        return self._engine.indexed()
+
+    def index(self, kinds: Mapping[str, IndexKind]) -> None:
+        """Create payload indexes where there are none."""
+        self._engine.index(kinds)
 
     def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[ReadPoint]:
         """Return points with some of these terms, best first, by sparse vectors.
@@ -153,7 +164,7 @@ class ShardPoints:
             query=edge.Query.Nearest(edge.SparseVector(words.indices, words.values), using=WORDS),
             filter=_filter(where),
             params=edge.SearchParams(idf=there),
-            with_payload=_ROW,
+            with_payload=True,
         )
         (found,) = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest([request])))
         return [_read(point, point.score) for point in found]
@@ -161,7 +172,7 @@ class ShardPoints:
     def upsert(self, points: Sequence[NewPoint]) -> None:
         """Write complete points in one operation."""
         if points:
-            made = [edge.Point(new.id, _given(new.vectors), new.payload) for new in points]
+            made = [edge.Point(new.id, _given(new.vectors), new.payload | _flags(new.payload)) for new in points]
             self._engine.write(edge.UpdateOperation.upsert_points(made))
 
     def set_payloads(self, payloads: Mapping[str, dict[str, Any]]) -> None:
@@ -192,6 +203,14 @@ class ShardPoints:
             self._engine.write(edge.UpdateOperation.delete_vectors([*none], [WORDS]))
         if given:
             self._engine.write(edge.UpdateOperation.update_vectors(given))
+
+    def remove_former(self) -> None:
+        """Remove payload and indexes by which older versions filtered."""
+        former = [key for key in self.indexed() if key.split(".")[0] in FORMER]
+        self._engine.write(
+            edge.UpdateOperation.delete_payload_by_filter(edge.Filter(), [*FORMER]),
+            *map(edge.UpdateOperation.delete_field_index, former),
+        )
 
     def create_words(self) -> None:
         """Begin sparse vectors of words, which no point has."""
@@ -230,26 +249,42 @@ def _given(vectors: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _flags(payload: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the booleans of a payload's metadata, by which the engine finds them."""
+    booleans = {(names, value) for names, value in values(payload[METADATA]) if isinstance(value, bool)}
+    return {FLAGS: sorted(_flag(path, value) for names, value in booleans for path in json_paths(METADATA, names)[:1])}
+
+
+def _flag(path: str, value: object) -> str:
+    return f"{path}={value}".lower()
+
+
 def _read(point: edge.Record | edge.ScoredPoint, score: float = 0.0) -> ReadPoint:
     return ReadPoint(str(point.id), point.payload or {}, cast(dict[str, Any], point.vector or {}), score)
 
 
-def _filter(where: Selection) -> edge.Filter | None:
-    return None if where == ALL else selection_filter(where)
+def _filter(where: Selection) -> edge.Filter:
+    """Convert a filter to the engine's classes."""
+    must, should, must_not = (list(map(_condition, where.get(name, ()))) for name in ("must", "should", "must_not"))
+    return edge.Filter(must=must or None, should=should or None, must_not=must_not or None)
 
 
-def selection_filter(where: Selection) -> edge.Filter:
-    """Convert a selection to the engine's classes."""
-    match where:
-        case Tagged(key, tags):  # none has the empty one
-            return edge.Filter(must=[edge.FieldCondition(key, match=edge.MatchAny(list(tags) or [""]))])
-        case Between(key, bounds):
-            return edge.Filter(must=[edge.FieldCondition(key, range=edge.RangeFloat(**bounds))])
-        case Having(vector):
-            return edge.Filter(must=[edge.HasVectorCondition(vector)])
-        case Every(parts):
-            return edge.Filter(must=[selection_filter(part) for part in parts])
-        case Some(parts):
-            return edge.Filter(should=[selection_filter(part) for part in parts])
-        case No(part):
-            return edge.Filter(must_not=[selection_filter(part)])
+def _condition(part: Selection) -> Any:
+    match part:
+        case {"key": key, "match": {"any": texts}}:
+            return edge.FieldCondition(key, match=edge.MatchAny(texts))
+        case {"key": key, "match": {"value": wanted}}:
+            return edge.FieldCondition(FLAGS, match=edge.MatchAny([_flag(key, wanted)]))
+        case {"key": key, "range": bounds}:
+            dates = any(isinstance(bound, str) for bound in bounds.values())
+            return edge.FieldCondition(key, range=edge.RangeDateTime(**bounds) if dates else edge.RangeFloat(**bounds))
+        case {"is_empty": {"key": key}}:
+            return edge.IsEmptyCondition(key)
+        case {"is_null": {"key": key}}:
+            return edge.IsNullCondition(key)
+        case {"has_id": ids}:
+            return edge.HasIdCondition(set(ids))
+        case {"has_vector": vector}:
+            return edge.HasVectorCondition(vector)
+        case _:
+            return _filter(part)

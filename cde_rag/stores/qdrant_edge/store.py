@@ -20,8 +20,8 @@ from cde_rag.stores.files import check_folder, check_new, fsync_folder
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
 from cde_rag.stores.qdrant_base.locks import held
 from cde_rag.stores.qdrant_base.point_verification import damaged_points
+from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
-from cde_rag.stores.qdrant_base.sparse_search import write_words
 from cde_rag.stores.qdrant_base.store import PointStore
 from cde_rag.stores.qdrant_edge import shard_generations
 from cde_rag.stores.qdrant_edge.checksums import broken_seals
@@ -110,12 +110,15 @@ class QdrantEdgeStore(PointStore):
         return deleted
 
     def index_texts(self) -> None:
-        """Rebuild the sparse vectors of all records, in a copy of the shard if it had none."""
+        """Rebuild the sparse vectors of all records, and their metadata for filters; in a copy if it had no words."""
         with self._shaping() as manifest:
-            if manifest.words:
-                write_words(self._points, manifest.serving.vector)
-            else:
-                self._reshape(manifest, dataclasses.replace(manifest, words=True))
+            new = dataclasses.replace(manifest, words=True, native=True)
+            if not manifest.words:
+                self._reshape(manifest, new)
+            self._place.open(self._user).create_indexes()
+            put_derived(self._points, manifest.serving.vector)
+            self._place.save(new)
+            self._points.remove_former()
 
     def lease(self) -> AbstractContextManager[None]:
         """Hold the lease among the threads of this process, which has the folder for itself."""

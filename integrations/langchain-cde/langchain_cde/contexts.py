@@ -5,7 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cde_rag import CDEModel, Context, ContextFormatError, ContextMissingError, ContextualEmbedder, ModelError
+from langchain_core.embeddings import Embeddings
+
+from cde_rag import CDEModel, Context, ContextFormatError, ContextMissingError, FunctionEmbedder, ModelError
+from cde_rag.embedders.active import loaded
+from cde_rag.embedders.protocol import Embedder
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -17,7 +21,18 @@ _REMEDIES = {  # the core's, and what does it here
 }
 
 
-def from_file(path: str | Path, model: str | Path | CDEModel | None) -> ContextualEmbedder:
+def function_of(embeddings: Embeddings) -> FunctionEmbedder:
+    """Wrap a user's own Embeddings; its class and its `model` or `model_name` are the name."""
+    told = (getattr(embeddings, attribute, None) for attribute in ("model", "model_name"))
+    model = next((name for name in told if isinstance(name, str)), "")
+    return FunctionEmbedder(
+        embeddings.embed_documents,
+        name=f"{type(embeddings).__name__}({model})",
+        query_function=lambda texts: [embeddings.embed_query(text) for text in texts],
+    )
+
+
+def from_file(path: str | Path, model: str | Path | CDEModel | Embeddings | None) -> Embedder:
     """Load a context from a file, and its model; errors name the methods of CDEEmbeddings as remedy."""
     with _own_remedies():
         context = Context.load(path)
@@ -25,8 +40,8 @@ def from_file(path: str | Path, model: str | Path | CDEModel | None) -> Contextu
 
 
 def from_qdrant(
-    client: "QdrantClient", collection: str, fingerprint: str | None, model: str | Path | CDEModel | None
-) -> ContextualEmbedder:
+    client: "QdrantClient", collection: str, fingerprint: str | None, model: str | Path | CDEModel | Embeddings | None
+) -> Embedder:
     """Load a context stored with a Qdrant collection, and its model; errors name the methods of CDEEmbeddings."""
     from cde_rag.stores.qdrant import read_context
 
@@ -48,10 +63,10 @@ def _own_remedies() -> Iterator[None]:
         raise
 
 
-def _bound(context: Context, model: str | Path | CDEModel | None) -> ContextualEmbedder:
+def _bound(context: Context, model: str | Path | CDEModel | Embeddings | None) -> Embedder:
     """Bind the context to the given model, or to the one that it names."""
     name = context.identity.name
     try:
-        return ContextualEmbedder(name if model is None else model, context)
+        return loaded(context, model=function_of(model) if isinstance(model, Embeddings) else model)
     except ModelError as error:
         raise ModelError(f"The context was made by the model {name!r}. {error} Give its folder as model=….") from error

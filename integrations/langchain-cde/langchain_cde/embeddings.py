@@ -37,7 +37,7 @@ class CDEEmbeddings(Embeddings):
         cls,
         documents: Iterable[Document],
         *,
-        model: str | Path | CDEModel = "cde-mini",
+        model: str | Path | CDEModel | Embeddings = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
     ) -> "CDEEmbeddings":
@@ -45,7 +45,8 @@ class CDEEmbeddings(Embeddings):
 
         Args:
             documents: Such as `splitter.split_documents(loader.load())`; read once, their texts only.
-            model: A CDEModel chooses device and dtype.
+            model: A CDEModel chooses device and dtype. Your own Embeddings, such as OpenAIEmbeddings(), get the map of
+                the corpus (`cde_rag.ArithmeticEmbedder`), and no siblings: a CDEVectorStore takes parent_key=None then.
             context_size: Documents in the context; as many as the model expects, or 512, by default.
             seed: Random seed of the sample.
 
@@ -64,20 +65,24 @@ class CDEEmbeddings(Embeddings):
         cls,
         texts: Iterable[str],
         *,
-        model: str | Path | CDEModel = "cde-mini",
+        model: str | Path | CDEModel | Embeddings = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
     ) -> "CDEEmbeddings":
         """Make the context of texts; like `from_documents`."""
+        if isinstance(model, Embeddings):
+            if (context_size, seed) != (None, 0):
+                raise TypeError("Your own Embeddings have arguments of their own in ArithmeticEmbedder.from_corpus.")
+            return cls(ContextualEmbedder.from_corpus(texts, model=contexts.function_of(model)))
         return cls(ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed))
 
     @classmethod
-    def load(cls, path: str | Path, *, model: str | Path | CDEModel | None = None) -> "CDEEmbeddings":
+    def load(cls, path: str | Path, *, model: str | Path | CDEModel | Embeddings | None = None) -> "CDEEmbeddings":
         """Read the context that `save` wrote; the same texts get the same vectors in every process.
 
         Args:
             path: Path of a `*.context.safetensors`.
-            model: A folder or model in place of the one that the context names.
+            model: A folder or model in place of the one that the context names; or your own Embeddings.
 
         Raises:
             ContextFormatError: The file is damaged, or of a newer format.
@@ -94,7 +99,7 @@ class CDEEmbeddings(Embeddings):
         collection: str,
         *,
         fingerprint: str | None = None,
-        model: str | Path | CDEModel | None = None,
+        model: str | Path | CDEModel | Embeddings | None = None,
     ) -> "CDEEmbeddings":
         """Load the context stored with a Qdrant collection. Raises like `load`.
 

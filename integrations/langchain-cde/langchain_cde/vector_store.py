@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -56,7 +57,7 @@ class CDEVectorStore(VectorStore):
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
-        store: Store,
+        store: Store | str | Path,
         parent_key: str | None = "source",
     ) -> "CDEVectorStore":
         """Make a collection in an empty store and add texts to it; `from_documents` takes the same arguments.
@@ -66,7 +67,7 @@ class CDEVectorStore(VectorStore):
             embedding: A CDEEmbeddings that has a context.
             metadatas: As in `add_texts`.
             ids: As in `add_texts`.
-            store: Such as `cde_rag.stores.faiss.FaissStore("papers.faiss")`.
+            store: The path of a new folder, such as "papers.faiss", or a store of `cde_rag.stores`.
             parent_key: The metadata key that names the longer document a text was cut from; each text is embedded
                 given the others of its parent. Texts without the key have no parent. None: no parents at all.
 
@@ -80,10 +81,10 @@ class CDEVectorStore(VectorStore):
                 f"CDEVectorStore embeds with the CDEEmbeddings of its context, found {type(embedding).__name__}. Give "
                 "CDEEmbeddings.from_documents(documents); it needs no cache, as what is stored is not embedded again."
             )
-        if not isinstance(store, Store):
+        if not isinstance(store, Store | str | Path):
             raise TypeError(
                 f"CDEVectorStore keeps its documents in a store of cde_rag, found {type(store).__name__}. Give "
-                'store=FaissStore("papers.faiss"), from cde_rag.stores.faiss, or another of cde_rag.stores.'
+                'store="papers.faiss", or a store of cde_rag.stores.'
             )
         try:
             created = cls(Collection.create(store, embedding.embedder, parent_key=parent_key))
@@ -182,8 +183,9 @@ class CDEVectorStore(VectorStore):
             ContextMismatchError: The vector is of another context.
             ValueError: It has another length, or not norm 1, or `k` is below 1.
         """
+        check_positive(k, "k")
         fingerprint, query = self._embedded(embedding)
-        (hits,) = self.collection.search_vectors(query, k, fingerprint=fingerprint, where=filter)
+        (hits,) = self.collection.store.search(query, k, fingerprint=fingerprint, where=filter)
         return [document(hit) for hit in hits]
 
     def max_marginal_relevance_search(
@@ -214,7 +216,7 @@ class CDEVectorStore(VectorStore):
         check_positive(k, "k")
         check_positive(fetch_k, "fetch_k")
         fingerprint, query = self._embedded(embedding)
-        (hits,) = self.collection.search_vectors(query, max(k, fetch_k), fingerprint=fingerprint, where=filter)
+        (hits,) = self.collection.store.search(query, max(k, fetch_k), fingerprint=fingerprint, where=filter)
         vectors = self.collection.store.vectors([hit.id for hit in hits], fingerprint=fingerprint)
         chosen = marginal_relevance(query[0], vectors, k, diversity=1 - lambda_mult)
         return [document(hits[place]) for place in chosen]

@@ -42,6 +42,14 @@ def settings() -> Iterator[None]:
     Settings._embed_model = None
 
 
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder, empty at the start of each test."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
 @pytest.fixture
 def own_loop() -> Iterator[None]:
     """An event loop that is closed again, for builds with `use_async=True`: LlamaIndex leaves the one it makes open."""

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from llama_index.core import (
     Document,
+    MockEmbedding,
     PropertyGraphIndex,
     Settings,
     StorageContext,
     SummaryIndex,
     VectorStoreIndex,
 )
+from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.indices import KnowledgeGraphIndex
 from llama_index.core.indices.property_graph import ImplicitPathExtractor
 from llama_index.core.ingestion import IngestionPipeline
@@ -24,6 +26,7 @@ from llama_index.core.schema import BaseNode, TextNode, TransformComponent
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings.cde import CDEEmbedding
+from llama_index.embeddings.cde.marks import marks_on
 from llama_index_corpora import corpus, sentences
 
 from cde_rag import (
@@ -148,11 +151,8 @@ async def test_an_async_query_is_refused_without_a_context(fresh: Fresh) -> None
 @pytest.fixture
 def foreign_index(fresh: Fresh) -> VectorStoreIndex:
     """An index that is there already, and an embedding without a context."""
-    documents = corpus()
-    index = VectorStoreIndex.from_documents(documents, embed_model=fresh())
+    index = VectorStoreIndex.from_documents(corpus(), embed_model=MockEmbedding(embed_dim=16))
     index._embed_model = fresh()
-    index.index_struct.summary = None  # as an index that was built by something else
-    index._vector_store.clear()
     return index
 
 
@@ -352,10 +352,21 @@ def test_later_runs_of_a_pipeline_never_become_the_context(fresh: Fresh, store: 
         later.run(documents=corpus(70, seed=5))
 
 
+def test_a_store_with_vectors_keeps_its_context(fresh: Fresh) -> None:
+    store = SimpleVectorStore()
+    context = StorageContext.from_defaults(vector_store=store)
+    first, second, third = fresh(), fresh(), fresh()
+    VectorStoreIndex.from_documents(corpus(), storage_context=context, embed_model=first)
+    with pytest.warns(ContextReusedWarning):
+        VectorStoreIndex.from_documents(corpus(seed=1), storage_context=context, embed_model=second)
+    IngestionPipeline(transformations=[third], vector_store=store).run(documents=corpus(seed=2))
+    assert first.fingerprint == second.fingerprint == third.fingerprint
+
+
 def test_a_store_with_vectors_gets_no_second_context(fresh: Fresh) -> None:
     store = SimpleVectorStore()
     context = StorageContext.from_defaults(vector_store=store)
-    VectorStoreIndex.from_documents(corpus(), storage_context=context, embed_model=fresh())
+    VectorStoreIndex.from_documents(corpus(), storage_context=context, embed_model=MockEmbedding(embed_dim=16))
     with pytest.raises(ContextMissingError, match="vectors in the store already"):
         VectorStoreIndex.from_documents(corpus(seed=1), storage_context=context, embed_model=fresh())
     with pytest.raises(ContextMissingError, match="vectors in the store already"):
@@ -374,14 +385,14 @@ def test_a_property_graph_has_one_context_for_texts_and_names(fresh: Fresh, tiny
         use_async=use_async,
     )
     assert embedding.fingerprint == expected_fingerprint(tiny_folder, [document.text for document in documents])
-    kept = StorageContext.from_defaults(property_graph_store=index.property_graph_store)
+    read = SimplePropertyGraphStore(index.property_graph_store.graph)  # as from a file
     with pytest.raises(ContextMissingError, match="vectors in the store already"):
         PropertyGraphIndex.from_documents(
             corpus(seed=1),
             kg_extractors=[ImplicitPathExtractor()],
             embed_model=fresh(),
-            storage_context=kept,
-            property_graph_store=index.property_graph_store,
+            storage_context=StorageContext.from_defaults(property_graph_store=read),
+            property_graph_store=read,
             use_async=False,
         )
 
@@ -487,4 +498,4 @@ async def test_indexes_that_are_built_at_once_share_a_context_with_a_warning(fre
     with pytest.warns(ContextReusedWarning) as warned:
         one, two = await asyncio.gather(asyncio.to_thread(build, 0), asyncio.to_thread(build, 1))
     assert len(warned) == 1
-    assert one.index_struct.summary == two.index_struct.summary
+    assert marks_on(one.docstore.docs.values()) == marks_on(two.docstore.docs.values()) == {embedding.fingerprint}

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle  # noqa: TID251 - what LlamaIndex does with transformations for its worker processes
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,8 +68,9 @@ def test_a_fresh_process_finds_the_same(fresh: Fresh, tiny_folder: str, tmp_path
 def test_a_path_is_written_in_the_first_build_and_read_after_that(fresh: Fresh, tmp_path: Path) -> None:
     path = tmp_path / "docs.context.safetensors"
     first = fresh(context_path=path)
-    waiting = fresh(context_path=path)  # made before there was a file
+    waiting, later = fresh(context_path=path), fresh(context_path=path)  # made before there was a file
     VectorStoreIndex.from_documents(corpus(), embed_model=first)
+    assert later.get_text_embedding("money") == first.get_text_embedding("money")
     for other in (fresh(context_path=str(path)), waiting, CDEEmbedding.load(path, model_name=first.model_name)):
         assert other.get_query_embedding("money") == first.get_query_embedding("money")
         assert other.get_text_embedding_batch(["money"]) == first.get_text_embedding_batch(["money"])  # no build
@@ -147,9 +149,19 @@ def test_dictionaries_round_trip(fresh: Fresh, tmp_path: Path) -> None:
     assert again.get_query_embedding("money") == embedding.get_query_embedding("money")
 
 
-def test_a_dictionary_without_a_file_is_refused_until_there_is_one(fresh: Fresh, tmp_path: Path) -> None:
+def test_a_dictionary_finds_its_context_in_the_cache(fresh: Fresh) -> None:
     embedding = fresh()
     embedding.fit(sentences(70))
+    again = CDEEmbedding.from_dict(embedding.to_dict())
+    assert again.get_query_embedding("money") == embedding.get_query_embedding("money")
+
+
+def test_a_dictionary_without_a_file_is_refused_until_there_is_one(
+    fresh: Fresh, tmp_path: Path, cache_folder: Path
+) -> None:
+    embedding = fresh()
+    embedding.fit(sentences(70))
+    shutil.rmtree(cache_folder)
     again = CDEEmbedding.from_dict(embedding.to_dict())
     assert again.fingerprint == embedding.fingerprint
     for call in (again.get_query_embedding, again.get_text_embedding, again.get_text_embedding_batch):
@@ -177,9 +189,10 @@ def test_copies_keep_the_context(fresh: Fresh) -> None:
         assert made.get_query_embedding("money") == embedding.get_query_embedding("money")
 
 
-def test_a_pickled_copy_has_the_same_context(fresh: Fresh) -> None:
+def test_a_pickled_copy_has_the_same_context(fresh: Fresh, cache_folder: Path) -> None:
     embedding = fresh()
     embedding.fit(sentences(70))
+    shutil.rmtree(cache_folder)  # as in a worker on another machine
     again = pickle.loads(pickle.dumps(embedding))
     assert again.get_query_embedding("money") == embedding.get_query_embedding("money")
 

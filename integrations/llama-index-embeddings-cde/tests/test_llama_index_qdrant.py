@@ -1,6 +1,8 @@
 """The users' own QdrantVectorStore: vectors named by their context, which is kept beside the collection."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from llama_index.core import Document, StorageContext, VectorStoreIndex
@@ -11,7 +13,7 @@ from llama_index.vector_stores.qdrant import QdrantVectorStore
 from llama_index_corpora import corpus
 from qdrant_client import AsyncQdrantClient, QdrantClient, models
 
-from cde_rag import ContextMismatchError, ContextMissingError, StoreError
+from cde_rag import ContextMismatchError, ContextMissingError
 from cde_rag.stores.qdrant import vector_name
 
 Fresh = Callable[..., CDEEmbedding]
@@ -62,8 +64,21 @@ def test_another_context_is_refused_before_qdrant_is_asked(client: QdrantClient,
         IngestionPipeline(transformations=[other], vector_store=store(client, kept.vector_name)).run(documents=corpus())
 
 
-def test_without_a_context_it_says_where_to_find_one(client: QdrantClient, fresh: Fresh) -> None:
+def test_the_context_is_found_by_the_name_of_the_vectors(
+    client: QdrantClient, fresh: Fresh, cache_folder: Path
+) -> None:
     kept = CDEEmbedding.from_qdrant(client, "essays", model_name=fresh().model_name)
+    shutil.rmtree(cache_folder)
+    embedding = fresh()
+    index = VectorStoreIndex.from_vector_store(store(client, kept.vector_name), embed_model=embedding)
+    index.as_retriever().retrieve("money")
+    assert embedding.fingerprint == kept.fingerprint
+
+
+def test_without_a_context_it_says_where_to_find_one(client: QdrantClient, fresh: Fresh, cache_folder: Path) -> None:
+    kept = CDEEmbedding.from_qdrant(client, "essays", model_name=fresh().model_name)
+    client.delete_collection("essays__cde_contexts")
+    shutil.rmtree(cache_folder)
     index = VectorStoreIndex.from_vector_store(store(client, kept.vector_name), embed_model=fresh())
     with pytest.raises(ContextMissingError, match="from_qdrant"):
         index.as_retriever().retrieve("money")
@@ -71,36 +86,19 @@ def test_without_a_context_it_says_where_to_find_one(client: QdrantClient, fresh
         CDEEmbedding.from_qdrant(QdrantClient(":memory:"), "essays")
 
 
-@pytest.mark.parametrize("fitted", [False, True])
-def test_vectors_have_to_be_named_by_their_context(fresh: Fresh, fitted: bool) -> None:
-    embedding, documents = fresh(), corpus()
-    if fitted:
-        embedding.fit([document.text for document in documents])
-    unnamed = QdrantVectorStore("essays", client=QdrantClient(":memory:"))
-    storage = StorageContext.from_defaults(vector_store=unnamed)
-    with pytest.raises(ContextMismatchError if fitted else ContextMissingError, match="dense_vector_name"):
-        VectorStoreIndex.from_documents(documents, storage_context=storage, embed_model=embedding)
-
-
-def test_a_collection_that_forgets_the_name_is_refused(fresh: Fresh) -> None:
-    embedding, documents, client = fresh(), corpus(), QdrantClient(":memory:")
-    embedding.fit([document.text for document in documents])
-    storage = StorageContext.from_defaults(vector_store=store(client, embedding.vector_name))
-    with pytest.raises(StoreError, match="create_collection"):
-        VectorStoreIndex.from_documents(documents, storage_context=storage, embed_model=embedding)
-    assert not client.collection_exists("essays")
-
-
-async def test_a_collection_that_forgets_the_name_is_refused_async(fresh: Fresh) -> None:
-    embedding, client = fresh(), AsyncQdrantClient(":memory:")
+def test_a_collection_that_forgets_the_name_is_guarded_by_its_nodes(fresh: Fresh) -> None:
+    embedding, client = fresh(), QdrantClient(":memory:")
     embedding.fit([document.text for document in corpus()])
-    forgetful = QdrantVectorStore("essays", aclient=client, dense_vector_name=embedding.vector_name)
-    index = VectorStoreIndex.from_vector_store(forgetful, embed_model=embedding)
-    with pytest.raises(StoreError, match="create_collection"):
-        await index.ainsert_nodes([TextNode(text="money")])
-    with pytest.raises(StoreError, match="create_collection"):
-        await IngestionPipeline(transformations=[embedding], vector_store=forgetful).arun(documents=corpus())
-    assert not await client.collection_exists("essays")
+    storage = StorageContext.from_defaults(vector_store=store(client, embedding.vector_name))
+    VectorStoreIndex.from_documents(corpus(), storage_context=storage, embed_model=embedding)
+    other = fresh()
+    other.fit([document.text for document in corpus(seed=1)])
+    for name in (embedding.vector_name, other.vector_name):  # LlamaIndex has created unnamed vectors
+        index = VectorStoreIndex.from_vector_store(store(client, name), embed_model=other)
+        with pytest.raises(ContextMismatchError):
+            index.as_retriever().retrieve("money")
+        with pytest.raises(ContextMismatchError):
+            index.insert(Document(text="money"))
 
 
 async def test_async_clients_work(client: QdrantClient, tiny_folder: str) -> None:

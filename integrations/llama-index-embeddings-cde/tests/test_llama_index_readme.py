@@ -13,7 +13,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 @pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore:Payload indexes", "-c", "\n".join(blocks)],
         cwd=tmp_path,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import chromadb
 import pytest
 from llama_index.core import (
     Document,
@@ -20,6 +21,8 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.schema import BaseNode, TextNode
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings.cde import CDEEmbedding
+from llama_index.embeddings.cde.marks import marks_on
+from llama_index.vector_stores.chroma import ChromaVectorStore
 from llama_index_corpora import corpus
 
 from cde_rag import CDEWarning, ContextMismatchError
@@ -96,6 +99,18 @@ def test_a_graph_store_of_another_context_is_refused(fitted: Fitted) -> None:
         index.insert(Document(text="money"))
 
 
+def test_a_property_graph_over_a_store_of_texts_is_built_and_searched_without_a_warning(
+    fitted: Fitted, tmp_path: Path
+) -> None:
+    names_of = chromadb.PersistentClient(path=str(tmp_path)).create_collection("names")
+    for _ in range(2):  # two graphs with one store of names
+        storage = StorageContext.from_defaults(vector_store=ChromaVectorStore(chroma_collection=names_of))
+        index = PropertyGraphIndex.from_documents(corpus(), embed_model=fitted(0), storage_context=storage, **GRAPH)
+        index.insert(Document(text="money"))
+        assert names_of.count()
+        search(index, fitted(0))
+
+
 def test_one_store_takes_vectors_of_one_context(fitted: Fitted) -> None:
     storage = StorageContext.from_defaults(vector_store=SimpleVectorStore())
     index = VectorStoreIndex.from_documents(corpus(), storage_context=storage, embed_model=fitted(0))
@@ -165,7 +180,7 @@ def test_vectors_without_a_mark_are_warned_of(fitted: Fitted, tmp_path: Path, st
     for call in (index.as_retriever().retrieve, index.insert, index.as_retriever().retrieve):  # an insert notes nothing
         with pytest.warns(CDEWarning, match="build the index anew"):
             call(Document(text="money") if call == index.insert else "money")
-    assert index.index_struct.summary is None
+    assert marks_on(index.docstore.docs.values()) == set()
 
 
 def test_a_users_summary_is_no_way_around(fitted: Fitted, tmp_path: Path) -> None:
@@ -179,10 +194,10 @@ def test_a_users_summary_is_no_way_around(fitted: Fitted, tmp_path: Path) -> Non
         again.insert(Document(text="money"))
 
 
-def test_the_line_in_a_users_summary_tells(fitted: Fitted) -> None:
-    index = VectorStoreIndex.from_documents(corpus(), embed_model=fitted(0))
-    index.summary = f"Banks and rivers. {index.summary}."
-    index.vector_store.clear()  # as a store that keeps no note
+def test_the_summary_of_an_index_that_an_older_version_built_names_its_context(fitted: Fitted) -> None:
+    index = VectorStoreIndex.from_documents(corpus(), embed_model=MockEmbedding(embed_dim=16))
+    index.summary = f"Banks and rivers. Vectors of the cde-rag context {fitted(0).fingerprint}."
+    index.as_retriever(embed_model=fitted(0)).retrieve("money")
     with pytest.raises(ContextMismatchError):
         index.as_retriever(embed_model=fitted(1)).retrieve("money")
 
@@ -194,11 +209,15 @@ class TextStore(SimpleVectorStore):
 
 
 def test_nodes_beside_a_store_of_texts_tell_nothing(fitted: Fitted) -> None:
-    index = VectorStoreIndex.from_vector_store(TextStore(), embed_model=fitted(0), store_nodes_override=True)
-    index.insert(Document(text="money"))
-    assert index.index_struct.summary is None  # the store may have held vectors before
-    index.vector_store.clear()
-    index.insert(Document(text="river"))
+    store = TextStore()
+    for seed in (0, 1):
+        storage = StorageContext.from_defaults(vector_store=store)
+        index = VectorStoreIndex([], storage_context=storage, embed_model=fitted(seed), store_nodes_override=True)
+        index.insert(Document(text="money"))
+        store.clear()
+        index._embed_model = fitted(2)
+        index.insert(Document(text="river"))
+        store.clear()
 
 
 def test_a_retriever_asks_its_index_where_the_store_tells_nothing(fitted: Fitted) -> None:
@@ -213,5 +232,5 @@ def test_a_retriever_asks_its_index_where_the_store_tells_nothing(fitted: Fitted
 def test_an_index_that_began_empty_is_marked(fitted: Fitted) -> None:
     index = VectorStoreIndex([], embed_model=fitted(0))
     index.insert(Document(text="money"))
-    assert str(fitted(0).fingerprint) in str(index.index_struct.summary)
+    assert marks_on(index.docstore.docs.values()) == {fitted(0).fingerprint}
     index.insert(Document(text="river"))

@@ -49,7 +49,9 @@ def test_every_node_is_embedded_given_its_siblings(vector_store: CDEVectorStore,
     assert len(nodes) > 80
     texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
     core = ContextualEmbedder.from_corpus(texts, model=model)
-    found = vector_store.collection.vectors([node.node_id for node in nodes])
+    found = vector_store.collection.store.vectors(
+        [node.node_id for node in nodes], fingerprint=vector_store.collection.embedder.fingerprint
+    )
     expected = core.embed_documents(texts, parents=[node.ref_doc_id for node in nodes])
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(found - core.embed_documents(texts)).max() > 1e-2
@@ -104,7 +106,11 @@ def test_other_kinds_of_nodes_come_back_as_they_were(vector_store: CDEVectorStor
 def test_nodes_without_a_source_are_no_siblings(vector_store: CDEVectorStore) -> None:
     vector_store.add([TextNode(text="money loan", id_="one"), TextNode(text="river boat", id_="two")])
     alone = vector_store.collection.embedder.embed_documents(["money loan", "river boat"])
-    np.testing.assert_allclose(vector_store.collection.vectors(["one", "two"]), alone, atol=1e-5)
+    np.testing.assert_allclose(
+        vector_store.collection.store.vectors(["one", "two"], fingerprint=vector_store.collection.embedder.fingerprint),
+        alone,
+        atol=1e-5,
+    )
 
 
 def test_an_index_inserts_refreshes_and_deletes(vector_store: CDEVectorStore) -> None:
@@ -196,7 +202,11 @@ def test_foreign_vectors_are_not_taken(vector_store: CDEVectorStore) -> None:
     with pytest.warns(CDEWarning, match=r"vector_store\.embed_model"):
         vector_store.add([node])
     own = vector_store.collection.embedder.embed_documents(["money loan"])
-    np.testing.assert_allclose(vector_store.collection.vectors(["one"]), own, atol=1e-5)
+    np.testing.assert_allclose(
+        vector_store.collection.store.vectors(["one"], fingerprint=vector_store.collection.embedder.fingerprint),
+        own,
+        atol=1e-5,
+    )
 
 
 class Unasked(MockEmbedding):

@@ -23,7 +23,6 @@ from cde_rag import (
     Record,
     SmallContextWarning,
     StoreError,
-    recontextualize,
 )
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDERetriever, CDEVectorStore
@@ -66,7 +65,9 @@ def test_siblings_are_the_documents_of_the_same_source(
     with_parents = embeddings.embedder.embed_documents(
         texts, parents=[document.metadata.get("source") for document in documents]
     )
-    stored = store.collection.vectors([f"d{n}" for n in range(30)])
+    stored = store.collection.store.vectors(
+        [f"d{n}" for n in range(30)], fingerprint=store.collection.embedder.fingerprint
+    )
     np.testing.assert_allclose(stored, with_parents, atol=1e-6)
     assert np.abs(stored - np.array(embeddings.embed_documents(texts))).max() > 1e-3
     assert store.collection.parent_key == "source"
@@ -79,7 +80,9 @@ def test_another_parent_key_or_none(
     made = CDEVectorStore.from_documents(documents, embeddings, store=FaissStore(tmp_path / "c"), parent_key=parent_key)
     assert made.collection.parent_key == parent_key
     np.testing.assert_allclose(
-        made.collection.vectors(["d0"]), embeddings.embed_documents([documents[0].page_content]), atol=1e-6
+        made.collection.store.vectors(["d0"], fingerprint=made.collection.embedder.fingerprint),
+        embeddings.embed_documents([documents[0].page_content]),
+        atol=1e-6,
     )
 
 
@@ -242,7 +245,11 @@ async def test_many_at_once_lose_nothing(documents: list[Document], embeddings: 
         store=FaissStore(tmp_path / "d"),
     )
     wanted = [f"d{n}" for n in range(30)]
-    np.testing.assert_allclose(empty.collection.vectors(wanted), whole.collection.vectors(wanted), atol=1e-6)
+    np.testing.assert_allclose(
+        empty.collection.store.vectors(wanted, fingerprint=empty.collection.embedder.fingerprint),
+        whole.collection.store.vectors(wanted, fingerprint=whole.collection.embedder.fingerprint),
+        atol=1e-6,
+    )
 
 
 # Retrievers
@@ -351,7 +358,7 @@ def test_index_goes_on_after_a_new_context_in_the_order_that_the_readme_tells(
     index(documents, records, empty, **settings)
     index(documents[1:], records, empty, **settings)
     with pytest.warns(SmallContextWarning):
-        recontextualize(empty.collection, seed=1)
+        empty.collection.recontextualize(seed=1)
     records = InMemoryRecordManager(empty.embeddings.record_namespace(old))
     before = {record.id for record in empty.collection.scroll()}
     with monkeypatch.context() as without:
@@ -379,11 +386,14 @@ def test_a_path_or_a_store_is_not_taken_for_a_collection(embeddings: CDEEmbeddin
             CDEVectorStore(wrong)  # type: ignore[arg-type]
 
 
-def test_a_path_is_not_taken_for_a_store(documents: list[Document], embeddings: CDEEmbeddings, tmp_path: Path) -> None:
-    for wrong in (str(tmp_path / "c"), tmp_path / "c"):
-        with pytest.raises(TypeError, match=rf"found {type(wrong).__name__}\. .*store=FaissStore\("):
-            CDEVectorStore.from_documents(documents, embeddings, store=wrong)
-    assert list(tmp_path.iterdir()) == []
+def test_a_path_is_a_place_for_a_store(documents: list[Document], embeddings: CDEEmbeddings, tmp_path: Path) -> None:
+    for number, path in enumerate((str(tmp_path / "a.faiss"), tmp_path / "b.qdrant")):
+        made = CDEVectorStore.from_documents(documents, embeddings, store=path)
+        assert made.collection.count() == len(documents)
+        assert len(list(tmp_path.iterdir())) == number + 1
+        made.collection.close()
+    with pytest.raises(TypeError, match="found int"):
+        CDEVectorStore.from_documents(documents, embeddings, store=5)  # type: ignore[arg-type]
 
 
 def test_a_store_in_use_is_not_filled_from_another_context(

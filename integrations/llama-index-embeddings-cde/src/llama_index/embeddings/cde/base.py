@@ -13,8 +13,8 @@ from llama_index.embeddings.cde.caching import through_cache
 from llama_index.embeddings.cde.callers import Caller, caller_of
 from llama_index.embeddings.cde.events import announced
 from llama_index.embeddings.cde.fitting import FittedEmbedding
-from llama_index.embeddings.cde.marks import SpaceVector, give
-from llama_index.embeddings.cde.spaces import check, check_alike, check_async_client
+from llama_index.embeddings.cde.marks import mark_nodes
+from llama_index.embeddings.cde.spaces import check_alike
 from llama_index.embeddings.cde.texts import content, embed_documents, nodes_only
 from typing_extensions import override
 
@@ -84,12 +84,12 @@ class CDEEmbedding(FittedEmbedding):
     @override
     def get_query_embedding(self, query: str) -> Embedding:
         """Embed a text that searches."""
-        return self._query(query, caller_of(self))
+        return self._query(query, self._sampled(caller_of(self)))
 
     @override
     async def aget_query_embedding(self, query: str) -> Embedding:
         """Run `get_query_embedding` in a thread."""
-        return await asyncio.to_thread(self._query, query, caller_of(self))
+        return await asyncio.to_thread(self._query, query, await self._asampled(caller_of(self)))
 
     @override
     def get_text_embedding(self, text: str) -> Embedding:
@@ -105,31 +105,27 @@ class CDEEmbedding(FittedEmbedding):
     @override
     def get_text_embedding_batch(self, texts: list[str], show_progress: bool = False, **kwargs: Any) -> list[Embedding]:
         """Embed documents that come as strings, without siblings; makes the context where that is due."""
-        return self._batch(texts, caller_of(self), show_progress)
+        return self._batch(texts, self._sampled(caller_of(self)), show_progress)
 
     @override
     async def aget_text_embedding_batch(
         self, texts: list[str], show_progress: bool = False, **kwargs: Any
     ) -> list[Embedding]:
         """Run `get_text_embedding_batch` in a thread."""
-        caller = caller_of(self)
-        await check_async_client(caller)
-        return await asyncio.to_thread(self._batch, texts, caller, show_progress)
+        return await asyncio.to_thread(self._batch, texts, await self._asampled(caller_of(self)), show_progress)
 
     @override
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """Give nodes their embeddings, each made given its siblings; makes the context where that is due."""
-        return self._transform(nodes, caller_of(self), kwargs)
+        return self._transform(nodes, self._sampled(caller_of(self)), kwargs)
 
     @override
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """Run `__call__` in a thread."""
-        caller = caller_of(self)
-        await check_async_client(caller)
-        return await asyncio.to_thread(self._transform, nodes, caller, kwargs)
+        return await asyncio.to_thread(self._transform, nodes, await self._asampled(caller_of(self)), kwargs)
 
     def _query(self, query: str, caller: Caller) -> Embedding:
-        check(caller, self.fingerprint)
+        self._check(caller)
         with announced(self):
             return self._get_query_embedding(query)
 
@@ -151,7 +147,8 @@ class CDEEmbedding(FittedEmbedding):
                 progress = bool(options.get("show_progress"))
                 embeddings = self._documents(texts, [node.ref_doc_id for node, _ in full], progress=progress)
             for (node, _), embedding in zip(full, embeddings, strict=True):
-                give(node, SpaceVector(embedding, self._bound().fingerprint))
+                node.embedding = embedding
+            mark_nodes((node for node, _ in full), self._bound().fingerprint)
         return nodes
 
     def _documents(

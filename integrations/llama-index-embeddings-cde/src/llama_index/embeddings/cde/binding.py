@@ -1,5 +1,6 @@
 """An embedding model bound to one context, which goes with it to files, dictionaries and worker processes."""
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,14 +8,18 @@ from uuid import uuid4
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
-from llama_index.embeddings.cde.callers import caller_of
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from llama_index.embeddings.cde.callers import Caller, caller_of
+from llama_index.embeddings.cde.copies import cache, find, keep
 from llama_index.embeddings.cde.inspection import EmbeddingInspection
-from llama_index.embeddings.cde.marks import mark
+from llama_index.embeddings.cde.marks import mark, marks_of, spaces
+from llama_index.embeddings.cde.samples import asample, sample, sampled_store
 from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
 from pydantic import AfterValidator
 from typing_extensions import Self, override
 
-from cde_rag import Context, ContextMismatchError, ContextMissingError, ContextualEmbedder
+from cde_rag import CDEModel, Context, ContextMismatchError, ContextMissingError, ContextualEmbedder
+from cde_rag.context.cache import cached_context
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -68,6 +73,7 @@ class BoundEmbedding(BaseEmbedding):
 
     _context: Context | None = PrivateAttr(default=None)
     _embedder: ContextualEmbedder | None = PrivateAttr(default=None)
+    _loaded: CDEModel | None = PrivateAttr(default=None)
     _makes_none: str = PrivateAttr(default=OFF)  # why, where auto_fit is off
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
     _with_parent: int = PrivateAttr(default=0)
@@ -198,8 +204,10 @@ class BoundEmbedding(BaseEmbedding):
         if self.fingerprint is None:
             data[UNFITTED] = uuid4().hex  # no cache of transformations may find what another context made
         elif (caller := caller_of(self)).pipeline is not None:  # it asks its cache: where that has the nodes, only this
-            check(caller, self.fingerprint)
-            mark(caller, self.fingerprint)
+            with self._lock:
+                caller = self._sampled(caller)
+                self._check(caller)
+                self._mark(caller)
         return data
 
     @classmethod
@@ -233,8 +241,70 @@ class BoundEmbedding(BaseEmbedding):
         return self.model_copy()
 
     def _load(self) -> None:
+        """Load the context from its file, or a known one from the cache."""
         if self._context is None and self.context_path is not None and Path(self.context_path).exists():
             self._bind(Context.load(self.context_path))
+        if self._context is None and self.fingerprint is not None and (kept := cached_context(self.fingerprint)):
+            self._bind(kept)
+
+    def _follow(self, caller: Caller) -> None:
+        """Load the context of the caller's vectors, if there is none yet.
+
+        Raises:
+            ContextFormatError: A stored copy is damaged.
+            ContextMismatchError: There are vectors of several contexts.
+            ContextMissingError: The vectors are marked, and their context is found nowhere.
+        """
+        with self._lock:
+            self._load()
+            if self._context is None and (marks := marks_of(caller)):
+                first, *others = sorted(marks)
+                if others:
+                    remedy = "An index has vectors of one context only. Build it anew of the texts."
+                    raise ContextMismatchError(expected=first, found=others[0], remedy=remedy)
+                self._bind(find(caller, first))
+
+    def _sampled(self, caller: Caller) -> Caller:
+        """Return the caller with a sample of its store's nodes."""
+        self._follow(caller)
+        store = self._unknown(caller)
+        return caller if store is None else sample(caller, store, self._model().dim)
+
+    async def _asampled(self, caller: Caller) -> Caller:
+        """Return the caller with a sample of its store's nodes, from an asynchronous search."""
+        await asyncio.to_thread(self._follow, caller)
+        store = self._unknown(caller)
+        return caller if store is None else await asample(caller, store, self._model().dim)
+
+    def _unknown(self, caller: Caller) -> BasePydanticVectorStore | None:
+        """Return the caller's store if its nodes have to be looked at: before each write, and before the first query.
+
+        Another process that exchanges the vectors between two queries is not noticed.
+        """
+        store = sampled_store(caller)
+        return None if store is None or (caller.queries and spaces.get(store) == (self.fingerprint or "")) else store
+
+    def _check(self, caller: Caller) -> None:
+        """Load the context of the caller's vectors, and refuse those of another; raises and warns as `check`."""
+        self._follow(caller)
+        check(caller, self.fingerprint)
+        if self.fingerprint is not None and marks_of(caller) and (store := sampled_store(caller)) is not None:
+            spaces.set(store, self.fingerprint)
+
+    def _mark(self, caller: Caller) -> None:
+        """Mark the caller's index, store and nodes, and store the context with them."""
+        context = self._bound().context
+        if mark(caller, context.fingerprint):
+            keep(caller, context)
+
+    def _model(self) -> CDEModel:
+        """Return the model, loaded on first use."""
+        with self._lock:
+            if self._embedder is not None:
+                return self._embedder.model
+            if self._loaded is None:
+                self._loaded = CDEModel.from_pretrained(self.model_name, device=self.device, dtype=self.dtype)
+            return self._loaded
 
     def _bind(self, context: Context, embedder: ContextualEmbedder | None = None) -> None:
         if self.fingerprint not in (None, context.fingerprint):
@@ -242,7 +312,8 @@ class BoundEmbedding(BaseEmbedding):
             raise ContextMismatchError(expected=str(self.fingerprint), found=context.fingerprint, remedy=remedy)
         self._context, self._embedder, self.fingerprint = context, embedder, context.fingerprint
         if self.model_name == DEFAULT_MODEL:  # an alias of the newest model, which may be another one tomorrow
-            self.model_name = context.identity.name
+            self.model_name, self._loaded = context.identity.name, None
+        cache(context)
 
     def _bound(self) -> ContextualEmbedder:
         """Return the embedder, loaded on first use.
@@ -257,11 +328,5 @@ class BoundEmbedding(BaseEmbedding):
                 place = "" if self.context_path is None else f" ({self.context_path} is no file)"
                 raise ContextMissingError(f"There is no context{name}{place}. {REMEDY}")
             if self._embedder is None:
-                self._embedder = ContextualEmbedder(
-                    self.model_name,
-                    self._context,
-                    device=self.device,
-                    dtype=self.dtype,
-                    mini_batch_size=self.embed_batch_size,
-                )
+                self._embedder = ContextualEmbedder(self._model(), self._context, mini_batch_size=self.embed_batch_size)
             return self._embedder

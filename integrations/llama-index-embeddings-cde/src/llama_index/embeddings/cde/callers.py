@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from llama_index.core import DocumentSummaryIndex, PropertyGraphIndex, VectorStoreIndex
@@ -28,18 +27,23 @@ class Caller:
     Attributes:
         traces: Names of the framework's open traces, outermost first.
         index: The calling index, or that of a calling retriever.
-        struct: Persisted struct of the index, if it exists yet.
         pipeline: The calling ingestion pipeline.
         component: Another calling component, such as a splitter, that embeds for its own purposes.
         nodes: Nodes that an index inserts by this call, if they are on the stack; some may have vectors.
+        sample: Some nodes that the store has vectors of; see samples.py.
     """
 
     traces: tuple[str, ...] = field(default_factory=lambda: tuple(global_stack_trace_ids.get()))
     index: BaseIndex[Any] | None = None
-    struct: IndexStruct | None = None
     pipeline: IngestionPipeline | None = None
     component: object | None = None
     nodes: Sequence[BaseNode] = ()
+    sample: Sequence[BaseNode] = ()
+
+    @property
+    def queries(self) -> bool:
+        """True if vectors are searched."""
+        return isinstance(self.component, BaseRetriever)
 
     @property
     def builds(self) -> bool:
@@ -52,12 +56,17 @@ class Caller:
         return any(word in trace for trace in self.traces for word in ("insert", "refresh", "update"))
 
     @property
+    def struct(self) -> IndexStruct | None:
+        """Persisted struct of the index; None while the index is being built."""
+        return None if self.index is None or not hasattr(self.index, "_index_struct") else self.index.index_struct
+
+    @property
     def stores(self) -> list[Any]:
         """Stores that hold the vectors, or will hold them."""
         if self.index is not None:
             context = self.index.storage_context
             return [context.vector_store, context.property_graph_store]
-        if isinstance(self.component, BaseRetriever):  # of a PropertyGraphIndex: it knows its stores, not its index
+        if self.queries:  # of a PropertyGraphIndex: it knows its stores, not its index
             return [getattr(self.component, name, None) for name in ("_vector_store", "_graph_store")]
         return [] if self.pipeline is None else [self.pipeline.vector_store]
 
@@ -74,25 +83,13 @@ def caller_of(embedding: object) -> Caller:
         if isinstance(owner, IngestionPipeline):
             return Caller(pipeline=owner)
         if isinstance(owner, BaseIndex):
-            return Caller(index=owner, struct=_struct(frame, owner), nodes=nodes)
+            return Caller(index=owner, nodes=nodes)
         if isinstance(owner, BaseRetriever) and isinstance(index := getattr(owner, "_index", None), BaseIndex):
-            return Caller(index=index, struct=index.index_struct, component=owner)
+            return Caller(index=index, component=owner)
         if owner is not embedding and isinstance(owner, BaseComponent | DispatcherSpanMixin):
             return Caller(component=owner)
         frame = frame.f_back
     return Caller()
-
-
-def _struct(frame: FrameType | None, index: BaseIndex[Any]) -> IndexStruct | None:
-    """Return the struct of an index; during its construction it is only on the stack."""
-    if hasattr(index, "_index_struct"):
-        return index.index_struct
-    while frame is not None and frame.f_locals.get("self") is index:
-        struct = frame.f_locals.get("index_struct")
-        if isinstance(struct, IndexStruct):
-            return struct
-        frame = frame.f_back
-    return None
 
 
 def begins(caller: Caller, documents: Collection[str]) -> bool:
@@ -121,7 +118,7 @@ def refusal(caller: Caller, documents: Collection[str]) -> str | None:
         return "These documents are added to an index that exists"
     if caller.index is not None and not (caller.builds and isinstance(caller.index, WHOLE_CORPUS)):
         return f"{type(caller.index).__name__} does not show its whole corpus before the first vector"
-    if any(holds_vectors(store) for store in caller.stores):
+    if caller.sample or any(holds_vectors(store) for store in caller.stores):
         return "There are vectors in the store already"
     docstore = None if caller.pipeline is None else caller.pipeline.docstore
     if docstore is not None and not set(docstore.get_all_document_hashes().values()) <= set(documents):

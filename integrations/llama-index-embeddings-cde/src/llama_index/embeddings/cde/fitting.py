@@ -9,8 +9,7 @@ from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.indices.base import BaseIndex
 from llama_index.embeddings.cde.binding import BoundEmbedding, write
 from llama_index.embeddings.cde.callers import Caller, begins, refusal
-from llama_index.embeddings.cde.marks import mark
-from llama_index.embeddings.cde.spaces import REMEDY, check, check_brought
+from llama_index.embeddings.cde.spaces import REMEDY, check_brought
 from typing_extensions import Self
 
 from cde_rag import Context, ContextMissingError, ContextReusedWarning, ContextualEmbedder, PartialContextWarning
@@ -52,12 +51,10 @@ class FittedEmbedding(BoundEmbedding):
     def _fit(self, texts: Sequence[str], source: str) -> None:
         embedder = ContextualEmbedder.from_corpus(
             texts,
-            model=self.model_name,
+            model=self._model(),
             context_size=self.context_size,
             seed=self.seed,
             source=source,
-            device=self.device,
-            dtype=self.dtype,
             mini_batch_size=self.embed_batch_size,
         )
         if self.context_path is not None:
@@ -73,8 +70,7 @@ class FittedEmbedding(BoundEmbedding):
             documents: Known ids of the source documents.
         """
         with self._lock:
-            self._load()
-            check(caller, self.fingerprint)
+            self._check(caller)
             if texts and self.fingerprint is None:
                 self._fit_for(texts, caller, documents)
             elif texts and caller.index not in self._builds and begins(caller, documents):
@@ -83,7 +79,7 @@ class FittedEmbedding(BoundEmbedding):
             if caller.builds and caller.index is not None:
                 self._builds.add(caller.index)
             if self.fingerprint is not None:
-                mark(caller, self.fingerprint)
+                self._mark(caller)
 
     def _fit_for(self, texts: Sequence[str], caller: Caller, documents: Collection[str]) -> None:
         reason = refusal(caller, documents) if self.auto_fit else self._makes_none

@@ -1,92 +1,96 @@
-"""Marks of the vector space: in an index's summary, in the stores of LlamaIndex itself, and on vectors."""
+"""Marks of the vector space: on nodes, in LlamaIndex's own stores, and in names of vectors in Qdrant."""
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable
 
-from llama_index.core.data_structs.data_structs import IndexDict
 from llama_index.core.graph_stores import SimplePropertyGraphStore
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.embeddings.cde.callers import Caller, holds_vectors
+from llama_index.embeddings.cde.weak_map import WeakMap
 
 from cde_rag import CDEWarning
 
-SUMMARY = "Vectors of the cde-rag context {}"
+SUMMARY = re.compile("Vectors of the cde-rag context ([0-9a-f]{64})")  # of an index that older versions built
 KEY = "cde_context"  # beside the nodes' ids in a SimpleVectorStore's metadata, with which it is persisted
+ON_NODE = re.compile(r"cde_context:([0-9a-f]{64})")
+NAME = re.compile("cde_([0-9a-f]{64})")  # of a vector in Qdrant
 
-_graphs: WeakKeyDictionary[SimplePropertyGraphStore, str] = WeakKeyDictionary()  # these persist nothing of the kind
-
-
-class SpaceVector(list[float]):
-    """A vector that knows its space; in all else the list of floats that LlamaIndex asks for."""
-
-    def __init__(self, numbers: Iterable[float], fingerprint: str) -> None:
-        super().__init__(numbers)
-        self.fingerprint = fingerprint
+spaces: WeakMap[str] = WeakMap()  # of the stores that this process wrote to or looked at
 
 
-def give(node: BaseNode, vector: SpaceVector) -> None:
-    """Give a node its embedding; assigned like any other field, it would become a bare list."""
-    vars(node)["embedding"] = vector
+def mark_nodes(nodes: Iterable[BaseNode], fingerprint: str) -> None:
+    """Write the space of a node's vector on the node, which takes it into any store, docstore or cache.
+
+    The mark is in the list of metadata keys that are not embedded: there it changes neither the node's hash nor its
+    metadata nor a prompt.
+    """
+    for node in nodes:
+        others = [key for key in node.excluded_embed_metadata_keys if not ON_NODE.fullmatch(key)]
+        node.excluded_embed_metadata_keys = [*others, f"cde_context:{fingerprint}"]
 
 
-def marks_on(nodes: Sequence[BaseNode]) -> set[str]:
-    """Return the known spaces of the vectors that nodes have."""
-    return {node.embedding.fingerprint for node in nodes if isinstance(node.embedding, SpaceVector)}
+def marks_on(nodes: Iterable[BaseNode]) -> set[str]:
+    """Return the spaces that nodes are marked with."""
+    keys = (key for node in nodes for key in node.excluded_embed_metadata_keys)
+    return {found[1] for key in keys if (found := ON_NODE.fullmatch(key))}
 
 
 def marks_of(caller: Caller) -> set[str]:
     """Return the spaces marked in an index or its stores."""
-    found = re.search(SUMMARY.format("([0-9a-f]{64})"), (caller.struct and caller.struct.summary) or "")
-    marks = {found[1] if found else None}
+    found = SUMMARY.search((caller.struct and caller.struct.summary) or "")
+    marks = {found[1] if found else None} | {named(store) for store in caller.stores}
     if any(holds_vectors(store) for store in caller.stores):
         marks |= {_read(store) for store in caller.stores}
-    return {mark for mark in marks if mark is not None}
+    return {mark for mark in marks if mark is not None} | marks_on(caller.sample)
+
+
+def named(store: object) -> str | None:
+    """Return the space that the vectors of a store in Qdrant are named by."""
+    found = NAME.fullmatch(getattr(store, "dense_vector_name", None) or "")  # QdrantVectorStore need not be installed
+    return found[1] if found else None
 
 
 def warn_unmarked(caller: Caller) -> None:
     """Warn of vectors without a mark, which may be of another context or another model."""
     if _unmarked(caller):
         warnings.warn(
-            "There are vectors already, and nothing says in which context they were made: by another embedding, by "
-            "nodes that brought theirs, or the index's summary was replaced. Vectors of two spaces cannot be compared. "
+            "There are vectors already, and nothing says in which context they were made: by another embedding, or by "
+            "nodes that brought theirs. Vectors of two spaces cannot be compared. "
             "Unless you know that they are of this context, build the index anew with this embedding.",
             CDEWarning,
             stacklevel=2,
         )
 
 
-def mark(caller: Caller, fingerprint: str) -> None:
-    """Write the space into the index's persisted data, unless it has unmarked vectors or a summary of the user."""
+def mark(caller: Caller, fingerprint: str) -> bool:
+    """Write the space into the index's persisted data and on the nodes that come into it.
+
+    Returns:
+        False if nothing was marked, since there are unmarked vectors already.
+    """
     if _unmarked(caller):
-        return
+        return False
+    mark_nodes((node for node in caller.nodes if node.embedding is None), fingerprint)
     for store in caller.stores:
         _write(store, fingerprint)
-    if caller.struct is not None and caller.struct.summary is None and (caller.builds or _nodes(caller) == 0):
-        caller.struct.summary = SUMMARY.format(fingerprint)
+    return True
 
 
 def _unmarked(caller: Caller) -> bool:
-    return bool(_nodes(caller) or any(holds_vectors(store) for store in caller.stores)) and not marks_of(caller)
-
-
-def _nodes(caller: Caller) -> int | None:
-    """Return the number of nodes that an index has vectors of; None if only its store knows it."""
-    if caller.index is None or not isinstance(caller.struct, IndexDict):
-        return None
-    return None if caller.index.storage_context.vector_store.stores_text else len(caller.struct.nodes_dict)
+    holds = bool(caller.sample) or any(holds_vectors(store) for store in caller.stores)
+    return holds and not marks_of(caller)
 
 
 def _read(store: object) -> str | None:
     if isinstance(store, SimpleVectorStore):
         return (store.data.metadata_dict or {}).get(KEY, {}).get("fingerprint")
-    return _graphs.get(store) if isinstance(store, SimplePropertyGraphStore) else None
+    return spaces.get(store) if isinstance(store, SimplePropertyGraphStore) else None
 
 
 def _write(store: object, fingerprint: str) -> None:
     if isinstance(store, SimpleVectorStore):
         store.data.metadata_dict[KEY] = {"fingerprint": fingerprint}
-    elif isinstance(store, SimplePropertyGraphStore):
-        _graphs[store] = fingerprint
+    elif store is not None:
+        spaces.set(store, fingerprint)

@@ -8,7 +8,7 @@ A changed model, prefix or context gives no error anywhere: the vectors are as l
 results. An audit embeds a sample of the texts again and compares. It only reads. `cde-rag audit` is the command.
 """
 
-from cde_rag.audit.sources import source_of
-from cde_rag.audit.stored_vectors import SAMPLE, Audit, Source, StoredVector, audit, audit_collection
+from cde_rag.indexing.audit.sources import source_of
+from cde_rag.indexing.audit.stored_vectors import SAMPLE, Audit, Source, StoredVector, audit, audit_collection
 
 __all__ = ["SAMPLE", "Audit", "Source", "StoredVector", "audit", "audit_collection", "source_of"]

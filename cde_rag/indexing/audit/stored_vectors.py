@@ -11,7 +11,6 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import with_siblings
@@ -274,6 +273,8 @@ def _of_another_kind(
 
 
 def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None:
+    from cde_rag.embedders.contextual import ContextualEmbedder
+
     if isinstance(embedder, ContextualEmbedder) and embedder.context.size:
         plain = embedder.rebound(Context.null(embedder.model))
         return lambda texts: plain.embed_passages(texts, None).vectors

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from cde_rag.audit.stored_vectors import Source, StoredVector
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.fingerprint import stamped
+from cde_rag.indexing.audit.stored_vectors import Source, StoredVector
 from cde_rag.stores.checks import MOST_ROWS
 
 _FORMS: Final = "qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME or pgvector:URL#TABLE"

@@ -1,0 +1,166 @@
+"""The commands serve and mcp."""
+
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from cde_rag.cli.collections import ModelOption, existing, open_collection
+from cde_rag.errors import CDEError, StoreError, TruncationWarning, require
+
+if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
+    from cde_rag.embedders.protocol import Embedder
+
+CONTEXT_SUFFIX = ".context.safetensors"
+KEY_VARIABLE = "CDE_RAG_API_KEY"
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(metavar="[NAME=]PATH…", help="Folders of collections, or *.context.safetensors files."),
+]
+
+
+def _role(text: str) -> str:
+    if text not in ("query", "document"):
+        raise typer.BadParameter(f"expected query or document, found {text!r:.80}")
+    return text
+
+
+def serve(
+    paths: Paths,
+    host: Annotated[str, typer.Option(help="Address to bind; one that other machines reach needs an API key.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 8_000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help=f"API key that clients send; see also the environment's {KEY_VARIABLE}."),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File with one API key per line.")
+    ] = None,
+    default_role: Annotated[
+        str | None,
+        typer.Option(
+            parser=_role,
+            metavar="query|document",
+            help="Embed texts of requests that say neither like this.  [default: such requests are refused]",
+        ),
+    ] = None,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens that are embedded in one batch.")] = 8_192,
+    pending_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that may wait; requests beyond are answered with 429.")
+    ] = 2_000_000,
+    max_body: Annotated[int, typer.Option(min=1_000, help="Bytes of a request's body.")] = 16_000_000,
+    contexts: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder of contexts that clients make, list and delete.")
+    ] = None,
+    model: ModelOption = None,
+) -> None:
+    """Serve collections over HTTP, for OpenAI's clients and any other.
+
+    Routes: /v1/embeddings, /v1/models, /v1/vector_stores, /v1/collections/NAME/search and /records; /openapi.json
+    describes them. A collection is named for its folder: papers.faiss is "papers". Needs the extra `serve`.
+
+    \b
+    Examples:
+      cde-rag serve papers.faiss
+      curl localhost:8000/v1/collections/papers/search -H 'content-type: application/json' \\
+        -d '{"query": "late interaction"}'
+      cde-rag serve docs=one/index.faiss papers.faiss --host 0.0.0.0 --api-key-file keys.txt
+    """
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        require(module, "serve")
+    from cde_rag.server.access import ApiKeys, check_bind
+    from cde_rag.server.context_routes import stored_contexts
+    from cde_rag.server.http_app import create_app
+    from cde_rag.server.registry import Registry
+    from cde_rag.server.running import run
+    from cde_rag.server.service import ServerOptions, Service
+    from cde_rag.server.token_batcher import TokenBatcher
+
+    keys = ApiKeys([*(api_key or []), *_keys(api_key_file)])
+    check_bind(host, keys)
+    kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
+    collections, embedders = opened([*paths, *kept], model)
+    warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
+    options = ServerOptions(
+        default_role=cast(Literal["query", "document"] | None, default_role),
+        keys=keys,
+        max_body_bytes=max_body,
+        contexts=contexts,
+    )
+    batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
+    service = Service(Registry(collections, batcher, embedders), options)
+    for served in service.registry.models():
+        typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
+    run(create_app(service), host, port)
+
+
+def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection], dict[str, Embedder]]":
+    """Open collections and contexts, by name.
+
+    Raises:
+        CDEError: Two of them have one name, or a name has other characters than addresses take.
+    """
+    from cde_rag.server.registry import NAME_PATTERN
+
+    collections: dict[str, Collection] = {}
+    contexts: dict[str, Embedder] = {}
+    for text in paths:
+        named, _, rest = text.partition("=")
+        path = Path(rest or text)
+        is_context = path.name.endswith(CONTEXT_SUFFIX)
+        name = named if rest else path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem
+        if not re.match(NAME_PATTERN, name):
+            raise CDEError(f"{name!r}: expected a name of letters, digits, '.', '_' and '-'. Give one: NAME={path}")
+        if name in collections or name in contexts:
+            raise StoreError(f"Two collections are named {name!r}. Give one another name: NAME={path}")
+        if is_context:
+            contexts[name] = _embedder(path, model)
+        else:
+            collections[name] = open_collection(existing(path), model)
+    return collections, contexts
+
+
+def _embedder(path: Path, model: str | None) -> "Embedder":
+    from cde_rag.context.context import Context
+    from cde_rag.embedders.active import loaded
+
+    return loaded(Context.load(path), model=model)
+
+
+def _keys(path: Path | None) -> list[str]:
+    lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
+    keys = [line for line in lines if line.strip()]
+    if path is not None and not keys:
+        raise CDEError(f"{path} holds no API key. Write one per line, such as: openssl rand -hex 32 > {path}")
+    variable = os.environ.get(KEY_VARIABLE)
+    return keys if variable is None else [*keys, variable]
+
+
+def mcp(paths: Paths, model: ModelOption = None) -> None:
+    """Serve collections to coding agents over stdio (Model Context Protocol). Needs the extra `mcp`.
+
+    Tools: search (vectors and words), get, list_collections, and context, the passages around a hit. All of them read.
+
+    \b
+    Examples:
+      claude mcp add docs -- cde-rag mcp docs.faiss
+      cde-rag mcp docs.faiss papers.faiss
+    """
+    require("mcp.server", "mcp")
+    from cde_rag.server.mcp_tools import mcp_server
+
+    collections, contexts = opened(paths, model)
+    if contexts:
+        raise CDEError("mcp searches, and a context holds no documents. Name collections.")
+    try:
+        mcp_server(collections).run()
+    finally:
+        for collection in collections.values():
+            collection.close()

@@ -1,0 +1,86 @@
+"""Embedder of an OpenAI-compatible API: OpenAI's own, or a server such as vLLM, Ollama or text-embeddings-inference."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from cde_rag._validation import check_positive
+from cde_rag.embedders.function import BYTES_A_TOKEN, FunctionEmbedder
+from cde_rag.errors import ModelError, require
+
+TOKENS_A_CALL: Final = 100_000  # estimated; OpenAI takes 300,000, and other languages have more tokens for their bytes
+
+
+def openai_embedder(
+    model: str,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    dimensions: int | None = None,
+    prefixes: Mapping[str, str] | None = None,
+    mini_batch_size: int = 256,
+    max_retries: int = 5,
+    timeout_s: float = 60.0,
+) -> FunctionEmbedder:
+    """Make a FunctionEmbedder of a model behind an OpenAI-compatible API.
+
+    Two short calls are made at once, to know the model by its vectors. `embedder.count_tokens(texts)` estimates what
+    texts are going to cost, without a call. Neither address nor key is stored with vectors; a collection is opened with
+    `Collection.open(store, model=embedder)`.
+
+    Args:
+        model: Such as "text-embedding-3-small".
+        base_url: Address of the API, such as "http://localhost:8000/v1"; that of OpenAI by default.
+        api_key: By default the environment's OPENAI_API_KEY; local servers mostly take any.
+        dimensions: Length of the vectors, for models that can be asked for it.
+        prefixes: Prefixes of a "query" and a "document"; none by default.
+        mini_batch_size: Most texts of a call; long ones go in calls of fewer.
+        max_retries: Retries of a call that failed by the network, a limit or the server, after growing pauses.
+        timeout_s: Seconds that a call may take.
+
+    Raises:
+        MissingExtraError: The extra `openai` is not installed.
+        ModelError: There is no key, or the API does not answer with one vector for each text.
+        ValueError: `mini_batch_size` is below 1.
+    """
+    check_positive(mini_batch_size, "mini_batch_size")
+    openai: Any = require("openai", "openai")
+    try:
+        client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=max_retries, timeout=timeout_s)
+    except openai.OpenAIError as error:
+        raise ModelError(f"{error} Give api_key=…; local servers mostly take any.") from error
+    asked: dict[str, Any] = {"model": model, "encoding_format": "float"}
+    if dimensions is not None:
+        asked["dimensions"] = dimensions
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for part in _calls(texts, mini_batch_size):
+            try:
+                answer = client.embeddings.create(input=part, **asked)
+            except openai.OpenAIError as error:
+                raise ModelError(
+                    f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} What was written "
+                    "before stays: make the same call again, and it goes on from there."
+                ) from error
+            rows = sorted(answer.data, key=lambda row: row.index)
+            if [row.index for row in rows] != list(range(len(part))):
+                raise ModelError(f"{model} at {client.base_url}: expected {len(part)} vectors, found {len(rows)}.")
+            vectors += [row.embedding for row in rows]
+        return vectors
+
+    name = model if dimensions is None else f"{model} of {dimensions} numbers"
+    return FunctionEmbedder(embed, name=name, prefixes=prefixes, mini_batch_size=mini_batch_size)
+
+
+def _calls(texts: Sequence[str], mini_batch_size: int) -> list[list[str]]:
+    """Cut texts into calls, by their number and by their estimated tokens; a longer text has a call of its own."""
+    calls: list[list[str]] = [[]]
+    room = TOKENS_A_CALL * BYTES_A_TOKEN
+    for text in texts:
+        size = len(text.encode())
+        if calls[-1] and (len(calls[-1]) == mini_batch_size or size > room):
+            calls.append([])
+            room = TOKENS_A_CALL * BYTES_A_TOKEN
+        calls[-1].append(text)
+        room -= size
+    return calls

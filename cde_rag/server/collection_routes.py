@@ -1,0 +1,171 @@
+"""Routes of collections: search, records and neighbours."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+from anyio.to_thread import run_sync as in_thread
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from cde_rag.records import CHUNK, default_id
+from cde_rag.server.hit_context import neighbours_of
+from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.registry import ServedCollection, check_fingerprint
+from cde_rag.server.service import Serving, Strict
+from cde_rag.stores.base import Record
+
+router = APIRouter(prefix="/v1/collections")
+MOST_HITS: Final = 1_000
+MOST_IDS: Final = 1_000
+
+
+class SearchRequest(Strict):
+    """Body of a search."""
+
+    query: str = Field(description="Text that is not blank.")
+    k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits, groups or parents.")
+    by: Literal["hybrid", "vectors", "words"] | None = Field(
+        None, description="Ranking; hybrid by default, vectors for a collection without words."
+    )
+    where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
+    score_threshold: float | None = Field(None, description="Minimum score of a hit.")
+    offset: int = Field(0, ge=0, le=1_000_000, description="Number of hits, groups or parents to skip.")
+    group_by: str | None = Field(None, pattern=r"^[^.]+$", description="Metadata key by which hits are grouped.")
+    group_size: int = Field(3, ge=1, le=MOST_HITS, description="Maximum number of hits per group or parent.")
+    parents: bool = Field(default=False, description="True: return the parents of the best hits, complete.")
+    fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")
+
+
+class NewRecord(Strict):
+    """Record to add."""
+
+    id: str | None = Field(None, description="Unique; a digest of title, text and parent by default.")
+    text: str
+    title: str = ""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class AddRequest(Strict):
+    """Body that adds records."""
+
+    records: list[NewRecord] = Field(min_length=1, max_length=CHUNK)
+
+
+class DeleteRequest(Strict):
+    """Body that deletes records, by id or by filter."""
+
+    ids: list[str] | None = None
+    where: dict[str, Any] | None = None
+
+
+Ids = Annotated[list[str], Query(alias="id", max_length=MOST_IDS)]
+
+
+@router.get("")
+async def list_collections(service: Serving) -> Json:
+    """List the collections with their metadata."""
+    served = list(service.registry.collections.values())
+    return Json({"object": "list", "data": [await in_thread(described, each) for each in served]})
+
+
+@router.get("/{name}")
+async def retrieve_collection(name: str, service: Serving) -> Json:
+    """Describe a collection."""
+    return Json(await in_thread(described, service.registry.collection(name)))
+
+
+def described(served: ServedCollection) -> dict[str, Any]:
+    """Return the name and the metadata of a collection."""
+    return {"name": served.name, "has_words": served.has_words, **asdict(served.collection.inspect())}
+
+
+@router.post("/{name}/search")
+async def search_collection(name: str, body: SearchRequest, service: Serving) -> Json:
+    """Search by vectors, words or both; hits, groups of hits, or parents with all their passages."""
+    return Json(await in_thread(found, service.registry.collection(name), body))
+
+
+def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
+    """Search a collection.
+
+    Raises:
+        ContextMismatchError: It is in another vector space than the request expects.
+        RequestError: Groups and parents at once, parents of a collection that has none, or words likewise.
+    """
+    collection, by = served.collection, served.by(body.by)
+    searcher = collection.searcher(by)
+    fingerprint = collection.store.manifest().fingerprint
+    check_fingerprint(body.fingerprint, fingerprint)
+    paged: dict[str, Any] = {
+        "where": body.where,
+        "score_threshold": body.score_threshold,
+        "offset": body.offset,
+    }
+    result: dict[str, Any] = {"by": by, "fingerprint": fingerprint}
+    if body.parents:
+        if body.group_by is not None or collection.parent_key is None:
+            hint = "Leave group_by out." if collection.parent_key else "Leave parents out: the collection has none."
+            raise RequestError(400, f"parents: {hint}", param="parents", code="invalid_value")
+        parents = searcher.search_parents(body.query, body.k, group_size=body.group_size, **paged)
+        return {**result, "parents": [asdict(parent) for parent in parents]}
+    if body.group_by is not None:
+        groups = searcher.search_groups(body.query, body.k, group_by=body.group_by, group_size=body.group_size, **paged)
+        return {**result, "groups": [asdict(group) for group in groups]}
+    return {**result, "hits": [asdict(hit) for hit in searcher.search(body.query, body.k, **paged)]}
+
+
+@router.post("/{name}/records")
+async def add_records(name: str, body: AddRequest, service: Serving) -> Json:
+    """Add records, or replace those of the same ids; all of them are on disk when the answer comes.
+
+    After an error none of them is written. Repeating a request has no effect.
+    """
+    collection = service.registry.collection(name).collection
+    records = [_record(new, collection.parent_key) for new in body.records]
+    if len({record.id for record in records}) < len(records):
+        message = "records: two of them have the same id, or the same text without an id. Send one of them."
+        raise RequestError(400, message, param="records", code="repeated_id")
+    report = await in_thread(collection.add_records, records)
+    return Json({**asdict(report), "ids": [record.id for record in records]})
+
+
+def _record(new: NewRecord, parent_key: str | None) -> Record:
+    record = Record(new.id or "", new.text, new.title, new.metadata)
+    return record if new.id is not None else Record(default_id(record, parent_key), new.text, new.title, new.metadata)
+
+
+@router.get("/{name}/records")
+async def get_records(name: str, service: Serving, ids: Ids) -> Json:
+    """Return the records of some ids (?id=…&id=…) that exist, in the order of the ids."""
+    records = await in_thread(service.registry.collection(name).collection.get, ids)
+    return Json({"records": [asdict(record) for record in records]})
+
+
+@router.delete("/{name}/records")
+async def delete_records(name: str, service: Serving, ids: Ids) -> Json:
+    """Delete records by id (?id=…&id=…); unknown ids are skipped."""
+    return Json({"deleted": await in_thread(service.registry.collection(name).collection.delete, ids)})
+
+
+@router.post("/{name}/records/delete")
+async def delete_by(name: str, body: DeleteRequest, service: Serving) -> Json:
+    """Delete records by ids or by a filter; `{}` matches, and so deletes, every record."""
+    if (body.ids is None) == (body.where is None):
+        raise RequestError(400, "Expected either ids or where, exactly one of them.", code="invalid_value")
+    collection = service.registry.collection(name).collection
+    return Json({"deleted": await in_thread(partial(collection.delete, body.ids, where=body.where))})
+
+
+@router.get("/{name}/neighbours")
+async def get_neighbours(
+    name: str,
+    service: Serving,
+    id_: Annotated[str, Query(alias="id")],
+    around: Annotated[int, Query(ge=0, le=100)] = 2,
+) -> Json:
+    """Return a record (?id=…) between its neighbours of the same parent, at most `around` on each side."""
+    records = await in_thread(neighbours_of, service.registry.collection(name).collection, id_, around)
+    if not records:
+        raise RequestError(404, f"There is no record {id_!r:.200}.", code="record_not_found", param="id")
+    return Json({"records": [asdict(record) for record in records]})

@@ -1,0 +1,116 @@
+"""Comparison of rankings: the same query under the own context, the null context, BM25 and both."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.context.context import Context
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.errors import ContextError
+from cde_rag.indexing.sibling_passages import Passage, with_siblings
+from cde_rag.readers import SECTION_KEY
+from cde_rag.records import embedded_text
+from cde_rag.server.registry import ServedCollection, unbatched
+from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
+from cde_rag.stores.base import Hit, Row
+
+CANDIDATES: Final = 30  # of each other ranking; they are ranked again in the null context
+KEPT: Final = 20_000  # vectors in the null context
+
+
+class NullRanker:
+    """Ranking of candidates in the null context; their vectors are kept, the last used ones. Thread-safe.
+
+    Args:
+        batcher: Batcher of all texts.
+    """
+
+    def __init__(self, batcher: TokenBatcher) -> None:
+        self._batcher = batcher
+        self._lock = threading.Lock()
+        self._embedders: dict[str, BatchedEmbedder] = {}  # by the model's weights
+        self._vectors: OrderedDict[tuple[str, str], Float32[np.ndarray, " dim"]] = OrderedDict()
+
+    def ranked(self, served: ServedCollection, query: str, ids: Sequence[str]) -> list[Hit]:
+        """Rank records for a query by their vectors in the null context, with the siblings that they are stored with.
+
+        Raises:
+            ContextError: The collection's model has no null context, or reads no context at all.
+        """
+        embedder = self._embedder(served)
+        store, key = served.collection.store, served.collection.parent_key
+        rows = store.get(ids)
+        if not rows:
+            return []
+        vectors = self._embedded(rows, with_siblings(store, rows, key, embedder), embedder)
+        scores = (vectors @ embedder.embed_queries([query])[0]).tolist()
+        hits = [row.hit(score) for row, score in zip(rows, scores, strict=True)]
+        return sorted(hits, key=lambda hit: -hit.score)
+
+    def _embedder(self, served: ServedCollection) -> BatchedEmbedder:
+        embedder = unbatched(served.collection.embedder)
+        if not isinstance(embedder, ContextualEmbedder):
+            raise ContextError("The model of the collection reads no context.")
+        weights = embedder.context.identity.weights_sha256
+        with self._lock:
+            if weights not in self._embedders:
+                null = embedder.rebound(Context.null(embedder.model))
+                self._embedders[weights] = BatchedEmbedder(null, self._batcher)
+            return self._embedders[weights]
+
+    def _embedded(
+        self, rows: Sequence[Row], passages: Sequence[Passage], embedder: BatchedEmbedder
+    ) -> Float32[np.ndarray, "rows dim"]:
+        keys = [(embedder.fingerprint, passage.digest) for passage in passages]
+        with self._lock:
+            known = {key: self._vectors[key] for key in keys if key in self._vectors}
+        if missing := [place for place, key in enumerate(keys) if key not in known]:
+            texts = [embedded_text(rows[place].record) for place in missing]
+            made = embedder.embed_passages(texts, [passages[place].siblings for place in missing]).vectors
+            known.update(zip([keys[place] for place in missing], made, strict=True))
+        with self._lock:
+            for key in keys:
+                self._vectors[key] = known[key]
+                self._vectors.move_to_end(key)
+            while len(self._vectors) > KEPT:
+                self._vectors.popitem(last=False)
+        return np.stack([known[key] for key in keys])
+
+
+def compared(
+    served: ServedCollection, query: str, k: int, where: Mapping[str, Any] | None, null: NullRanker
+) -> dict[str, Any]:
+    """Search a collection in four ways.
+
+    Args:
+        served: The collection.
+        query: Text that is not blank.
+        k: Maximum number of hits per column.
+        where: A filter over the metadata.
+        null: Ranker of the null context's column.
+
+    Returns:
+        `{"columns": [{"name", "hits"}]}`, named own, null, words and hybrid; a ranking that the collection cannot have
+        says why in "missing".
+    """
+    limit, ways = max(k, CANDIDATES), ("own", "words", "hybrid") if served.has_words else ("own",)
+    searchers = {way: served.collection.searcher("vectors" if way == "own" else way) for way in ways}
+    hits = {way: searcher.search(query, limit, where=where) for way, searcher in searchers.items()}
+    columns: dict[str, dict[str, Any]] = {way: {"hits": [_shown(hit) for hit in hits[way][:k]]} for way in ways}
+    candidates = list(dict.fromkeys(hit.id for way in ways for hit in hits[way][:CANDIDATES]))
+    try:
+        columns["null"] = {"hits": [_shown(hit) for hit in null.ranked(served, query, candidates)[:k]]}
+    except ContextError as error:
+        columns["null"] = {"missing": str(error)}
+    without = {"missing": "The collection has no words."}
+    return {"columns": [{"name": way, **columns.get(way, without)} for way in ("own", "null", "words", "hybrid")]}
+
+
+def _shown(hit: Hit) -> dict[str, Any]:
+    section = hit.metadata.get(SECTION_KEY)
+    return {**asdict(hit), "section": section if isinstance(section, str) else ""}

@@ -1,0 +1,264 @@
+"""Routes of embeddings: OpenAI's `/v1/embeddings` and `/v1/models`."""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, cast
+
+import numpy as np
+from anyio.to_thread import run_sync as in_thread
+from fastapi import APIRouter
+from jaxtyping import Float32
+from pydantic import Field, field_validator, model_validator
+
+from cde_rag.context.siblings import sibling_positions
+from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.registry import ServedModel, check_fingerprint
+from cde_rag.server.service import Service, Serving, Strict
+from cde_rag.server.token_batcher import Role, token_counts
+
+router = APIRouter(prefix="/v1")
+MAX_INPUTS: Final = 2_048  # OpenAI's bound
+
+
+class EmbeddingsRequest(Strict):
+    """Body of `/v1/embeddings`."""
+
+    model: str = Field(description="MODEL@NAME from /v1/models; the suffix :query or :document sets the input type.")
+    input: Annotated[str | list[str], Field(description=f"One text, or up to {MAX_INPUTS}.")]
+    input_type: Role | None = Field(None, description="query for texts that search, document for texts to be found.")
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1, description="First dimensions of each vector, normalised again.")
+    truncation: bool = Field(default=True, description="False: refuse texts that fill the model's token limit.")
+    fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")
+    output_dimension: int | None = Field(None, ge=1, description="Voyage's name of dimensions.")
+    output_dtype: Literal["float"] | None = Field(None, description="Voyage's; float32 alone.")
+    user: str | None = Field(None, description="Not used.")
+
+    @property
+    def first(self) -> int | None:
+        """First dimensions of each vector; None: all."""
+        return self.dimensions or self.output_dimension
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "EmbeddingsRequest":
+        if self.dimensions and self.output_dimension not in (None, self.dimensions):
+            raise ValueError("dimensions and output_dimension are two names of one number; leave one out")
+        return self
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _texts(cls, given: object) -> object:
+        check_inputs(given)
+        return given
+
+
+class ContextualizedRequest(Strict):
+    """Body of Voyage's `/v1/contextualizedembeddings`."""
+
+    model: str = Field(description="As in /v1/embeddings.")
+    inputs: list[list[str]] = Field(min_length=1, description="Each inner list is one document, cut into chunks.")
+    input_type: Role | None = Field(None, description="With query, each inner list is one text.")
+    encoding_format: Literal["float", "base64"] | None = None
+    output_dimension: int | None = Field(None, ge=1, description="First dimensions of each vector, normalised again.")
+    output_dtype: Literal["float"] | None = None
+    truncation: bool = Field(default=True, description="False: refuse texts that fill the model's token limit.")
+    fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")
+
+    @property
+    def first(self) -> int | None:
+        """First dimensions of each vector; None: all."""
+        return self.output_dimension
+
+    @field_validator("inputs", mode="before")
+    @classmethod
+    def _documents(cls, given: object) -> object:
+        documents = cast(Sequence[object], given) if isinstance(given, list) else ()
+        lists = [cast(Sequence[object], one) for one in documents if isinstance(one, list)]
+        if len(lists) < len(documents) or not all(lists):
+            raise ValueError('expected a list of documents, each a list of its chunks: [["first chunk", "second"], …]')
+        check_inputs([chunk for one in lists for chunk in one])
+        return cast(object, given)
+
+
+def check_inputs(given: object) -> None:
+    """Refuse inputs that are no texts.
+
+    Raises:
+        ValueError: They are token ids, no texts, none, or too many.
+    """
+    items = cast(Sequence[object], given) if isinstance(given, list) else [given]
+    inner = [part for item in items[:1] for part in (cast(list[object], item) if isinstance(item, list) else [item])]
+    if inner and isinstance(inner[0], int) and not isinstance(inner[0], bool):
+        raise ValueError(
+            "expected texts, found token ids. They are of another model's tokenizer, and would give wrong vectors. "
+            "Send texts; in langchain-openai: OpenAIEmbeddings(check_embedding_ctx_length=False)"
+        )
+    if not items or len(items) > MAX_INPUTS:
+        raise ValueError(f"expected 1 to {MAX_INPUTS} texts, found {len(items)}")
+    for place, item in enumerate(items):
+        if not isinstance(item, str):
+            raise ValueError(f"expected texts, found {type(item).__name__} at position {place}")
+
+
+@router.get("/models")
+async def list_models(service: Serving) -> Json:
+    """List the models: each context of a served collection is one."""
+    models = await in_thread(service.registry.models)
+    return Json({"object": "list", "data": [model.described() for model in models]})
+
+
+@router.get("/models/{model:path}")
+async def retrieve_model(model: str, service: Serving) -> Json:
+    """Describe a model."""
+    return Json((await in_thread(service.registry.model, model)).described())
+
+
+@router.post("/embeddings")
+async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
+    """Embed texts; concurrent requests share batches."""
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    model, role, tokens, full = await in_thread(_prepared, body, texts, service)
+    embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))
+
+    def answer() -> Json:
+        data = _listed(first_dimensions(embedded.vectors, body.first), body.encoding_format)
+        return _answer(data, model, sum(tokens), full)
+
+    return await in_thread(answer)
+
+
+@router.post("/contextualizedembeddings")
+async def create_contextualized_embeddings(body: ContextualizedRequest, service: Serving) -> Json:
+    """Embed the chunks of documents, each with the others of its document as siblings."""
+    texts = [chunk for document in body.inputs for chunk in document]
+    model, role, tokens, full = await in_thread(_prepared, body, texts, service)
+    if role == "query" and len(texts) != len(body.inputs):
+        message = "inputs: a query is one text; expected inner lists of one text."
+        raise RequestError(400, message, param="inputs", code="invalid_value")
+    siblings = None if role == "query" else await in_thread(_siblings, body.inputs, texts, model)
+    embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens, siblings))
+
+    def answer() -> Json:
+        vectors = first_dimensions(embedded.vectors, body.first)
+        return _answer(_nested(body.inputs, vectors, body.encoding_format or "float"), model, sum(tokens), full)
+
+    return await in_thread(answer)
+
+
+def _prepared(
+    body: EmbeddingsRequest | ContextualizedRequest, texts: Sequence[str], service: Service
+) -> tuple[ServedModel, Role, list[int], int]:
+    """Return a request's model, the role of its texts, their tokens, and how many fill the token limit.
+
+    Raises:
+        ContextMismatchError: The request expects another vector space.
+        CorpusError: A text is blank or no valid Unicode.
+        RequestError: There is no such model, the request says no role, or its fields do not fit the model.
+    """
+    model = service.registry.model(body.model)
+    role = role_of(body.input_type, model, service)
+    check_fingerprint(body.fingerprint, model.embedder.fingerprint)
+    check_dimensions(body.first, model)
+    tokens = token_counts(model.embedder, texts)
+    return model, role, tokens, check_limit(tokens, model, allowed=body.truncation)
+
+
+def _siblings(documents: Sequence[Sequence[str]], texts: Sequence[str], model: ServedModel) -> list[list[str]]:
+    """Return the texts of each chunk's siblings, chosen as for the passages of a collection.
+
+    Raises:
+        RequestError: The model reads no siblings.
+    """
+    embedder = model.embedder
+    if not embedder.max_siblings:
+        message = f"{model.id} reads no siblings. Send the chunks to /v1/embeddings."
+        raise RequestError(400, message, param="model", code="unsupported_value")
+    parents = [str(place) for place, document in enumerate(documents) for _ in document]
+    rule = embedder.context.manifest.sibling_rule
+    rows = sibling_positions(parents, texts, embedder.max_siblings, rule=rule)
+    return [[texts[place] for place in row] for row in rows]
+
+
+def _nested(
+    documents: Sequence[Sequence[str]], vectors: Float32[np.ndarray, "chunks dim"], encoding_format: str
+) -> list[dict[str, Any]]:
+    ends = np.cumsum([len(document) for document in documents])[:-1]
+    parts = np.split(vectors, ends)
+    return [
+        {"object": "list", "index": place, "data": _listed(part, encoding_format)} for place, part in enumerate(parts)
+    ]
+
+
+def _listed(vectors: Float32[np.ndarray, "texts dim"], encoding_format: str) -> list[dict[str, Any]]:
+    return [
+        {"object": "embedding", "index": place, "embedding": encoded(vector, encoding_format)}
+        for place, vector in enumerate(vectors)
+    ]
+
+
+def _answer(data: list[dict[str, Any]], model: ServedModel, tokens: int, full: int) -> Json:
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "inputs_at_limit": full}
+    fingerprint = model.embedder.fingerprint
+    return Json({"object": "list", "data": data, "model": model.id, "usage": usage, "fingerprint": fingerprint})
+
+
+def role_of(input_type: Role | None, model: ServedModel, service: Service) -> Role:
+    """Return the role of a request's texts.
+
+    Raises:
+        RequestError: The request says none, or two different ones.
+    """
+    if input_type and model.role and input_type != model.role:
+        message = f"input_type says {input_type}, and the model's suffix says {model.role}. Leave one out."
+        raise RequestError(400, message, param="input_type", code="invalid_value")
+    if role := input_type or model.role or service.options.default_role:
+        return role
+    message = (
+        "Queries and documents are embedded differently, and the request says neither. Add input_type (query or "
+        f'document), or name the model "{model.id}:query" or "{model.id}:document"; or start the server with '
+        "--default-role."
+    )
+    raise RequestError(400, message, param="input_type", code="missing_role")
+
+
+def check_dimensions(dimensions: int | None, model: ServedModel) -> None:
+    """Refuse more dimensions than the model has.
+
+    Raises:
+        RequestError: 400.
+    """
+    if dimensions is not None and dimensions > model.embedder.dim:
+        message = f"dimensions: {model.id} has {model.embedder.dim}, found {dimensions}."
+        raise RequestError(400, message, param="dimensions", code="invalid_value")
+
+
+def check_limit(tokens: Sequence[int], model: ServedModel, *, allowed: bool) -> int:
+    """Count the texts that fill the model's token limit, after which nothing is read.
+
+    Raises:
+        RequestError: There are some, and they are not allowed.
+    """
+    limit = model.embedder.context.identity.max_length
+    full = [place for place, count in enumerate(tokens) if limit and count >= limit]
+    if full and not allowed:
+        message = f"input: text {full[0]} fills the {limit} tokens that {model.id} reads. Split it into passages."
+        raise RequestError(400, message, param="input", code="context_length_exceeded")
+    return len(full)
+
+
+def first_dimensions(
+    vectors: Float32[np.ndarray, "texts dim"], dimensions: int | None
+) -> Float32[np.ndarray, "texts first"]:
+    """Return the first dimensions of vectors, of unit norm again."""
+    if dimensions is None or dimensions == vectors.shape[1]:
+        return vectors
+    first = vectors[:, :dimensions]
+    return first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), np.float32(1e-12))
+
+
+def encoded(vector: Float32[np.ndarray, " dim"], encoding_format: str) -> Any:
+    """Return a vector as numbers, or as base64 of little-endian float32."""
+    if encoding_format == "float":
+        return vector.tolist()
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

@@ -1,0 +1,33 @@
+"""Reads that both servers need: the passages around a hit, and the rankings that a collection has."""
+
+from cde_rag.collection.collection import Collection
+from cde_rag.errors import StoreError
+from cde_rag.stores.base import Record
+
+
+def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]:
+    """Return a record between its neighbours of the same parent, in their order; none if there is no such record.
+
+    Args:
+        collection: Collection of the record.
+        id_: Id of the record.
+        around: Maximum number of neighbours on each side.
+    """
+    records, key = collection.get([id_]), collection.parent_key
+    parent = None if key is None or not records else records[0].metadata.get(key)
+    if key is None or parent in (None, ""):
+        return records
+    passages = list(collection.scroll({key: parent}))
+    place = next((place for place, record in enumerate(passages) if record.id == id_), None)
+    if place is None:  # it was deleted, or moved to another parent, meanwhile
+        return records
+    return passages[max(0, place - around) : place + around + 1]
+
+
+def has_words(collection: Collection) -> bool:
+    """Return True if a collection can be searched by words."""
+    try:
+        collection.search(".", k=1, by="words")  # a query without words: costs nothing
+    except StoreError:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""Routes of jobs: recontextualize and rollback of a collection, their progress and cancellation."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Literal
+
+from anyio.to_thread import run_sync as in_thread
+from fastapi import APIRouter
+from pydantic import Field
+
+from cde_rag.collection.collection import Collection
+from cde_rag.indexing.backfill import Recontextualization
+from cde_rag.indexing.canary import Canary
+from cde_rag.server.jobs import Job, OnProgress
+from cde_rag.server.refusals import Json
+from cde_rag.server.registry import ServedCollection, unbatched
+from cde_rag.server.service import Serving, Strict
+
+router = APIRouter(prefix="/v1")
+
+
+class CanaryQuery(Strict):
+    """Query that must still find one of its documents."""
+
+    query: str
+    ids: list[str] = Field(min_length=1)
+
+
+class RecontextualizeRequest(Strict):
+    """Body that starts a move to a new context."""
+
+    seed: int = Field(0, description="Random seed of the new context's sample.")
+    context_size: int | None = Field(None, ge=1, description="Documents of the new context.")
+    strategy: Literal["random", "clusters"] = "random"
+    canary: list[CanaryQuery] | None = Field(
+        None, min_length=1, description="Queries that must pass before the switch."
+    )
+    may_lose: int = Field(0, ge=0, description="Maximum number of canary queries that may fail.")
+
+
+@router.post("/collections/{name}/recontextualize", status_code=202)
+async def start_recontextualize(name: str, body: RecontextualizeRequest, service: Serving) -> Json:
+    """Start the move of a collection to a new context; it is searched and written in its old one until the switch."""
+    served = service.registry.collection(name)
+
+    def run(on_progress: OnProgress) -> Recontextualization:
+        known = body.canary
+        return _apart(served).recontextualize(
+            seed=body.seed,
+            context_size=body.context_size,
+            strategy=body.strategy,
+            canary=None if known is None else Canary({one.query: one.ids for one in known}, may_lose=body.may_lose),
+            on_progress=on_progress,
+        )
+
+    return _accepted(await in_thread(service.jobs.start, "recontextualize", name, run))
+
+
+@router.post("/collections/{name}/rollback", status_code=202)
+async def start_rollback(name: str, service: Serving) -> Json:
+    """Start the return of a collection to the context before."""
+    served = service.registry.collection(name)
+
+    def run(on_progress: OnProgress) -> Recontextualization:
+        return _apart(served).rollback(on_progress=on_progress)
+
+    return _accepted(await in_thread(service.jobs.start, "rollback", name, run))
+
+
+def _apart(served: ServedCollection) -> Collection:
+    """Return the collection with an embedder that does not wait for the batches of requests."""
+    return Collection(served.collection.store, unbatched(served.collection.embedder))
+
+
+@router.get("/jobs")
+async def list_jobs(service: Serving) -> Json:
+    """List the jobs, the oldest first."""
+    return Json({"object": "list", "data": [_described(job) for job in service.jobs.all()]})
+
+
+@router.get("/jobs/{id_}")
+async def retrieve_job(id_: str, service: Serving) -> Json:
+    """Describe a job with its progress."""
+    return Json(_described(service.jobs.get(id_)))
+
+
+@router.post("/jobs/{id_}/cancel")
+async def cancel_job(id_: str, service: Serving) -> Json:
+    """Cancel a job at its next write; the same request resumes it later."""
+    return Json(_described(await in_thread(partial(service.jobs.cancel, id_))))
+
+
+def _described(job: Job) -> dict[str, object]:
+    return {"object": "job", **asdict(job)}
+
+
+def _accepted(job: Job) -> Json:
+    return Json(_described(job), status_code=202)

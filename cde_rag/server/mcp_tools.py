@@ -1,0 +1,134 @@
+"""MCP server: collections as tools of coding agents and chat programs, over stdio."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import wraps
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import Field
+
+from cde_rag._version import __version__
+from cde_rag.collection.collection import Collection
+from cde_rag.errors import CDEError
+from cde_rag.readers import SECTION_KEY
+from cde_rag.server.hit_context import has_words, neighbours_of
+from cde_rag.stores.base import Record
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+MOST_HITS: Final = 50
+READING: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+Name = Annotated[str | None, Field(description="Name of the collection; may be left out where there is one.")]
+
+
+class CollectionTools:
+    """Tools that read collections.
+
+    Args:
+        collections: Open collections by name, one or more.
+    """
+
+    def __init__(self, collections: Mapping[str, Collection]) -> None:
+        self.collections = dict(collections)
+
+    def list_collections(self) -> list[dict[str, Any]]:
+        """List the collections: name, number of documents, and whether their passages have parents."""
+        found = {name: collection.inspect() for name, collection in self.collections.items()}
+        return [
+            {"name": name, "documents": each.documents, "parent_key": each.parent_key, "model": each.model}
+            for name, each in found.items()
+        ]
+
+    def search(
+        self,
+        query: Annotated[str, Field(description="Question or keywords, in natural language.")],
+        collection: Name = None,
+        k: Annotated[int, Field(ge=1, le=MOST_HITS, description="Maximum number of hits.")] = 8,
+        where: Annotated[
+            dict[str, Any] | None,
+            Field(description='Filter over the metadata, such as {"source": "install.md"} or {"year": {"gte": 2020}}.'),
+        ] = None,
+        by: Annotated[
+            str | None,
+            Field(description="hybrid, the default; vectors for meaning alone; words for exact terms."),
+        ] = None,
+    ) -> list[dict[str, Any]]:
+        """Search a collection; returns passages, best first, with id, title, section, score and text.
+
+        Use `context` with the id of a hit to read the passages around it.
+        """
+        searched = self._named(collection)
+        by = by or ("hybrid" if has_words(searched) else "vectors")
+        hits = searched.search(query, k, by=by, where=where)
+        return [{**_shown(Record(hit.id, hit.text, hit.title, hit.metadata)), "score": hit.score} for hit in hits]
+
+    def get(
+        self,
+        ids: Annotated[list[str], Field(min_length=1, max_length=MOST_HITS, description="Ids of passages.")],
+        collection: Name = None,
+    ) -> list[dict[str, Any]]:
+        """Return passages by their ids, complete with metadata; unknown ids are left out."""
+        return [asdict(record) for record in self._named(collection).get(ids)]
+
+    def context(
+        self,
+        id: Annotated[str, Field(description="Id of a hit.")],  # noqa: A002 (the name that agents see)
+        collection: Name = None,
+        around: Annotated[int, Field(ge=0, le=20, description="Passages on each side.")] = 2,
+    ) -> list[dict[str, Any]]:
+        """Return a passage between its neighbours of the same document, in their order."""
+        records = neighbours_of(self._named(collection), id, around)
+        if not records:
+            raise CDEError(f"There is no passage {id!r:.200}. Take the id of a hit.")
+        return [_shown(record) for record in records]
+
+    def _named(self, name: str | None) -> Collection:
+        if name is None and len(self.collections) == 1:
+            return next(iter(self.collections.values()))
+        if name is None or name not in self.collections:
+            raise CDEError(f"collection: expected one of {', '.join(sorted(self.collections))}, found {name!r:.80}.")
+        return self.collections[name]
+
+
+def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
+    """Return a server with the tools search, get, list_collections and context.
+
+    Args:
+        collections: Open collections by name, one or more.
+    """
+    tools = CollectionTools(collections)
+    names = ", ".join(sorted(collections))
+    instructions = f"Search before you answer from memory. Collections: {names}. Cite the ids of passages."
+    server = MCPServer[Any]("cde-rag", version=__version__, instructions=instructions, log_level="WARNING")
+    server.add_tool(_told(tools.search), annotations=READING)
+    server.add_tool(_told(tools.get), annotations=READING)
+    server.add_tool(_told(tools.list_collections), annotations=READING)
+    server.add_tool(_told(tools.context), annotations=READING)
+    return server
+
+
+def _told(tool: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Return the tool with errors of the library as messages to the agent, which can mend its call."""
+
+    @wraps(tool)
+    def _call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return tool(*args, **kwargs)
+        except (CDEError, ValueError) as error:
+            raise ToolError(str(error)) from error
+
+    return _call
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    """Return a passage as agents read it."""
+    section = record.metadata.get(SECTION_KEY)
+    shown: dict[str, Any] = {"id": record.id, "title": record.title}
+    if isinstance(section, str):
+        shown["section"] = section
+    return {**shown, "text": record.text}

@@ -1,0 +1,68 @@
+"""Routes of the page at `/`, and of its comparison of rankings."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from anyio.to_thread import run_sync as in_thread
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import Response
+
+from cde_rag.server.comparison import compared
+from cde_rag.server.refusals import Json
+from cde_rag.server.service import Serving, Strict
+
+router = APIRouter()
+FOLDER: Final = Path(__file__).parent / "page"
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+class CompareRequest(Strict):
+    """Body of a comparison."""
+
+    query: str = Field(description="Text that is not blank.")
+    k: int = Field(10, ge=1, le=50, description="Maximum number of hits per column.")
+    where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """Return the page."""
+    return await _file("page.html", "text/html")
+
+
+@router.get("/page.css", include_in_schema=False)
+async def style() -> Response:
+    """Return the page's style."""
+    return await _file("page.css", "text/css")
+
+
+@router.get("/page.js", include_in_schema=False)
+async def script() -> Response:
+    """Return the page's script."""
+    return await _file("page.js", "text/javascript")
+
+
+async def _file(name: str, media_type: str) -> Response:
+    content = await in_thread((FOLDER / name).read_bytes)
+    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=HEADERS)
+
+
+@router.post("/v1/collections/{name}/compare")
+async def compare(name: str, body: CompareRequest, service: Serving) -> Json:
+    """Search a collection under its own context, the null context, BM25 and hybrid; the null context ranks candidates.
+
+    Its column has the best passages of the others, embedded without a corpus.
+    """
+    return Json(
+        await in_thread(compared, service.registry.collection(name), body.query, body.k, body.where, service.null)
+    )

@@ -1,0 +1,117 @@
+"""Error responses: the body of OpenAI's API, and the HTTP status of each kind of error."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from cde_rag.errors import CanaryError, CDEError, ContextError, ContextMismatchError, ModelError, StoreError
+
+_log = logging.getLogger("cde_rag.server")
+_NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients repeat a request after 409 otherwise
+
+
+class RequestError(CDEError):
+    """Request that is refused.
+
+    Args:
+        status: HTTP status.
+        message: The expected, the found and the remedy.
+        code: Name of the error for programs, such as "model_not_found".
+        param: Name of the field that is wrong.
+        headers: Additional headers of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+        super().__init__(message)
+
+
+class Json(Response):
+    """JSON response in ASCII, so that also texts with lone surrogates can be sent."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Serialise the content."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def error_response(error: RequestError) -> Json:
+    """Return the response of a refused request: `{"error": {"message", "type", "param", "code"}}`."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    body = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
+    return Json({"error": body}, status_code=error.status, headers=error.headers)
+
+
+def refusal(error: Exception) -> RequestError:
+    """Return the refusal for an error of the library; others are an internal error, whose message is only logged."""
+    match error:
+        case RequestError():
+            return error
+        case ContextMismatchError():
+            return RequestError(409, str(error), code="fingerprint_mismatch", headers=_NO_RETRY)
+        case CanaryError():
+            return RequestError(409, str(error), code="canary", headers=_NO_RETRY)
+        case CDEError() if isinstance(error, ValueError):  # CorpusError, FilterError, TenantError
+            return RequestError(400, str(error), code="invalid_value")
+        case ContextError() | ModelError():
+            return RequestError(400, str(error), code="invalid_value")
+        case StoreError():
+            return RequestError(503, str(error), code="store_error", headers=_NO_RETRY)
+        case _:
+            _log.error("internal error", exc_info=error)
+            return RequestError(500, "Internal error; the server's log has the reason.", code="internal_error")
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Answer all errors of an app with bodies of OpenAI's API."""
+
+    def library(_: Request, error: Exception) -> Response:
+        return error_response(refusal(error))
+
+    def http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return error_response(RequestError(error.status_code, error.detail, headers=error.headers))
+
+    def fields(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return error_response(_of_field(error.errors()[0]))
+
+    app.add_exception_handler(CDEError, library)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, fields)
+    app.add_exception_handler(Exception, library)
+
+
+def _of_field(problem: Mapping[str, Any]) -> RequestError:
+    """Return the refusal for the first invalid field of a request."""
+    place = [str(part) for part in problem["loc"][1:]]  # after "body", "query" or "path"
+    param = ".".join(place) or None
+    if problem["type"] == "extra_forbidden":
+        message = (
+            f"Unknown field {param!r}. A field that could change the result is never ignored: leave it out, or see the "
+            "fields of this route in /openapi.json."
+        )
+        return RequestError(400, message, code="unknown_field", param=param)
+    if problem["type"] == "json_invalid":
+        reason = problem.get("ctx", {}).get("error", "")
+        return RequestError(400, f"The body is no valid JSON: {reason}.", code="invalid_json")
+    reason = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    return RequestError(400, f"{param or 'body'}: {reason}.", code="invalid_value", param=param)

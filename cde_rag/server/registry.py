@@ -1,0 +1,207 @@
+"""Registry of what a server serves: collections, contexts, and the models that they are."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+
+from cde_rag.collection.collection import Collection
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import ContextMismatchError
+from cde_rag.server.hit_context import has_words
+from cde_rag.server.refusals import RequestError
+from cde_rag.server.token_batcher import BatchedEmbedder, Role, TokenBatcher
+
+SUFFIXES: Final[dict[str, Role]] = {":query": "query", ":document": "document"}
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+
+
+@dataclass(frozen=True, eq=False)
+class ServedCollection:
+    """A collection under its name.
+
+    Attributes:
+        name: Name in addresses and in ids of models.
+        collection: The collection; its embedder goes through the batcher.
+        has_words: True if it can be searched by words.
+    """
+
+    name: str
+    collection: Collection
+    has_words: bool
+
+    def by(self, wanted: str | None) -> str:
+        """Return the ranking to use: hybrid by default, vectors for a collection without words.
+
+        Raises:
+            RequestError: Words are wanted, and there are none.
+        """
+        if self.has_words or wanted == "vectors":
+            return wanted or "hybrid"
+        if wanted is None:
+            return "vectors"
+        hint = "Search by vectors; or add words with cde-rag reindex, and start the server again."
+        raise RequestError(400, f"The collection {self.name!r} has no words. {hint}", code="no_words", param="by")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model bound to a context, as it is named in requests.
+
+    Attributes:
+        id: `MODEL@NAME`, with the name of a collection or a context.
+        embedder: Its embedder.
+        role: Role that the name's suffix gave.
+    """
+
+    id: str
+    embedder: Embedder
+    role: Role | None = None
+
+    def described(self) -> dict[str, Any]:
+        """Return the JSON object of `/v1/models`."""
+        context, identity = self.embedder.context, self.embedder.context.identity
+        return {
+            "id": self.id,
+            "object": "model",
+            "created": seconds_of(context.manifest.created),
+            "owned_by": "cde-rag",
+            "fingerprint": self.embedder.fingerprint,
+            "dimensions": self.embedder.dim,
+            "max_input_tokens": identity.max_length,
+            "max_siblings": self.embedder.max_siblings,
+            "context_documents": context.size,
+        }
+
+
+class Registry:
+    """Collections and contexts under their names. Thread-safe.
+
+    Args:
+        collections: Open collections by name. Their embedders are put behind the batcher.
+        batcher: Batcher of all texts.
+        contexts: Embedders of further contexts by name.
+    """
+
+    def __init__(
+        self,
+        collections: Mapping[str, Collection],
+        batcher: TokenBatcher,
+        contexts: Mapping[str, Embedder] | None = None,
+    ) -> None:
+        self.batcher = batcher
+        self._lock = threading.Lock()
+        self._contexts = dict(contexts or {})
+        self.collections: dict[str, ServedCollection] = {}
+        for name, collection in collections.items():
+            collection.embedder = BatchedEmbedder(collection.embedder, batcher)
+            self.collections[name] = ServedCollection(name, collection, has_words(collection))
+
+    def collection(self, name: str) -> ServedCollection:
+        """Return a collection.
+
+        Raises:
+            RequestError: 404, there is none of this name.
+        """
+        if name in self.collections:
+            return self.collections[name]
+        raise _missing("collection", name, self.collections)
+
+    def models(self) -> list[ServedModel]:
+        """Return all models; reads the manifests of the collections."""
+        with self._lock:
+            embedders = dict(self._contexts)
+        for name, served in self.collections.items():
+            embedders[name] = unbatched(served.collection.embedder)
+        return [ServedModel(f"{each.context.identity.name}@{name}", each) for name, each in embedders.items()]
+
+    def model(self, wanted: str) -> ServedModel:
+        """Return the model of a request: `MODEL@NAME` or `NAME`, with the suffix `:query` or `:document` or none.
+
+        Raises:
+            RequestError: 404, there is none of this name.
+        """
+        for suffix, role in [*SUFFIXES.items(), ("", None)]:
+            asked = wanted.removesuffix(suffix)
+            name = asked.rpartition("@")[2]
+            embedder = self._embedder(name) if wanted.endswith(suffix) else None
+            if embedder is not None:
+                model = ServedModel(f"{embedder.context.identity.name}@{name}", embedder, role)
+                if asked in (model.id, name):
+                    return model
+        raise _missing("model", wanted, [model.id for model in self.models()])
+
+    def _embedder(self, name: str) -> Embedder | None:
+        served = self.collections.get(name)
+        return self.contexts.get(name) if served is None else unbatched(served.collection.embedder)
+
+    @property
+    def contexts(self) -> dict[str, Embedder]:
+        """Embedders of the contexts that are no collection's."""
+        with self._lock:
+            return dict(self._contexts)
+
+    def add_context(self, name: str, embedder: Embedder) -> None:
+        """Serve a context.
+
+        Raises:
+            RequestError: 409, there is a collection or another context of this name.
+        """
+        with self._lock:
+            self.check_free(name, self._contexts)
+            self._contexts[name] = embedder
+
+    def check_free(self, name: str, contexts: Mapping[str, object]) -> None:
+        """Refuse a name that is taken.
+
+        Raises:
+            RequestError: 409, there is a collection or a context of this name.
+        """
+        if name in contexts or name in self.collections:
+            message = f"The name {name!r} is taken. Choose another, or delete that context first."
+            raise RequestError(409, message, code="name_taken", param="name", headers={"x-should-retry": "false"})
+
+    def remove_context(self, name: str) -> None:
+        """Serve a context no longer.
+
+        Raises:
+            RequestError: 404, there is none of this name.
+        """
+        with self._lock:
+            if name not in self._contexts:
+                raise _missing("context", name, self._contexts)
+            del self._contexts[name]
+
+    def close(self) -> None:
+        """Close all collections."""
+        for served in self.collections.values():
+            served.collection.close()
+
+
+def check_fingerprint(wanted: str | None, found: str) -> None:
+    """Refuse a request that names another vector space.
+
+    Raises:
+        ContextMismatchError: The fingerprints differ.
+    """
+    if wanted is not None and wanted != found:
+        remedy = "The collection moved to another context, or the vectors are another one's: embed them again."
+        raise ContextMismatchError(expected=wanted, found=found, remedy=remedy)
+
+
+def unbatched(embedder: Embedder) -> Embedder:
+    """Return the embedder itself, without its batcher."""
+    return embedder.embedder if isinstance(embedder, BatchedEmbedder) else embedder
+
+
+def seconds_of(created: str) -> int:
+    """Return an ISO 8601 instant in seconds since 1970."""
+    return int(datetime.fromisoformat(created).timestamp())
+
+
+def _missing(kind: str, name: str, known: object) -> RequestError:
+    names = ", ".join(sorted(cast(list[str], known))) or "none"
+    return RequestError(
+        404, f"There is no {kind} {name!r:.200}; there are: {names}.", code=f"{kind}_not_found", param=kind
+    )

@@ -1,0 +1,73 @@
+"""State of a running server, and how routes get at it."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict
+
+from cde_rag.server.access import ApiKeys
+from cde_rag.server.comparison import NullRanker
+from cde_rag.server.jobs import Jobs
+from cde_rag.server.meters import Meters
+from cde_rag.server.registry import Registry
+from cde_rag.server.token_batcher import Role
+
+
+class Strict(BaseModel):
+    """Body of a request: no unknown fields, no conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Options of a server.
+
+    Attributes:
+        default_role: Role of texts in requests that say none; None: such requests are refused.
+        keys: API keys; without any, all requests pass.
+        max_body_bytes: Bytes of a request's body.
+        max_requests: Requests that are answered at one time.
+        contexts: Folder of the contexts that are made over HTTP; None: none can be made.
+    """
+
+    default_role: Role | None = None
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    max_body_bytes: int = 16_000_000
+    max_requests: int = 1_000
+    contexts: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Service:
+    """State that all routes share."""
+
+    registry: Registry
+    options: ServerOptions
+    jobs: Jobs = field(default_factory=Jobs)
+
+    @cached_property
+    def meters(self) -> Meters:
+        """Counts of requests and batches."""
+        return Meters(self.registry.batcher)
+
+    @cached_property
+    def null(self) -> NullRanker:
+        """Ranking in the null context, to compare with."""
+        return NullRanker(self.registry.batcher)
+
+    def close(self) -> None:
+        """Cancel the jobs, embed what waits, and close the collections."""
+        self.jobs.close()
+        self.registry.batcher.close()
+        self.registry.close()
+
+
+def _service(request: Request) -> Service:
+    return request.app.state.service
+
+
+Serving = Annotated[Service, Depends(_service)]

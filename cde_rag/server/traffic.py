@@ -1,0 +1,121 @@
+"""Traffic of a server: keys, bounds, counts and logs around every request. Texts are in none of them."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cde_rag.server.access import ApiKeys, check_host, check_origin
+from cde_rag.server.refusals import RequestError, error_response, refusal
+
+OPEN_PATHS: Final = frozenset({"/", "/page.css", "/page.js", "/health", "/ready"})  # they need no key
+STREAMED: Final = "/v1/contexts"  # its body is read in pieces, and has a bound of its own
+_log = logging.getLogger("cde_rag.server")
+
+OnRequest = Callable[[str, int, float], None]
+"""Called after each request with its route, its status and its seconds."""
+
+
+class Traffic:
+    """Middleware (ASGI) around all routes.
+
+    Args:
+        app: The routes.
+        keys: API keys.
+        max_body_bytes: Bytes of a request's body.
+        max_requests: Requests that are answered at one time; more are refused.
+        on_request: Called after each request.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, keys: ApiKeys, max_body_bytes: int, max_requests: int, on_request: OnRequest
+    ) -> None:
+        self.app = app
+        self.keys = keys
+        self.max_body_bytes = max_body_bytes
+        self.max_requests = max_requests
+        self.on_request = on_request
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.monotonic(), 499  # the client left before there was an answer
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._running += 1
+        try:
+            self._check(scope)
+            await self.app(scope, self._bounded(scope, receive), sending)
+        except RequestError as error:
+            await error_response(error)(scope, receive, sending)
+        except Exception as error:
+            if status != 499:  # half of the answer has been sent
+                raise
+            await error_response(refusal(error))(scope, receive, sending)
+        finally:
+            self._running -= 1
+            self._note(scope, status, time.monotonic() - started)
+
+    def _check(self, scope: Scope) -> None:
+        """Check key, host, size and the number of requests.
+
+        Raises:
+            RequestError: One of them is refused.
+        """
+        headers = Headers(scope=scope)
+        check_host(headers.get("host", ""), self.keys)
+        check_origin(headers.get("origin", ""), headers.get("host", ""))
+        if scope["path"] not in OPEN_PATHS:
+            self.keys.check(headers.get("authorization", ""))
+            if self._running > self.max_requests:
+                message = f"{self.max_requests} requests are being answered. Send this one again in a second."
+                raise RequestError(429, message, code="too_many_requests", headers={"Retry-After": "1"})
+        length = headers.get("content-length", "0")
+        if scope["path"] != STREAMED and length.isdecimal() and int(length) > self.max_body_bytes:
+            raise RequestError(413, self._too_large(), code="request_too_large")
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """Return a `receive` that ends a body beyond the bound, also one without Content-Length."""
+        if scope["path"] == STREAMED:
+            return receive
+        read = 0
+
+        async def receiving() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.max_body_bytes:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        return receiving
+
+    def _too_large(self) -> str:
+        return f"The body has more than {self.max_body_bytes:,} bytes. Send less per request."
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = str(getattr(scope.get("route"), "path", "other"))  # never the path itself, which may hold ids
+        self.on_request(route, status, seconds)
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        record = {
+            "time": now,
+            "method": scope["method"],
+            "route": route,
+            "status": status,
+            "ms": round(1000 * seconds, 1),
+        }
+        _log.info(json.dumps(record))

@@ -1,0 +1,157 @@
+"""Collections over HTTP: searches are those of the library, writes are on disk when the answer comes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import openai
+import pytest
+from served import Running, records, texts
+
+from cde_rag import Collection
+
+
+@pytest.fixture
+def papers(server: Running) -> Collection:
+    return server.service.registry.collection("papers").collection
+
+
+def same(found: list[Any], expected: list[Any]) -> None:
+    assert [hit["id"] for hit in found] == [hit.id for hit in expected]
+    assert [hit["score"] for hit in found] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+    assert [hit["text"] for hit in found] == [hit.text for hit in expected]
+
+
+@pytest.mark.parametrize("by", ["vectors", "words", "hybrid"])
+def test_search_is_the_librarys(server: Running, papers: Collection, by: str) -> None:
+    where = {"year": {"gte": 2010}}
+    for asked in ({}, {"where": where}, {"k": 3, "offset": 2}, {"score_threshold": 0.4}):
+        answer = server.post("/v1/collections/papers/search", {"query": "river bank", "by": by, **asked})
+        same(answer["hits"], papers.searcher(by).search("river bank", **asked))
+        assert (answer["by"], answer["fingerprint"]) == (by, server.embedder.fingerprint)
+    body = {"query": "river bank", "by": by, "group_by": "book", "group_size": 2, "k": 3}
+    groups = server.post("/v1/collections/papers/search", body)["groups"]
+    expected = papers.searcher(by).search_groups("river bank", 3, group_by="book", group_size=2)
+    assert [group["value"] for group in groups] == [group.value for group in expected]
+    for group, one in zip(groups, expected, strict=True):
+        same(group["hits"], one.hits)
+
+
+def test_parents_come_complete(server: Running, papers: Collection) -> None:
+    parents = server.post("/v1/collections/papers/search", {"query": "river", "parents": True, "k": 2})["parents"]
+    expected = papers.searcher("hybrid").search_parents("river", 2)
+    assert [parent["parent"] for parent in parents] == [parent.parent for parent in expected]
+    assert [len(parent["passages"]) for parent in parents] == [4, 4]
+    body = {"query": "river", "parents": True}
+    assert server.post("/v1/collections/notes/search", body, 400)["error"]["param"] == "parents"
+
+
+def test_parallel_searches_are_those_of_the_library(server: Running, papers: Collection) -> None:
+    queries = texts(50)
+    expected = {query: papers.searcher("hybrid").search(query) for query in queries}
+
+    def search(query: str) -> None:
+        same(server.post("/v1/collections/papers/search", {"query": query})["hits"], expected[query])
+
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(search, queries))
+
+
+def test_records_are_added_read_and_deleted(server: Running) -> None:
+    given = [asdict(record) for record in records(8)]
+    assert server.post("/v1/collections/notes/records", {"records": given})["added"] == 8
+    again = server.post("/v1/collections/notes/records", {"records": given})
+    assert (again["added"], again["unchanged"]) == (0, 8)
+    unnamed = server.post("/v1/collections/notes/records", {"records": [{"text": "a boat on a river"}]})["ids"]
+    found = server.get("/v1/collections/notes/records", params={"id": [*unnamed, "r3", "nobody"]})["records"]
+    assert found[0]["text"] == "a boat on a river"
+    assert found[1:] == given[3:4]
+    with server.client() as client:
+        assert client.delete("/v1/collections/notes/records", params={"id": ["r3", "nobody"]}).json() == {"deleted": 1}
+    body = {"where": {"year": {"lt": 2002}}}
+    assert server.post("/v1/collections/notes/records/delete", body) == {"deleted": 2}
+    assert server.get("/v1/collections/notes")["documents"] == 6
+    assert server.post("/v1/collections/notes/records/delete", {}, 400)["error"]["code"] == "invalid_value"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"text": " "}, "empty or blank"),
+        ({"text": "river", "id": ""}, "id is empty"),
+        ({"text": "river", "id": "r0"}, "same id"),
+        ({"text": "river", "metadata": {"x": "\ud800"}}, "Unicode"),
+        ({"text": "river", "metadatas": {}}, "metadatas"),
+        ({"text": 3}, "text"),
+    ],
+)
+def test_a_bad_record_is_named_and_nothing_of_its_request_is_written(server: Running, bad: Any, message: str) -> None:
+    good = {"text": "boat", "id": "r0"}
+    error = server.post("/v1/collections/notes/records", {"records": [good, bad]}, 400)["error"]
+    assert message in error["message"]
+    assert server.get("/v1/collections/notes")["documents"] == 0
+
+
+def test_neighbours_are_of_the_same_parent(server: Running) -> None:
+    for around, ids in ((0, ["r5"]), (1, ["r4", "r5", "r6"]), (9, ["r4", "r5", "r6", "r7"])):
+        params = {"id": "r5", "around": around}
+        found = server.get("/v1/collections/papers/neighbours", params=params)["records"]
+        assert [record["id"] for record in found] == ids
+    assert server.get("/v1/collections/papers/neighbours", 404, params={"id": "x"})["error"]["param"] == "id"
+
+
+def test_another_space_is_refused(server: Running) -> None:
+    body = {"query": "river", "fingerprint": "f" * 64}
+    with server.client() as client:
+        response = client.post("/v1/collections/papers/search", json=body)
+    assert (response.status_code, response.headers["x-should-retry"]) == (409, "false")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": " "}, "blank"),
+        ({"query": 3}, "query"),
+        ({"k": 0}, "k"),
+        ({"k": True}, "k"),
+        ({"where": {"year": {"near": 3}}}, "near"),
+        ({"where": [1]}, "where"),
+        ({"by": "magic"}, "by"),
+        ({"group_by": "a.b"}, "group_by"),
+        ({"rerank": True}, "rerank"),
+    ],
+)
+def test_bad_fields_of_a_search_are_named(server: Running, change: Any, message: str) -> None:
+    error = server.post("/v1/collections/papers/search", {"query": "river"} | change, 400)["error"]
+    assert message in error["message"]
+
+
+def test_unknown_collections_and_routes_are_404(server: Running) -> None:
+    error = server.post("/v1/collections/other/search", {"query": "river"}, 404)["error"]
+    assert "notes, papers" in error["message"]
+    assert server.get("/v1/nothing", 404)["error"]["type"] == "invalid_request_error"
+    assert server.get("/v1/embeddings", 405)["error"]["type"] == "invalid_request_error"
+
+
+def test_openais_vector_stores(server: Running, papers: Collection) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        assert {store.id for store in client.vector_stores.list()} == {"papers", "notes"}
+        store = client.vector_stores.retrieve("papers")
+        assert (store.status, store.file_counts.completed) == ("completed", 40)
+        where = {"and": [{"year": {"gte": 2004}}, {"or": [{"book": {"in": ["b1", "b2"]}}, {"book": {"eq": "b7"}}]}]}
+        inner = [{"type": "in", "key": "book", "value": ["b1", "b2"]}, {"type": "eq", "key": "book", "value": "b7"}]
+        filters: Any = {
+            "type": "and",
+            "filters": [{"type": "gte", "key": "year", "value": 2004}, {"type": "or", "filters": inner}],
+        }
+        page = client.vector_stores.search("papers", query="river bank", max_num_results=5, filters=filters)
+        expected = papers.searcher("hybrid").search("river bank", 5, where=where)
+        assert [one.file_id for one in page.data] == [hit.id for hit in expected]
+        assert [one.content[0].text for one in page.data] == [hit.text for hit in expected]
+        assert page.data[0].attributes == dict(expected[0].metadata)
+        with pytest.raises(openai.NotFoundError):
+            client.vector_stores.search("other", query="river")
+        with pytest.raises(openai.BadRequestError, match="filters"):
+            client.vector_stores.search("papers", query="river", filters={"type": "near", "key": "a", "value": 1})  # pyright: ignore[reportArgumentType]
+        with pytest.raises(openai.BadRequestError, match="rewrite_query"):
+            client.vector_stores.search("papers", query="river", rewrite_query=True)

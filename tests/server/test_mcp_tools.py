@@ -1,0 +1,95 @@
+"""`cde-rag mcp` in a process of its own, used by the client of the official SDK."""
+
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from served import records, texts
+from tiny import tiny_network, tiny_tokenizer
+from typer.testing import CliRunner
+
+from cde_rag import CDEModel, Collection, ContextualEmbedder
+from cde_rag.cli import app
+from cde_rag.model import checkpoints
+from cde_rag.stores.faiss import FaissStore
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Path:
+    model = tmp_path / "model"
+    checkpoints.write(model, tiny_network(), tiny_tokenizer())
+    embedder = ContextualEmbedder.from_corpus(texts(100), model=CDEModel.from_pretrained(model), context_size=64)
+    path = tmp_path / "papers.faiss"
+    with Collection.create(FaissStore(path), embedder, parent_key="book") as collection:
+        collection.add_records(records(40))
+    return path
+
+
+@asynccontextmanager
+async def connected(papers: Path) -> AsyncGenerator[Client, None]:
+    command = ["-c", "from cde_rag.cli import app; app()", "mcp", str(papers), "--model", str(papers.parent / "model")]
+    server = StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ))
+    async with Client(server) as client:
+        yield client
+
+
+async def called(client: Client, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    assert result.structured_content is not None
+    return result.structured_content["result"]
+
+
+async def test_an_agent_searches_reads_and_looks_around(papers: Path) -> None:
+    async with connected(papers) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert tools.keys() == {"search", "get", "list_collections", "context"}
+        assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools.values())
+        assert tools["search"].input_schema["properties"].keys() == {"query", "collection", "k", "where", "by"}
+        (listed,) = await called(client, "list_collections")
+        assert (listed["name"], listed["documents"], listed["parent_key"]) == ("papers", 40, "book")
+        with Collection.open(FaissStore(papers), model=papers.parent / "model") as collection:
+            where = {"year": {"gte": 2010}}
+            for by in (None, "vectors", "words"):
+                hits = await called(client, "search", query="river bank", k=5, where=where, by=by)
+                expected = collection.search("river bank", 5, by=by or "hybrid", where=where)
+                assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+                assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-5)
+        around = await called(client, "context", id="r5", around=1)
+        assert [record["id"] for record in around] == ["r4", "r5", "r6"]
+        assert await called(client, "get", ids=["r5", "nobody"], collection="papers") == [
+            {"id": "r5", "text": texts(6)[5], "title": records(6)[5].title, "metadata": {"book": "b1", "year": 2005}}
+        ]
+
+
+WRONG_CALLS = [
+    ("search", {"query": " "}, "blank"),
+    ("search", {"query": "river", "where": {"year": {"near": 1}}}, "near"),
+    ("search", {"query": "river", "by": "magic"}, "magic"),
+    ("search", {"query": "river", "collection": "other"}, "papers"),
+    ("search", {"query": "river", "k": 0}, "greater than or equal to 1"),
+    ("context", {"id": "nobody"}, "There is no passage"),
+    ("get", {"ids": []}, "at least 1 item"),
+]
+
+
+async def test_a_wrong_call_is_told_to_the_agent(papers: Path) -> None:
+    async with connected(papers) as client:
+        for tool, arguments, message in WRONG_CALLS:
+            result = await client.call_tool(tool, arguments)
+            assert result.is_error
+            assert message in json.dumps([part.model_dump() for part in result.content])
+
+
+def test_a_context_alone_is_refused(papers: Path, tmp_path: Path) -> None:
+    file = tmp_path / "papers.context.safetensors"
+    with Collection.open(FaissStore(papers), model=papers.parent / "model") as collection:
+        collection.embedder.context.save(file)
+    result = CliRunner().invoke(app, ["mcp", str(file), "--model", str(papers.parent / "model")])
+    assert (result.exit_code, "holds no documents" in result.output) == (1, True)

@@ -1,0 +1,278 @@
+"""The server as a process: keys, bounds, bad requests, logs without texts, a stop that loses nothing, and kill -9."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from served import JSON, MODEL, Running, make, records, running, texts
+from tiny import tiny_network, tiny_tokenizer
+from typer.testing import CliRunner
+
+from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
+from cde_rag.cli import app
+from cde_rag.model import checkpoints
+from cde_rag.server.access import ApiKeys, check_bind, check_host
+from cde_rag.server.refusals import RequestError
+from cde_rag.stores.faiss import FaissStore
+
+SECRET = "a river that nobody may read of"
+
+
+class Process:
+    """A server in a process of its own, with what it printed."""
+
+    def __init__(self, *arguments: object, **environment: str) -> None:
+        command = [sys.executable, "-c", "from cde_rag.cli import app; app()", "serve", *map(str, arguments)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        self.process = subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment)
+        self.lines: list[str] = []
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if found := re.search(r"running on (http://\S+)", line):
+                self.url = found[1]
+                break
+        else:
+            raise AssertionError("".join(self.lines))
+        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr or ()))
+        self.reader.start()
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        self.reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+@contextmanager
+def process(*arguments: object, **environment: str) -> Iterator[Process]:
+    started = Process(*arguments, **environment)
+    try:
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    return folder
+
+
+@pytest.fixture
+def papers(tmp_path: Path, model: Path) -> Path:
+    embedder = ContextualEmbedder.from_corpus(texts(100), model=CDEModel.from_pretrained(model), context_size=64)
+    path = tmp_path / "papers.faiss"
+    with Collection.create(FaissStore(path), embedder, parent_key="book") as collection:
+        collection.add_records(records(20))
+    return path
+
+
+@pytest.mark.slow
+def test_kill_9_loses_nothing_that_was_acknowledged(papers: Path, model: Path) -> None:
+    """Clients add and delete while the server is killed, three times; what was answered is there afterwards."""
+    added, deleted = {f"r{i}" for i in range(20)}, set[str]()
+
+    def write(url: str, life: int, number: int) -> None:
+        with suppress(httpx.HTTPError), httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+            for i in range(10_000):
+                id_ = f"{life}-{number}-{i}"
+                record = {"id": id_, "text": "river bank", "metadata": {"book": f"b{i % 7}"}}
+                assert client.post("/v1/collections/papers/records", json={"records": [record]}).status_code == 200
+                added.add(id_)
+                if i % 5 == 4:
+                    client.delete("/v1/collections/papers/records", params={"id": id_}).raise_for_status()
+                    deleted.add(id_)
+
+    for life in range(3):
+        with process(papers, "--model", model) as server:
+            before = len(added)
+            threads = [threading.Thread(target=write, args=(server.url, life, number)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            while len(added) < before + 20:
+                time.sleep(0.01)
+            server.end(signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+        with Collection.open(FaissStore(papers), model=model) as collection:
+            assert collection.verify() == []
+            found = {record.id for record in collection.scroll()}
+            assert added - deleted - found == set()
+            assert deleted & found == set()
+            assert collection.store.vectors(
+                sorted(found), fingerprint=collection.embedder.fingerprint
+            ).size == 16 * len(found)
+
+
+def test_a_stop_answers_what_is_in_flight(papers: Path, model: Path) -> None:
+    with process(papers, "--model", model) as server, httpx.Client(base_url=server.url, trust_env=False) as client:
+        body = {"model": MODEL, "input": texts(2048), "input_type": "document"}
+        answers: list[int] = []
+
+        def embed() -> None:
+            answers.append(len(client.post("/v1/embeddings", json=body, timeout=60).json()["data"]))
+
+        thread = threading.Thread(target=embed)
+        thread.start()
+        time.sleep(0.5)  # the request has arrived, or will be refused and fail the test
+        assert server.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+        thread.join()
+    assert answers == [2048]
+
+
+def test_logs_have_routes_and_no_texts(papers: Path, model: Path) -> None:
+    key = "0123456789"
+    with (
+        process(papers, "--model", model, CDE_RAG_API_KEY=key) as server,
+        httpx.Client(base_url=server.url, trust_env=False, headers={"Authorization": f"Bearer {key}"}) as client,
+    ):
+        record = {"id": SECRET, "text": SECRET, "metadata": {"book": SECRET}}
+        client.post("/v1/collections/papers/records", json={"records": [record]}).raise_for_status()
+        client.get("/v1/collections/papers/records", params={"id": SECRET}).raise_for_status()
+        client.post("/v1/collections/papers/search", json={"query": SECRET}).raise_for_status()
+        client.post("/v1/collections/papers/search", json={"query": SECRET, "where": {"x": {SECRET: 1}}})
+        client.get(f"/v1/{SECRET}")
+        server.end(signal.SIGTERM)
+    logged = [json.loads(line) for line in server.lines if line.startswith("{")]
+    assert [(line["route"], line["status"]) for line in logged] == [
+        ("/v1/collections/{name}/records", 200),
+        ("/v1/collections/{name}/records", 200),
+        ("/v1/collections/{name}/search", 200),
+        ("/v1/collections/{name}/search", 400),
+        ("other", 404),
+    ]
+    assert "nobody" not in "".join(server.lines)
+    assert key not in "".join(server.lines)
+
+
+def test_keys(tmp_path: Path) -> None:
+    service, _ = make(tmp_path, keys=ApiKeys(["first", "second"]))
+    with running(service) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        for header in ({}, {"Authorization": "Bearer third"}, {"Authorization": "first"}, {"Authorization": ""}):
+            response = client.get("/v1/models", headers=header)
+            assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
+        for key in ("first", "second"):
+            assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert client.get("/health").status_code == 200
+        assert client.get("/ready").status_code == 200
+
+
+def test_other_machines_need_a_key() -> None:
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org"):
+        with pytest.raises(CDEError, match="API key"):
+            check_bind(host, ApiKeys())
+        check_bind(host, ApiKeys(["key"]))
+    for host in ("127.0.0.1", "localhost", "::1", "127.8.0.1"):
+        check_bind(host, ApiKeys())
+    with pytest.raises(CDEError, match="blank"):
+        ApiKeys(["key", " "])
+
+
+def test_without_a_key_only_localhost_is_answered() -> None:
+    for header in ("localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000"):
+        check_host(header, ApiKeys())
+    for header in ("evil.example", "evil.example:8000", "", "127.0.0.1.evil.example", "[::1"):
+        with pytest.raises(RequestError, match="localhost"):
+            check_host(header, ApiKeys())
+        check_host(header, ApiKeys(["key"]))
+
+
+def test_a_body_above_the_bound_is_413(tmp_path: Path) -> None:
+    service, _ = make(tmp_path, max_body_bytes=2_000)
+    body = json.dumps({"model": MODEL, "input": ["river " * 1000], "input_type": "query"}).encode()
+
+    def pieces() -> Iterator[bytes]:  # without Content-Length
+        yield from (body[start : start + 100] for start in range(0, len(body), 100))
+
+    with running(service) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        for content in (body, pieces()):
+            response = client.post("/v1/embeddings", content=content, headers=JSON)
+            assert (response.status_code, response.json()["error"]["type"]) == (413, "invalid_request_error")
+        assert client.get("/health").status_code == 200
+
+
+def test_more_requests_than_the_bound_are_429(tmp_path: Path) -> None:
+    service, _ = make(tmp_path, max_requests=0)
+    with running(service) as url:
+        response = httpx.get(f"{url}/v1/models", trust_env=False)
+    assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"{", "invalid_json"),
+        (b"", "invalid_value"),
+        (b"[]", "invalid_value"),
+        (b"null", "invalid_value"),
+        (b"\xff\xfe", "invalid_json"),
+        (b"[" * 100_000, None),
+        (b'{"model": "tiny@papers", "input": "river", "input_type": NaN}', "invalid_value"),
+    ],
+)
+def test_a_body_that_is_no_request_is_400(server: Running, content: bytes, code: str | None) -> None:
+    with server.client() as client:
+        response = client.post("/v1/embeddings", content=content, headers=JSON)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, code)
+
+
+def test_a_form_of_another_site_is_no_request(server: Running) -> None:
+    """A page can post text/plain anywhere without a preflight request."""
+    record: Any = json.dumps({"records": [{"text": "river"}]})
+    with server.client() as client:
+        response = client.post("/v1/collections/notes/records", content=record, headers={"content-type": "text/plain"})
+    assert response.status_code == 400
+    assert server.get("/v1/collections/notes")["documents"] == 0
+
+
+def test_a_page_of_another_site_gets_no_answer(server: Running) -> None:
+    host = server.url.removeprefix("http://")
+    with server.client() as client:
+        for origin, status in (("https://evil.example", 403), ("null", 403), (f"http://{host}", 202)):
+            response = client.post("/v1/collections/notes/rollback", headers={"origin": origin})
+            assert response.status_code == status
+
+
+def test_connections_that_are_cut_leave_no_work(server: Running) -> None:
+    body = {"model": MODEL, "input": texts(2048), "input_type": "document"}
+    for _ in range(5):
+        with server.client() as client, suppress(httpx.ReadTimeout):
+            client.post("/v1/embeddings", json=body, timeout=0.05)
+    deadline = time.monotonic() + 60
+    while server.service.registry.batcher.pending and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.service.registry.batcher.pending == 0
+    assert server.get("/ready")["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.faiss"], "expected a collection, found none"),
+        (["papers", "papers"], "named 'papers'"),
+        (["a b=papers"], "expected a name of letters"),
+        (["papers", "--host", "0.0.0.0"], "no API key"),
+        (["papers", "--api-key", " "], "blank"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(papers: Path, model: Path, arguments: list[str], message: str) -> None:
+    given = [word.replace("papers", str(papers)) for word in arguments]
+    result = CliRunner().invoke(app, ["serve", *given, "--model", str(model)])
+    assert result.exit_code == 1
+    assert message in " ".join(result.output.split())

@@ -1,0 +1,189 @@
+"""The page at `/` in a real browser: what is searched is shown in four columns, texts are never HTML, nothing is
+requested from elsewhere, and it works by keyboard, at phone width and in the dark."""
+
+import json
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from served import Running, make, running, texts
+
+from cde_rag import Context, ContextualEmbedder
+from cde_rag.server.access import ApiKeys
+from cde_rag.server.comparison import CANDIDATES, NullRanker
+
+CHROMIUM = shutil.which("chromium")
+HOSTILE = '<img src="http://evil.example/x" onerror="document.title=\'taken\'"><script>document.title="taken"</script>'
+needs_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="the browser chromium is not installed")
+
+
+def test_the_null_context_ranks_the_candidates(server: Running) -> None:
+    """Its column is that of the library's embedder without a corpus, with the siblings that are stored."""
+    served = server.service.registry.collection("papers")
+    null = ContextualEmbedder(server.embedder.model, Context.null(server.embedder.model))
+    columns = {one["name"]: one for one in server.post("/v1/collections/papers/compare", {"query": "river"})["columns"]}
+    assert list(columns) == ["own", "null", "words", "hybrid"]
+    for way, by in (("own", "vectors"), ("words", "words"), ("hybrid", "hybrid")):
+        expected = [hit.id for hit in served.collection.searcher(by).search("river")]
+        assert [hit["id"] for hit in columns[way]["hits"]] == expected
+    records = list(served.collection.scroll())
+    parents = [record.metadata["book"] for record in records]
+    vectors = null.embed_documents([f"{record.title} {record.text}" for record in records], parents=parents)
+    scores = dict(zip((record.id for record in records), vectors @ null.embed_queries(["river"])[0], strict=True))
+    hits = columns["null"]["hits"]
+    np.testing.assert_allclose([hit["score"] for hit in hits], [scores[hit["id"]] for hit in hits], atol=1e-5)
+    ranker = NullRanker(server.service.registry.batcher)
+    candidates = [hit.id for hit in served.collection.search("river", CANDIDATES)]
+    ranked = [hit.id for hit in ranker.ranked(served, "river", candidates)]
+    assert ranked == sorted(candidates, key=lambda id_: -scores[id_])
+    assert ranker.ranked(served, "river", candidates)[0].id == ranked[0]  # from the vectors that were kept
+    assert server.post("/v1/collections/notes/compare", {"query": "river"})["columns"][0]["hits"] == []
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser, None, None]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+class Visit:
+    """A page with its console's errors and its requests."""
+
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        self.page: Page = browser.new_page(**options)
+        self.errors: list[str] = []
+        self.requests: list[Request] = []
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request))
+        self.page.goto(url)
+
+    def search(self, query: str) -> None:
+        self.page.get_by_label("Query").fill(query)
+        self.page.get_by_label("Query").press("Enter")
+        expect(self.page.locator("#status")).not_to_have_text("Searching …")
+        expect(self.page.locator("#status")).not_to_be_empty()
+
+
+@needs_a_browser
+def test_a_search_by_keyboard_alone(server: Running, browser: Browser, tmp_path: Path) -> None:
+    visit = Visit(browser, server.url)
+    page = visit.page
+    page.get_by_label("Collection").select_option("papers")
+    visit.search("river bank")
+    headings = page.locator("section h2").all_text_contents()
+    assert headings == ["Own context", "Null context", "BM25", "Hybrid"]
+    served = server.service.registry.collection("papers").collection
+    shown = page.locator("#column-hybrid li").evaluate_all("items => items.map(item => item.dataset.id)")
+    assert shown == [hit.id for hit in served.search("river bank", by="hybrid")]
+    expect(page.locator("#column-hybrid .facts").first).to_contain_text("own")
+    first = page.locator("#column-own .open").first
+    first.focus()
+    id_ = page.locator("#column-own li").first.get_attribute("data-id")
+    same = page.locator("li.same").evaluate_all("items => items.map(item => item.dataset.id)")
+    assert set(same) == {id_}
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.locator("dialog article.found")).to_contain_text(served.get([str(id_)])[0].text)
+    assert page.locator("dialog article").count() >= 2
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(first).to_be_focused()
+    page.locator("#column-own .right").first.click()
+    expect(page.locator(f'li[data-id="{id_}"] .right[aria-pressed=true]').first).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as canary file").click()
+    assert json.loads(download.value.path().read_text()) == {"query": "river bank", "ids": [id_]}
+    assert visit.errors == []
+    assert {request.url.split("/")[2] for request in visit.requests if request.url.startswith("http")} == {
+        server.url.removeprefix("http://")
+    }
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_texts_are_never_html(server: Running, browser: Browser) -> None:
+    record = {"id": HOSTILE, "title": HOSTILE, "text": f"river {HOSTILE}", "metadata": {"section": HOSTILE}}
+    server.post("/v1/collections/notes/records", {"records": [record]})
+    visit = Visit(browser, server.url)
+    visit.page.get_by_label("Collection").select_option("notes")
+    visit.search(HOSTILE)
+    expect(visit.page.locator("#column-own .text")).to_have_text(f"river {HOSTILE}")
+    visit.page.locator("#column-own .open").click()
+    expect(visit.page.locator("dialog article")).to_contain_text(HOSTILE)
+    assert visit.page.title() == "cde-rag: search"
+    assert visit.page.locator("main img, main script, dialog img, dialog script").count() == 0
+    assert visit.errors == []
+    assert all(request.url.startswith((server.url, "data:")) for request in visit.requests)
+    blocked = visit.page.evaluate("fetch('http://evil.example/').then(() => 'sent', () => 'blocked')")
+    assert blocked == "blocked"
+    visit.page.close()
+
+
+@needs_a_browser
+def test_errors_and_empty_results_are_sentences(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, server.url)
+    visit.page.get_by_label("Collection").select_option("papers")
+    visit.page.get_by_text("Filter and number of hits").click()
+    visit.page.get_by_label("Query").fill("river")
+    where = visit.page.get_by_label("Filter over the metadata, as JSON")
+    for given, message in (("{", "The filter is no JSON"), ('{"year": {"near": 1}}', "near")):
+        where.fill(given)
+        visit.page.get_by_role("button", name="Search").click()
+        expect(visit.page.get_by_role("alert")).to_contain_text(message)
+    where.fill('{"year": 1}')
+    visit.search("river")
+    expect(visit.page.locator("#status")).to_have_text("No passage matches.")
+    expect(visit.page.locator("#problem")).to_be_hidden()
+    visit.page.close()
+
+
+@needs_a_browser
+def test_a_server_with_keys_asks_for_one(tmp_path: Path, browser: Browser) -> None:
+    service, _ = make(tmp_path, keys=ApiKeys(["secret"]))
+    with running(service) as url:
+        visit = Visit(browser, url)
+        expect(visit.page.get_by_role("alert")).to_contain_text("API key")
+        visit.page.get_by_label("API key of this server").fill("secret")
+        visit.page.get_by_label("API key of this server").press("Tab")
+        expect(visit.page.get_by_label("Collection").locator("option")).to_have_count(2)
+        visit.page.get_by_label("Collection").select_option("papers")
+        visit.search("river")
+        expect(visit.page.locator("#column-own li")).to_have_count(10)
+        assert visit.page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
+        visit.page.close()
+
+
+@needs_a_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_has_contrast(server: Running, browser: Browser, scheme: Any) -> None:
+    visit = Visit(browser, server.url, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    visit.page.get_by_label("Collection").select_option("papers")
+    visit.search(texts(1)[0])
+    wide = visit.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide == 0
+    visit.page.get_by_role("navigation").get_by_text("Hybrid").click()
+    expect(visit.page.locator("#column-hybrid h2")).to_be_in_viewport()
+    for element in ("#status", "section > p", "li .text", "li .facts", "button[type=submit]", "#about"):
+        assert visit.page.locator(element).first.evaluate(CONTRAST) >= 4.5, element
+    visit.page.close()
+
+
+CONTRAST = """element => {
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).map(Number).slice(0, 3).map((value) => value / 255)
+      .map((value) => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  let behind = element;
+  while (/, 0\\)$|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+  const pair = [light(getComputedStyle(element).color), light(getComputedStyle(behind).backgroundColor)];
+  return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+}"""

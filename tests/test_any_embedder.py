@@ -1,0 +1,432 @@
+"""Context by arithmetic for users' own embedders: vectors are plain ones with their siblings' mean, whoever makes them,
+in whichever store and after whichever changes; the model sees each text once."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plain_model import write_transformer
+from qdrant_client import QdrantClient
+from tiny import WORDS
+
+from cde_rag.collection.collection import Collection
+from cde_rag.context.context import Context
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.embedders.mixing import CorpusMap, unit
+from cde_rag.embedders.plain_vectors import FILE, PlainVectors
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions
+from cde_rag.embedders.sentence_transformer import PlainEmbedder
+from cde_rag.errors import CDEWarning, ContextMismatchError, ModelError, StoreError, StoreFormatError
+from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
+from cde_rag.stores.base import Store
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.qdrant import QdrantStore
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.transfer.backup import back_up, restore
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+
+TEXTS = [" ".join(np.random.default_rng(i).choice(WORDS, 6)) + f" {i}" for i in range(30)]
+PARENTS = [{"page": f"p{i // 5}"} for i in range(30)]
+DIM = 32
+
+
+class Service:
+    """A service that embeds texts: the sum of a random vector for each word. Remembers what it embedded.
+
+    Args:
+        seed: Another seed, another model.
+        noise: Of each answer, as services have that compute in half precision.
+    """
+
+    def __init__(self, *, seed: int = 0, noise: float = 0.0) -> None:
+        self.seed, self.noise = seed, noise
+        self.embedded: list[str] = []
+        self.fails_at = -1
+
+    def __call__(self, texts: list[str]) -> list[list[float]]:
+        if 0 <= self.fails_at <= len(self.embedded):
+            raise TimeoutError("the service does not answer")
+        self.embedded += texts
+        answers = np.random.default_rng(len(self.embedded))
+        return [(self._vector(text) + self.noise * answers.normal(size=DIM)).tolist() for text in texts]
+
+    def _vector(self, text: str) -> np.ndarray:
+        seeds = [int.from_bytes(word.encode()[:7], "big") for word in text.split()]
+        return np.sum([np.random.default_rng([self.seed, seed]).normal(size=DIM) for seed in seeds], axis=0)
+
+    def called_for(self, work: Callable[[], object]) -> list[str]:
+        """Return the texts that are embedded during some work."""
+        before = len(self.embedded)
+        work()
+        return self.embedded[before:]
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def plain(service: Service) -> FunctionEmbedder:
+    return FunctionEmbedder(service, name="words-1", mini_batch_size=4)
+
+
+@pytest.fixture(params=["faiss", "edge", "qdrant"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "faiss":
+        return FaissStore(tmp_path / "papers")
+    if request.param == "edge":
+        return QdrantEdgeStore(tmp_path / "papers")
+    return QdrantStore(QdrantClient(":memory:"), "papers")
+
+
+@pytest.fixture
+def papers(store: Store, plain: FunctionEmbedder, tmp_path: Path) -> Collection:
+    embedder = ArithmeticEmbedder.from_corpus([], model=plain, weight=0.3, corpus=False)
+    papers = Collection.create(store, embedder, parent_key="page")
+    if isinstance(store, QdrantStore):
+        papers.embedder = siblings_of(papers).keeping(PlainVectors(tmp_path / "papers.sqlite"))
+    papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+    return papers
+
+
+def siblings_of(papers: Collection) -> ArithmeticEmbedder:
+    assert isinstance(papers.embedder, ArithmeticEmbedder)
+    return papers.embedder
+
+
+def stored(papers: Collection, ids: Sequence[str]) -> np.ndarray:
+    return papers.store.vectors(list(ids), fingerprint=papers.embedder.fingerprint)
+
+
+def test_a_vector_is_the_plain_one_with_a_share_of_its_siblings_mean(plain: FunctionEmbedder) -> None:
+    """By hand: one parent of three, and a lone text."""
+    embedder = ArithmeticEmbedder.from_corpus([], model=plain, weight=0.3, corpus=False)
+    vectors = embedder.embed_documents(TEXTS[:4], parents=["a", "a", None, "a"])
+    p = plain.embed_documents(TEXTS[:4])
+    by_hand = np.stack(
+        [p[0] + 0.3 * (p[1] + p[3]) / 2, p[1] + 0.3 * (p[0] + p[3]) / 2, p[2], p[3] + 0.3 * (p[0] + p[1]) / 2]
+    )
+    np.testing.assert_allclose(vectors, unit(by_hand), atol=1e-6)
+    np.testing.assert_allclose(embedder.embed_queries(TEXTS[:2]), p[:2], atol=1e-6)
+
+
+def test_the_map_of_a_corpus_is_that_of_its_second_moments(plain: FunctionEmbedder) -> None:
+    """Documents and queries alike; the sample is all of a small corpus, without the fixed texts of the function."""
+    embedder = ContextualEmbedder.from_corpus(TEXTS, model=plain)
+    assert (embedder.corpus, embedder.weight, embedder.max_siblings) == (True, 0.0, 0)
+    p = plain.embed_documents(TEXTS)
+    values, vectors = np.linalg.eigh(p.T.astype(np.float64) @ p / len(p))
+    matrix = vectors @ np.diag((values.clip(min=0) / values.mean() + 5) ** -0.25) @ vectors.T
+    np.testing.assert_allclose(embedder.embed_documents(TEXTS), unit((p @ matrix).astype(np.float32)), atol=1e-5)
+    np.testing.assert_allclose(embedder.embed_queries(TEXTS), embedder.embed_documents(TEXTS), atol=1e-5)
+    assert embedder.fingerprint != ArithmeticEmbedder.from_corpus(TEXTS[:20], model=plain, corpus=True).fingerprint
+    assert np.abs(CorpusMap.fitted(p).of(p) - p).max() > 1e-2
+
+
+def test_a_collection_holds_the_vectors_of_one_call(papers: Collection) -> None:
+    expected = siblings_of(papers).keeping(None).embed_documents(TEXTS, parents=[one["page"] for one in PARENTS])
+    np.testing.assert_allclose(stored(papers, [str(i) for i in range(30)]), expected, atol=1e-6)
+    assert papers.search(TEXTS[7], 1)[0].id == "7"
+
+
+def test_a_new_sibling_is_the_only_text_that_is_embedded(papers: Collection, service: Service) -> None:
+    """All five other passages of its parent get new vectors, without the model."""
+    before = stored(papers, ["0", "5"])
+    new = "a river of money"
+    assert service.called_for(lambda: papers.add([new], ids=["new"], metadata=[{"page": "p0"}])) == [new]
+    after = stored(papers, ["0", "5"])
+    assert np.abs(after[0] - before[0]).max() > 1e-2
+    np.testing.assert_array_equal(after[1], before[1])
+    group = [*TEXTS[:5], new]
+    expected = siblings_of(papers).embed_documents(group, parents=["p0"] * 6)
+    np.testing.assert_allclose(stored(papers, ["0", "1", "2", "3", "4", "new"]), expected, atol=1e-6)
+
+
+def test_deleting_a_sibling_embeds_nothing_and_leaves_no_plain_vector(papers: Collection, service: Service) -> None:
+    file = siblings_of(papers).vectors
+    assert file is not None
+    held = np.asarray(siblings_of(papers).plain.embed_documents([TEXTS[0]]), "<f4").tobytes()
+    assert held in file.path.read_bytes()
+    assert service.called_for(lambda: papers.delete(["0"])) == []
+    assert held not in file.path.read_bytes()
+    expected = siblings_of(papers).embed_documents(TEXTS[1:5], parents=["p0"] * 4)
+    np.testing.assert_allclose(stored(papers, ["1", "2", "3", "4"]), expected, atol=1e-6)
+
+
+def test_in_a_server_a_deleted_text_leaves_no_plain_vector(papers: Collection) -> None:
+    own, batcher = siblings_of(papers), TokenBatcher()
+    assert own.vectors is not None
+    held = np.asarray(own.plain.embed_documents([TEXTS[0]]), "<f4").tobytes()
+    assert held in own.vectors.path.read_bytes()
+    papers.embedder = BatchedEmbedder(own, batcher)
+    papers.delete(["0"])
+    batcher.close()
+    assert held not in own.vectors.path.read_bytes()
+
+
+def test_a_replaced_text_leaves_no_plain_vector(papers: Collection, service: Service) -> None:
+    file = siblings_of(papers).vectors
+    assert file is not None
+    held = np.asarray(siblings_of(papers).plain.embed_documents([TEXTS[0]]), "<f4").tobytes()
+    new = "another text"
+    assert service.called_for(lambda: papers.add([new], ids=["0"], metadata=[PARENTS[0]])) == [new]
+    assert held not in file.path.read_bytes()
+
+
+def test_recontextualizing_calls_no_model(store: Store, service: Service, tmp_path: Path) -> None:
+    """A new corpus map from 30 documents, where the first was made from 10."""
+    plain = FunctionEmbedder(service, name="words-1")
+    first = ArithmeticEmbedder.from_corpus(TEXTS[:10], model=plain, weight=0.3)
+    papers = Collection.create(store, first, parent_key="page")
+    if isinstance(store, QdrantStore):
+        papers.embedder = first.keeping(PlainVectors(tmp_path / "papers.sqlite"))
+    papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+    before = stored(papers, ["0"])
+
+    assert service.called_for(lambda: papers.recontextualize()) == []
+    assert papers.embedder.fingerprint != first.fingerprint
+    assert np.abs(stored(papers, ["0"]) - before).max() > 1e-3
+    fresh = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.3)
+    assert papers.embedder.fingerprint == fresh.fingerprint
+    expected = fresh.embed_documents(TEXTS, parents=[one["page"] for one in PARENTS])
+    np.testing.assert_allclose(stored(papers, [str(i) for i in range(30)]), expected, atol=1e-6)
+
+    assert service.called_for(papers.rollback) == []
+    assert papers.embedder.fingerprint == first.fingerprint
+    np.testing.assert_allclose(stored(papers, ["0"]), before, atol=1e-6)
+    assert papers.recontextualize(context_size=20).embedded == 30
+    assert papers.verify() == []
+
+
+def test_without_a_corpus_there_is_nothing_to_recontextualize(papers: Collection, service: Service) -> None:
+    assert service.called_for(lambda: papers.recontextualize()) == []
+    assert papers.recontextualize().embedded == 0
+
+
+def test_another_weight_is_another_space_and_costs_no_call(papers: Collection, service: Service) -> None:
+    heavy = ArithmeticEmbedder.from_corpus(
+        [], model=siblings_of(papers).plain, weight=0.6, corpus=False, vectors=siblings_of(papers).vectors
+    )
+    assert heavy.fingerprint != papers.embedder.fingerprint
+    assert service.called_for(lambda: papers.recontextualize(embedder=heavy)) == []
+    expected = heavy.embed_documents(TEXTS[:5], parents=["p0"] * 5)
+    np.testing.assert_allclose(stored(papers, list("01234")), expected, atol=1e-6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
+@given(data=st.data())
+def test_each_text_is_embedded_once_whatever_happens(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Adds to any parents in any portions, deletions of other passages, and recontextualizations in between."""
+    service = Service()
+    plain = FunctionEmbedder(service, name="words-1")
+    corpus = data.draw(st.booleans())
+    embedder = ArithmeticEmbedder.from_corpus(TEXTS[:5], model=plain, weight=0.3, corpus=corpus)
+    papers = Collection.create(FaissStore(tmp_path_factory.mktemp("any") / "papers"), embedder, parent_key="page")
+    start = len(service.embedded)
+    sampled = TEXTS[:5] if corpus else []  # whose vectors the Context has
+    pages: dict[str, str] = {}
+    while len(pages) < 20:
+        some = [str(len(pages) + i) for i in range(data.draw(st.integers(1, 8)))]
+        pages.update({one: data.draw(st.sampled_from("abc")) for one in some})
+        papers.add([TEXTS[int(one)] for one in some], ids=some, metadata=[{"page": pages[one]} for one in some])
+        if data.draw(st.booleans()):
+            papers.recontextualize(seed=data.draw(st.integers(0, 3)))
+    embedded = service.embedded[start:]
+    assert len(set(embedded)) == len(embedded)
+    assert {TEXTS[int(one)] for one in pages}.difference(sampled) <= set(embedded) <= set(TEXTS)
+    expected = siblings_of(papers).embed_documents([TEXTS[int(one)] for one in pages], parents=list(pages.values()))
+    np.testing.assert_allclose(stored(papers, list(pages)), expected, atol=1e-6)
+
+
+def test_a_collection_is_opened_with_its_function(
+    papers: Collection, plain: FunctionEmbedder, service: Service
+) -> None:
+    with pytest.raises(ModelError, match=r"Give it: Collection\.open\(store, model=FunctionEmbedder"):
+        Collection.open(papers.store)
+    again = Collection.open(papers.store, model=plain)
+    assert again.embedder.fingerprint == papers.embedder.fingerprint
+    if not isinstance(papers.store, QdrantStore):  # which has no folder for the plain vectors
+        assert service.called_for(lambda: again.add(["delta"], metadata=[{"page": "p1"}])) == ["delta"]
+
+
+def test_a_model_that_changed_behind_its_name_is_noticed(papers: Collection) -> None:
+    changed = FunctionEmbedder(Service(seed=1), name="words-1")
+    with pytest.raises(ContextMismatchError, match="The model behind the name has changed"):
+        Collection.open(papers.store, model=changed)
+    renamed = FunctionEmbedder(Service(), name="words-2")
+    with pytest.raises(ContextMismatchError, match="They were made with 'words-1'"):
+        Collection.open(papers.store, model=renamed)
+    prefixed = FunctionEmbedder(Service(), name="words-1", prefixes={"query": "q: ", "document": ""})
+    with pytest.raises(ContextMismatchError, match="prefixes"):
+        Collection.open(papers.store, model=prefixed)
+    asked = FunctionEmbedder(Service(), name="words-1", query_function=Service(seed=2))
+    with pytest.raises(ContextMismatchError, match="has changed"):
+        Collection.open(papers.store, model=asked)
+
+
+def test_a_service_that_rounds_differently_is_the_same_model(tmp_path: Path) -> None:
+    """Its own vectors of the fixed texts differ from call to call, and the stored ones count: also for kept vectors."""
+    service = Service(noise=1e-3)
+    first = FunctionEmbedder(service, name="words-1")
+    papers = Collection.create(
+        FaissStore(tmp_path / "papers"),
+        ArithmeticEmbedder.from_corpus(TEXTS, model=first, weight=0.3),
+        parent_key="page",
+    )
+    papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+    second = FunctionEmbedder(service, name="words-1")
+    assert second.fingerprint != first.fingerprint
+    again = Collection.open(papers.store, model=second)
+    assert again.embedder.fingerprint == papers.embedder.fingerprint
+    assert service.called_for(lambda: again.recontextualize(context_size=20)) == []
+    assert Collection.open(papers.store, model=FunctionEmbedder(service, name="words-1")).search(TEXTS[3])[0].id == "3"
+
+
+def test_a_function_alone_is_an_embedder_of_a_collection(plain: FunctionEmbedder, tmp_path: Path) -> None:
+    papers = Collection.create(FaissStore(tmp_path / "papers"), plain)
+    papers.add(TEXTS, ids=map(str, range(30)))
+    np.testing.assert_array_equal(stored(papers, ["4"]), plain.embed_documents([TEXTS[4]]))
+    again = Collection.open(FaissStore(tmp_path / "papers"), model=plain)
+    assert again.search(TEXTS[4])[0].id == "4"
+    with pytest.raises(ModelError, match="reads no siblings"):
+        plain.embed_documents(TEXTS[:2], parents=["a", "a"])
+
+
+def test_an_error_of_the_service_loses_nothing(tmp_path: Path) -> None:
+    """It fails after 600 of 1,000 texts: what was embedded before is not embedded again."""
+    service = Service()
+    plain = FunctionEmbedder(service, name="words-1", mini_batch_size=64)
+    papers = Collection.create(
+        FaissStore(tmp_path / "papers"), ArithmeticEmbedder.from_corpus([], model=plain, corpus=False)
+    )
+    texts = [f"{WORDS[i % 20]} {i}" for i in range(1000)]
+    start, service.fails_at = len(service.embedded), len(service.embedded) + 600
+    with pytest.raises(TimeoutError):
+        papers.add(texts)
+    assert papers.count() == 512  # as many as were written together
+    service.fails_at = -1
+    papers.add(texts)
+    assert papers.count() == 1000
+    assert set(texts) == set(service.embedded[start:])
+    assert len(service.embedded) - start == 1000 + 128  # two calls of the portion that failed
+
+
+def test_without_its_file_a_collection_is_as_before(papers: Collection, service: Service) -> None:
+    file = siblings_of(papers).vectors
+    assert file is not None
+    file.path.unlink()
+    new = "a river of money"
+    called = service.called_for(lambda: papers.add([new], ids=["new"], metadata=[{"page": "p0"}]))
+    assert sorted(called) == sorted([*TEXTS[:5], new])
+    expected = siblings_of(papers).keeping(None).embed_documents([*TEXTS[:5], new], parents=["p0"] * 6)
+    np.testing.assert_allclose(stored(papers, ["0", "1", "2", "3", "4", "new"]), expected, atol=1e-6)
+
+
+def test_a_damaged_plain_vector_is_an_error(papers: Collection) -> None:
+    file = siblings_of(papers).vectors
+    assert file is not None
+    with sqlite3.connect(file.path) as connection:
+        connection.execute("UPDATE vectors SET vector = zeroblob(length(vector))")
+    with pytest.raises(StoreFormatError, match="Delete the file"):
+        papers.add(["a river of money"], metadata=[{"page": "p0"}])
+    file.path.write_bytes(b"no database" * 100)
+    with pytest.raises(StoreFormatError, match="Delete the file"):
+        papers.add(["a river of money"], metadata=[{"page": "p0"}])
+    file.path.unlink()
+    file.path.symlink_to("elsewhere.sqlite")
+    with pytest.raises(StoreError, match="Links are not followed"):
+        papers.add(["a river of money"], metadata=[{"page": "p0"}])
+
+
+def test_where_nothing_can_be_written_vectors_are_not_kept(plain: FunctionEmbedder, tmp_path: Path) -> None:
+    embedder = ArithmeticEmbedder.from_corpus([], model=plain, corpus=False).keeping(
+        PlainVectors(tmp_path / "missing" / FILE)
+    )
+    with pytest.warns(CDEWarning, match="cannot be read or written"):
+        vectors = embedder.embed_documents(TEXTS[:2])
+    np.testing.assert_allclose(vectors, plain.embed_documents(TEXTS[:2]), atol=1e-6)
+
+
+def test_a_backup_is_a_collection_without_its_plain_vectors(
+    papers: Collection, service: Service, tmp_path: Path
+) -> None:
+    back_up(papers.store, tmp_path / "backup")
+    kinds = {FaissStore: FaissStore, QdrantEdgeStore: QdrantEdgeStore, QdrantStore: FaissStore}
+    restored = kinds[type(papers.store)](tmp_path / "restored")
+    restore(tmp_path / "backup", restored)
+    again = Collection.open(restored, model=siblings_of(papers).plain)
+    np.testing.assert_array_equal(stored(again, ["0", "7"]), stored(papers, ["0", "7"]))
+    new = "a river of money"
+    called = service.called_for(lambda: again.add([new], metadata=[{"page": "p0"}]))
+    assert sorted(called) == sorted([*TEXTS[:5], new])
+    assert again.verify() == []
+
+
+def test_a_sentence_transformer_is_found_by_its_name(tmp_path: Path) -> None:
+    plain = PlainEmbedder(write_transformer(tmp_path / "model"), device="cpu")
+    embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.3)
+    papers = Collection.create(FaissStore(tmp_path / "papers"), embedder, parent_key="page")
+    papers.add(TEXTS, ids=map(str, range(30)), metadata=PARENTS)
+    again = Collection.open(FaissStore(tmp_path / "papers"), options=EmbedderOptions(device="cpu", mini_batch_size=7))
+    assert again.embedder.options.mini_batch_size == 7
+    np.testing.assert_allclose(
+        again.embedder.embed_documents(TEXTS, parents=[one["page"] for one in PARENTS]),
+        stored(papers, [str(i) for i in range(30)]),
+        atol=1e-5,
+    )
+    other = PlainEmbedder(write_transformer(tmp_path / "other", seed=1), device="cpu")
+    with pytest.raises(ContextMismatchError):
+        Collection.open(FaissStore(tmp_path / "papers"), model=other)
+
+
+def test_a_context_is_saved_and_loaded(plain: FunctionEmbedder, tmp_path: Path) -> None:
+    embedder = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=1.0)
+    embedder.context.save(tmp_path / "any.context.safetensors")
+    again = ArithmeticEmbedder(plain, Context.load(tmp_path / "any.context.safetensors"))
+    assert (again.fingerprint, again.weight, again.corpus) == (embedder.fingerprint, 1.0, True)
+    np.testing.assert_array_equal(again.embed_documents(TEXTS[:3]), embedder.embed_documents(TEXTS[:3]))
+    assert isinstance(again, Embedder)
+    assert isinstance(again.rebound(plain.context), FunctionEmbedder)
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda texts: [[1.0]] * (len(texts) + 1), lambda texts: [1.0] * len(texts), lambda texts: "no",
+               lambda texts: [[float("nan")]] * len(texts), lambda texts: [[0.0, 0.0]] * len(texts)]
+)  # fmt: skip
+def test_a_function_with_other_answers_is_refused(answer: Callable[[list[str]], object]) -> None:
+    with pytest.raises(ModelError, match="expected"):
+        FunctionEmbedder(answer, name="wrong")
+
+
+def test_arguments_of_a_model_are_not_those_of_a_plain_embedder(plain: FunctionEmbedder) -> None:
+    with pytest.raises(TypeError, match=r"ArithmeticEmbedder\.from_corpus"):
+        ContextualEmbedder.from_corpus(TEXTS, model=plain, dtype="float32")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="weight"):
+        ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=-1.0)
+    with pytest.raises(ValueError, match="clusters"):
+        ArithmeticEmbedder.from_corpus(TEXTS, model=plain, strategy="strata")
+    unweighted = ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=0.0)
+    with pytest.raises(ModelError, match="weight of 0"):
+        unweighted.embed_documents(TEXTS[:2], parents=["a", "a"])
+    with pytest.raises(ValueError, match="reads no siblings"):
+        Collection.create(FaissStore(os.devnull), unweighted, parent_key="page")
+
+
+def test_an_empty_file_of_a_killed_write_holds_no_vectors(tmp_path: Path) -> None:
+    kept, key = PlainVectors(tmp_path / "plain.sqlite"), bytes(32)
+    kept.path.touch()
+    kept.forget([key])
+    assert kept.get("space", [key], DIM) == {}
+    kept.put("space", {key: (np.ones(DIM, np.float32), False)})
+    np.testing.assert_array_equal(kept.get("space", [key], DIM)[key][0], np.ones(DIM))
