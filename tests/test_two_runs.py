@@ -23,7 +23,6 @@ from cde_rag.collection.collection import Collection
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CDEError, StoreError
 from cde_rag.indexing import backfill as generations
-from cde_rag.indexing.recontextualization import recontextualize
 from cde_rag.stores.base import Record
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant import server_lease as turns_module
@@ -287,7 +286,7 @@ def suspended_in_edge(folder: Path, until: int, told: list[str]) -> dict[str, st
 
     with mock.patch.object(Engine, "ask", lambda engine, work: suspended.ask(engine, work)):
         first = opened_edge(folder)
-        run = threading.Thread(target=recontextualize, args=(first,), kwargs={"seed": until, "context_size": SIZE})
+        run = threading.Thread(target=first.recontextualize, kwargs={"seed": until, "context_size": SIZE})
         suspended.thread = run
         run.start()
         while run.is_alive() and not suspended.reached.wait(0.01):
