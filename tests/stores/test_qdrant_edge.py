@@ -413,7 +413,8 @@ def test_churn_does_not_grow_the_folder(scratch: Path) -> None:
     sizes: list[int] = []
     for number in range(24):
         store.add([row(str(place), f"{number} " * 5000) for place in range(50)], units(50), fingerprint=SPACE)
-        sizes.append(sum(path.stat().st_blocks * 512 for path in folder.rglob("*")))
+        files = [path for path in folder.rglob("*") if path.parent.name != "wal"]  # two of its segments of 32 MB stay
+        sizes.append(sum(path.stat().st_blocks * 512 for path in files))
     assert sizes[-1] < 2 * max(sizes[:8])
     assert_hits(store, list(store.scroll()), units(50), EXACT[0], 7, fingerprint=SPACE)
 
