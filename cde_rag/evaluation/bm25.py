@@ -26,7 +26,7 @@ class BM25:
 
     Raises:
         CorpusError: There are no texts.
-        MissingExtraError: bm25s or PyStemmer is not installed.
+        MissingExtraError: bm25s is not installed.
         TypeError: One `str` instead of texts.
 
     Source: Robertson & Zaragoza (2009); Lù (2024), BM25S.

@@ -2,17 +2,18 @@
 
 Title and text are normalised to NFKC, case-folded, and split into runs of letters (with their marks), digits and
 underscores. English stop words are removed, and the others stemmed. In scripts without spaces between words, such as
-Chinese, Japanese and Thai, a term is everything up to the next punctuation mark. The analyzer uses no third-party
-library, since another version of it could give other terms: text indexed with one would not be found with the other.
+Chinese, Japanese and Thai, a term is everything up to the next punctuation mark. Stems are by Porter's algorithm as
+published in 1980 (PyStemmer's `porter`), which does not change: text indexed with one version is found with the next.
 """
 
 import functools
 import re
 import unicodedata
-from typing import Final
+from typing import Any, Final
+
+import Stemmer
 
 from cde_rag.stores.base import Record
-from cde_rag.stores.stemmer import stem
 
 LONGEST: Final = 64  # characters of a word that count
 _RUN: Final = re.compile(r"\w+")
@@ -20,8 +21,7 @@ _STOP_WORDS: Final = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with".split()
 )  # Lucene's
-
-_stem = functools.lru_cache(2**16)(stem)
+_PORTER: Any = Stemmer.Stemmer("porter", 0)  # pyright: ignore[reportUnknownMemberType] -- it has no types
 
 
 def words_in(text: str) -> list[str]:
@@ -40,6 +40,12 @@ def words_in(text: str) -> list[str]:
 def words_of(record: Record) -> list[str]:
     """Return the terms of a record's title and text."""
     return words_in(f"{record.title} {record.text}")
+
+
+@functools.lru_cache(2**16)
+def _stem(word: str) -> str:
+    """Return a word's stem; words of two letters ("us", "js") and words with other letters than a to z stay."""
+    return _PORTER.stemWord(word) if len(word) > 2 and word.isascii() and word.isalpha() else word
 
 
 def _runs(plain: str) -> list[str]:

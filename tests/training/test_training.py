@@ -422,7 +422,7 @@ def test_training_needs_none_of_what_prepares(work, tmp_path):
     """On a bare machine: faiss, bm25s, pyarrow, sentence-transformers and the like cannot be imported."""
     code = f"""
 import sys
-for name in "faiss bm25s Stemmer pyarrow sentence_transformers datasets pandas sklearn datasketch".split():
+for name in "faiss bm25s pyarrow sentence_transformers datasets pandas sklearn datasketch".split():
     sys.modules[name] = None
 from pathlib import Path
 from tiny_run import config, phase

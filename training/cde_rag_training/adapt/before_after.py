@@ -43,7 +43,7 @@ def bm25_scores(data: RetrievalSet) -> Scores:
     """Return NDCG@10 of each query for BM25.
 
     Raises:
-        MissingExtraError: bm25s or PyStemmer is not installed.
+        MissingExtraError: bm25s is not installed.
     """
     ((_, rankings),) = baseline_rankings(data, {"bm25"}, None)
     return score(rankings, data.judgments)[MAIN_METRIC]

@@ -65,7 +65,7 @@ def lexical_pairs(queries: Sequence[str], documents: Sequence[str]) -> LexicalPa
 
     Raises:
         CorpusError: No document has a word.
-        MissingExtraError: bm25s or PyStemmer is not installed.
+        MissingExtraError: bm25s is not installed.
 
     Source: Robertson & Zaragoza 2009, through bm25s; the same as `cde_rag.evaluation.bm25`.
     """
