@@ -21,7 +21,7 @@ _STOP_WORDS: Final = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with".split()
 )  # Lucene's
-_PORTER: Any = Stemmer.Stemmer("porter", 0)  # pyright: ignore[reportUnknownMemberType] -- it has no types
+_PORTER: Any = Stemmer.Stemmer("porter", 0)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def words_in(text: str) -> list[str]:
