@@ -32,7 +32,7 @@ EXTRAS = {  # of pyproject.toml
     ),
     "lancedb": ("lancedb",),
     "peft": ("peft",),
-    "pgvector": ("psycopg", "psycopg-binary"),
+    "postgres": ("pgvector", "psycopg", "psycopg-binary", "psycopg-pool"),
     "serve": ("fastapi", "prometheus-client", "uvicorn"),
     "tensorboard": ("tensorboard",),
 }

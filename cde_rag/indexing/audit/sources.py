@@ -265,7 +265,7 @@ def _lancedb(
 def _pgvector(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Source, None, None]:
-    psycopg = require("psycopg", "pgvector")
+    psycopg = require("psycopg", "postgres")
     try:
         asked = psycopg.conninfo.conninfo_to_dict(place)
     except psycopg.ProgrammingError as error:  # whose text repeats parts of the address, be they a password

@@ -14,7 +14,7 @@ from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Record
-from cde_rag.stores.faiss.filter_sql import Condition
+from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.text_analysis import words_of
 
 TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""

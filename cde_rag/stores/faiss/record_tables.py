@@ -13,12 +13,19 @@ from jaxtyping import Int64
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import seal
-from cde_rag.stores.faiss.filter_sql import Condition, condition, flatten
 from cde_rag.stores.faiss.fts_index import Lexicon
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.filter_conditions import Filter
+from cde_rag.stores.filter_sql import Condition, Dialect, flatten
 
 _EVERY: Final = Condition("1", ())
+_SQLITE: Final = Dialect(
+    mark="?",
+    position="position",
+    columns={"text": "value", "number": "value", "boolean": "value", "null": "value", "date": "instant"},
+    key=lambda _, key: key,
+    contains="instr(value, ?) > 0",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +93,19 @@ class Records:
 
     def count(self, where: Filter | None) -> int:
         """Count the matching records."""
-        sql, keys = _EVERY if where is None else condition(where)
+        sql, keys = _EVERY if where is None else _SQLITE.condition(where)
         (count,) = self._connection.execute(f"SELECT count(*) FROM records WHERE {sql}", keys).fetchone()  # noqa: S608
         return count
 
     def positions(self, where: Filter | None, *, after: int, limit: int) -> list[int]:
         """Return the first positions after `after` of matching records."""
-        sql, keys = _EVERY if where is None else condition(where)
+        sql, keys = _EVERY if where is None else _SQLITE.condition(where)
         statement = f"SELECT position FROM records WHERE position > ? AND {sql} ORDER BY position LIMIT ?"  # noqa: S608
         return self._integers(statement, (after, *keys, limit)).tolist()
 
     def matching(self, words: Sequence[str], k: int, where: Filter | None) -> list[tuple[int, float]]:
         """Return positions and BM25 scores of the k records that match some of the terms best."""
-        return self.lexicon.best(words, k, _EVERY if where is None else condition(where))
+        return self.lexicon.best(words, k, _EVERY if where is None else _SQLITE.condition(where))
 
     def last_position(self) -> int:
         """Return the highest position of a record; 0 if there is none."""
@@ -124,7 +131,7 @@ class Records:
 
     def vector_rows(self, generation: int, where: Filter) -> Int64[np.ndarray, "rows"]:
         """Return the rows of the vector file whose records match, ascending."""
-        sql, keys = condition(where)
+        sql, keys = _SQLITE.condition(where)
         statement = f"SELECT row FROM vectors WHERE generation = ? AND {sql}"  # noqa: S608
         return np.sort(self._integers(statement, (generation, *keys)))
 

@@ -10,12 +10,12 @@ from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import seal
 from cde_rag.stores.faiss.database import Database
-from cde_rag.stores.faiss.filter_sql import flatten
 from cde_rag.stores.faiss.folder import MARKER
 from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
 from cde_rag.stores.files import file_sha256
+from cde_rag.stores.filter_sql import flatten
 
 # Each counts what must not be there.
 _STRAYS: Final = {
