@@ -1,0 +1,10 @@
+"""Collections in PostgreSQL with pgvector: one schema for each.
+
+A writer locks the manifest's row, so that writers of one collection follow each other; readers see one state of all
+tables and wait for nobody. A generation is switched in one transaction. The lease is an advisory lock of a connection;
+the server gives it free when that connection ends, and the number `run` in the manifest fences off a run that lost it.
+"""
+
+from cde_rag.stores.postgres.store import PgVectorStore
+
+__all__ = ["PgVectorStore"]

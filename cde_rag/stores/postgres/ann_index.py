@@ -1,0 +1,85 @@
+"""Indexes of pgvector for approximate search.
+
+A search takes candidates from the index and scores them again by their full vectors, so that scores are exact.
+
+index        hnsw or ivfflat; none compares a query with every vector
+quantization half (16 bits a dimension) or binary (one bit), of what the index holds; the table keeps full vectors
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+LEAST_ROWS: Final = 10_000  # below, every vector is compared
+_CANDIDATES: Final = {None: 2, "half": 2, "binary": 8}  # for each hit that is wanted
+_FEWEST: Final = 64
+_MOST: Final = 1000  # that pgvector's HNSW keeps at once
+_MOST_DIMS: Final = {None: 2000, "half": 4000, "binary": 64_000}
+_OPERATORS: Final = {None: "vector_ip_ops", "half": "halfvec_ip_ops", "binary": "bit_hamming_ops"}
+
+
+class AnnIndex(NamedTuple):
+    """Settings of an index.
+
+    Attributes:
+        kind: "hnsw", "ivfflat" or None.
+        quantization: "half", "binary" or None.
+    """
+
+    kind: str | None = None
+    quantization: str | None = None
+
+    def check(self, dim: int | None = None) -> "AnnIndex":
+        """Refuse settings that pgvector does not have.
+
+        Raises:
+            ValueError: Another index or quantization, or too many dimensions.
+        """
+        if self.kind not in (None, "hnsw", "ivfflat"):
+            raise ValueError(f"index: expected 'hnsw', 'ivfflat' or None, found {self.kind!r}.")
+        if self.quantization not in _MOST_DIMS:
+            raise ValueError(f"quantization: expected 'half', 'binary' or None, found {self.quantization!r}.")
+        if self.quantization is not None and self.kind is None:
+            raise ValueError(
+                f"quantization: expected an index for {self.quantization!r}, found none. Add index='hnsw'."
+            )
+        if dim is not None and self.kind is not None and dim > _MOST_DIMS[self.quantization]:
+            most = _MOST_DIMS[self.quantization]
+            raise ValueError(f"index: expected at most {most} dimensions, found {dim}. Choose quantization='half'.")
+        return self
+
+    def build(self, run: Callable[[str], object], generation: int, dim: int, rows: int) -> None:
+        """Build the index of a generation, unless it exists or the generation is small."""
+        if self.kind is None or rows < LEAST_ROWS:
+            return
+        options = f" WITH (lists = {max(1, rows // 1000 if rows <= 1_000_000 else int(rows**0.5))})"
+        run(
+            f"CREATE INDEX IF NOT EXISTS nearest_{generation} ON vectors_{generation} USING {self.kind} "
+            f"(({self._stored(dim)}) {_OPERATORS[self.quantization]}){options if self.kind == 'ivfflat' else ''}"
+        )
+
+    def candidates(self, k: int) -> int:
+        """Return how many rows to take from the index for k hits."""
+        return max(_FEWEST, _CANDIDATES[self.quantization] * k)
+
+    def distance(self, dim: int) -> str:
+        """Return the SQL of the indexed distance to a query, its only parameter."""
+        if self.quantization == "binary":
+            return f"({self._stored(dim)}) <~> binary_quantize(%s)::bit({dim})"
+        return f"({self._stored(dim)}) <#> %s" + (f"::halfvec({dim})" if self.quantization else "")
+
+    def tune(self, run: Callable[[str], object], candidates: int) -> None:
+        """Set pgvector's search parameters for this transaction; with a filter, a scan goes on until it has enough."""
+        if self.kind == "hnsw":
+            run(f"SET LOCAL hnsw.ef_search = {min(_MOST, candidates)}")
+        if self.kind == "ivfflat":
+            run("SET LOCAL ivfflat.probes = 10")
+        run(f"SET LOCAL {self.kind}.iterative_scan = relaxed_order")
+
+    def _stored(self, dim: int) -> str:
+        match self.quantization:
+            case "half":
+                return f"vector::halfvec({dim})"
+            case "binary":
+                return f"binary_quantize(vector)::bit({dim})"
+            case _:
+                return "vector"

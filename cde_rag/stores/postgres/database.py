@@ -1,0 +1,246 @@
+"""Connections to PostgreSQL and transactions on the tables of one collection."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from cde_rag.errors import CDEError, StoreError, StoreFormatError, require
+from cde_rag.stores.postgres.address import checked_name, without_password
+from cde_rag.stores.postgres.schema import FORMAT, TABLES
+
+_CONNECTIONS: Final = 8  # of one store at a time; more threads wait
+_WAIT_S: Final = 10.0  # for one of them
+_TRIES: Final = 5  # of a transaction that the server rolled back for the sake of another
+_OLDEST: Final = (0, 5)  # pgvector with HNSW
+
+Result = TypeVar("Result")
+
+
+class Database:
+    """The schema `name` in a database.
+
+    Args:
+        dsn: Address of the database, for libpq.
+        name: Name of the collection.
+
+    Raises:
+        MissingExtraError: psycopg is not installed.
+        StoreError: The name cannot be that of a schema, or the address cannot be read.
+    """
+
+    def __init__(self, dsn: str, name: str) -> None:
+        self.dsn = dsn
+        self.name = checked_name(name)
+        self.where = f"{without_password(dsn)}/{name}"
+        self._psycopg: Any = require("psycopg", "postgres")
+        self._lock = threading.Lock()
+        self._pool: Any = None  # made by the first call
+        try:
+            self._psycopg.conninfo.conninfo_to_dict(dsn)
+        except self._psycopg.Error as error:  # whose text repeats parts of the address, be they a password
+            raise StoreError(
+                f"{self.where}: expected an address such as postgresql://user@host/database, found another."
+            ) from error
+
+    def exists(self) -> bool:
+        """Return True if the schema holds a collection.
+
+        Raises:
+            StoreError: No connection, or a schema of this name that holds something else.
+        """
+        with self._connection() as connection:
+            schema = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self.name]).fetchone()
+            if schema is None:
+                return False
+            columns = connection.execute(
+                "SELECT array_agg(column_name::text) FROM information_schema.columns "
+                "WHERE table_schema = %s AND table_name = 'manifest'",
+                [self.name],
+            ).fetchone()[0]
+        if not {"format", "active", "run"} <= set(columns or ()):
+            raise StoreError(
+                f"{self.where}: expected a collection or no schema {self.name!r}, found a schema with other tables, or "
+                "one that this role may not read. Name another collection, or grant this role USAGE and SELECT."
+            )
+        return True
+
+    def create(self, fill: Callable[[Any], None]) -> None:
+        """Make the schema with empty tables, and fill them in the same transaction.
+
+        Raises:
+            StoreError: There is a collection of this name, or the role may not make one.
+        """
+        taken = f"{self.where}: expected no collection, found one. Open it, or name another."
+        if self.exists():
+            raise StoreError(taken)
+        duplicates = (self._psycopg.errors.DuplicateSchema, self._psycopg.errors.UniqueViolation)
+        try:
+            with self._connection() as connection, connection.transaction():
+                self._make_extension(connection)
+                connection.execute(f'CREATE SCHEMA "{self.name}"')
+                self._enter(connection)
+                connection.execute(TABLES)
+                fill(connection)
+        except StoreError as error:
+            if isinstance(error.__cause__, duplicates):  # another process was quicker
+                raise StoreError(taken) from error
+            raise
+
+    def read(self, work: Callable[[Any], Result]) -> Result:
+        """Call `work` with a connection in a transaction that sees one state and writes nothing.
+
+        Raises:
+            StoreError: There is no collection, or no connection.
+            StoreFormatError: The collection is of a newer format.
+        """
+        return self._tried(work, "REPEATABLE READ, READ ONLY")
+
+    def write(self, work: Callable[[Any], Result]) -> Result:
+        """Call `work` with a connection in a transaction that excludes other writers of the collection.
+
+        Raises:
+            StoreError: There is no collection, no connection, or this role may not write.
+            StoreFormatError: The collection is of a newer format.
+        """
+
+        def excluding(connection: Any) -> Result:
+            connection.execute("SELECT FROM manifest FOR UPDATE")
+            return work(connection)
+
+        return self._tried(excluding, "READ COMMITTED")
+
+    @contextmanager
+    def session(self) -> Generator[Any, None, None]:
+        """A connection of its own, outside of any transaction, for a lock that ends with it."""
+        with self._errors(), self._psycopg.connect(self.dsn, autocommit=True) as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections; later calls open others."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _tried(self, work: Callable[[Any], Result], level: str) -> Result:
+        errors = self._psycopg.errors
+        again = (errors.SerializationFailure, errors.DeadlockDetected, errors.UndefinedTable, errors.LockNotAvailable)
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with self._connection() as connection, connection.transaction():
+                    connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+                    self._enter(connection)
+                    self._check_format(connection)
+                    return work(connection)
+            except StoreError as error:
+                # A table of vectors can be dropped between a reader's look at the manifest and its search.
+                if not isinstance(error.__cause__, again) or attempt == _TRIES:
+                    raise
+        raise AssertionError
+
+    def _check_format(self, connection: Any) -> None:
+        try:
+            (found,) = connection.execute("SELECT format FROM manifest").fetchone()
+        except (self._psycopg.errors.UndefinedTable, self._psycopg.errors.InsufficientPrivilege) as error:
+            raise StoreError(
+                f"{self.where}: expected a collection, found none that this role can read. "
+                "Make one with Collection.create, or grant this role USAGE on the schema and SELECT on its tables."
+            ) from error.with_traceback(None)
+        if found > FORMAT:
+            raise StoreFormatError(
+                f"{self.where}: expected format {FORMAT} or older, found {found}. Update cde-rag to open it."
+            )
+
+    def _enter(self, connection: Any) -> None:
+        """Put the schema first on this transaction's path, and that of pgvector's types after it."""
+        found = connection.execute(
+            "SELECT quote_ident(nspname), extversion FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace "
+            "WHERE extname = 'vector'"
+        ).fetchone()
+        if found is None:
+            raise StoreError(f"{self.where}: expected the extension vector, found none. {_INSTALL}")
+        if tuple(int(part) for part in found[1].split(".")[:2]) < _OLDEST:
+            oldest = ".".join(map(str, _OLDEST))
+            raise StoreError(
+                f"{self.where}: expected pgvector {oldest} or newer, found {found[1]}. Update it: ALTER EXTENSION "
+                "vector UPDATE."
+            )
+        connection.execute(f'SET LOCAL search_path = "{self.name}", {found[0]}')
+        if connection.adapters.types.get("vector") is None:
+            require("pgvector.psycopg", "postgres").register_vector(connection)
+
+    def _make_extension(self, connection: Any) -> None:
+        try:
+            with connection.transaction():
+                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self._psycopg.Error as error:
+            raise StoreError(
+                f"{self.where}: expected the extension vector, found: {_first(error)}. {_INSTALL}"
+            ) from error
+
+    @contextmanager
+    def _connection(self) -> Generator[Any, None, None]:
+        with self._errors(), self._opened().connection() as connection:
+            yield connection
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if self._pool is None:
+                pools = require("psycopg_pool", "postgres")
+                self._try_connection()
+                self._pool = pools.ConnectionPool(
+                    self.dsn,
+                    min_size=0,
+                    max_size=_CONNECTIONS,
+                    timeout=_WAIT_S,
+                    kwargs={"autocommit": True},
+                    check=pools.ConnectionPool.check_connection,
+                    open=True,
+                )
+            return self._pool
+
+    def _try_connection(self) -> None:
+        """Connect once by itself: a pool tells only that no connection came in time, and not why."""
+        self._psycopg.connect(self.dsn).close()
+
+    @contextmanager
+    def _errors(self) -> Generator[None, None, None]:
+        errors = self._psycopg.errors
+        try:
+            yield
+        except CDEError:
+            raise
+        except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction) as error:
+            raise StoreError(
+                f"{self.where}: expected a role that may do this, found: {_first(error)}. Grant it the right."
+            ) from error
+        except errors.DiskFull as error:
+            raise StoreError(
+                f"{self.where}: the server's disk is full; nothing was written. Free some space."
+            ) from error
+        except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
+            if isinstance(error, errors.SerializationFailure | errors.DeadlockDetected | errors.LockNotAvailable):
+                hint = "Call again."
+            else:
+                hint = "Does the server run, and are user, password and database right? Every call may be repeated."
+            raise StoreError(
+                f"{self.where}: expected an answer of PostgreSQL, found: {_first(error)}. {hint}"
+            ) from error
+        except self._psycopg.Error as error:
+            raise StoreError(f"{self.where}: expected an answer of PostgreSQL, found: {_first(error)}.") from error
+
+
+def _first(error: Exception) -> str:
+    """Return what a server said, without the places in SQL, and without what libpq repeats of an address."""
+    primary = getattr(getattr(error, "diag", None), "message_primary", None)
+    lines = [line.strip() for line in (primary or str(error)).splitlines() if line.strip()]
+    with contextlib.suppress(IndexError):
+        return f"{type(error).__name__}, {lines[-1][:300].rstrip('.')}"
+    return type(error).__name__
+
+
+_INSTALL: Final = (
+    "Install pgvector on the server, and let its administrator say in this database: CREATE EXTENSION vector."
+)

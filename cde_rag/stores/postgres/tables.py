@@ -1,0 +1,276 @@
+"""Rows of a collection's tables, read and written inside one transaction."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag.errors import CorpusError, StoreFormatError
+from cde_rag.stores.base import Record, Row
+from cde_rag.stores.checks import seal
+from cde_rag.stores.filter_conditions import Filter
+from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
+from cde_rag.stores.manifests import StoredManifest
+from cde_rag.stores.postgres.ann_index import AnnIndex
+from cde_rag.stores.postgres.schema import VECTORS, escaped, unescaped
+from cde_rag.stores.text_analysis import words_of
+
+RECORD: Final = "r.id, r.title, r.text, r.metadata::text, r.checksum"
+VECTOR: Final = "place, digest, vector_send(vector), checksum"
+_LONGEST_ID: Final = 2000  # bytes; an index of PostgreSQL takes 2 704
+_TYPES: Final = {
+    "records": ("int8", "text", "text", "text", "text", "int4", "bytea"),  # JSON goes over the wire as text
+    "fields": ("int8", "bytea", "text", "numeric", "bytea", "text"),
+    "words": ("text", "int8", "int4"),
+    "vectors": ("int8", "text", "vector", "bytea"),
+}
+_DIALECT: Final = Dialect(
+    mark="%s",
+    position="place",
+    columns={"text": "value", "number": "number", "boolean": "number", "null": "number", "date": "instant"},
+    key=lambda kind, key: key if kind == "date" else str(key).encode() if kind == "text" else Decimal(key),
+    contains="position(%s in value) > 0",
+)
+
+
+class GenerationRow(NamedTuple):
+    """A generation, without its Context."""
+
+    number: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(StoredManifest[GenerationRow]):
+    """The manifest's row and the generations.
+
+    Attributes:
+        settings: Settings of the collection.
+        index: Settings of the index.
+        places: Place of the record that was inserted last.
+        run: Number of the run that had the lease last.
+    """
+
+    settings: dict[str, Any]
+    index: AnnIndex
+    places: int
+    run: int
+
+
+def condition(where: Filter | None) -> Condition:
+    """Translate a filter to SQL on the column `place`."""
+    return Condition("TRUE", ()) if where is None else _DIALECT.condition(where)
+
+
+def read_record(id_: str, title: str, text: str, metadata: str, checksum: bytes) -> Record:
+    """Return the record of a row.
+
+    Raises:
+        StoreFormatError: The row is not as it was written.
+    """
+    if seal(id_, title, text, metadata) != checksum:
+        raise StoreFormatError(f"Record {unescaped(id_)!a:.80}: expected it as it was written, found a changed row.")
+    return Record(unescaped(id_), unescaped(text), unescaped(title), json.loads(metadata))
+
+
+def read_vector(place: int, digest: str, data: bytes, checksum: bytes) -> Float32[np.ndarray, " dim"]:
+    """Return the vector of a row.
+
+    Raises:
+        StoreFormatError: The row is not as it was written.
+    """
+    vector = np.frombuffer(data, ">f4", offset=4).astype(np.float32)  # after two 16-bit numbers
+    if vector_seal(place, digest, vector) != checksum:
+        raise StoreFormatError(f"Vector at place {place}: expected it as it was written, found a changed row.")
+    return vector
+
+
+def vector_seal(place: int, digest: str, vector: Float32[np.ndarray, " dim"]) -> bytes:
+    """Return the checksum of a vector's row."""
+    return seal(place, digest, np.ascontiguousarray(vector, "<f4").tobytes())
+
+
+class Tables:
+    """The tables of a collection, through a connection in a transaction."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement."""
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def stream(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a statement, which stay on the server until they are read."""
+        with self._connection.cursor(f"rows_{abs(hash(sql))}") as cursor:
+            yield from cursor.execute(sql)
+
+    def run(self, sql: str, *parameters: Any) -> int:
+        """Execute a statement; returns the number of rows that it changed."""
+        return self._connection.execute(sql, parameters).rowcount
+
+    def manifest(self) -> Manifest:
+        """Read the manifest."""
+        ((dim, active, last, settings, index, quantization, places, run),) = self.rows(
+            "SELECT dim, active, last, settings, index, quantization, places, run FROM manifest"
+        )
+        generations = self.rows("SELECT number, fingerprint FROM generations ORDER BY number")
+        states = tuple(GenerationRow(*row) for row in generations)
+        return Manifest(dim, active, last, states, settings, AnnIndex(index, quantization), places, run)
+
+    def begin(self, number: int, fingerprint: str, context: bytes, dim: int) -> None:
+        """Make an empty generation."""
+        self.run("INSERT INTO generations VALUES (%s, %s, %s, %s)", number, fingerprint, context, seal(context))
+        self._connection.execute(VECTORS.format(number=number, dim=dim))
+
+    def places(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the places of those ids that exist."""
+        wanted = list(dict.fromkeys(escaped(id_) for id_ in ids if _encodable(id_)))
+        found = self.rows("SELECT id, place FROM records WHERE id = ANY(%s)", wanted)
+        return {unescaped(id_): place for id_, place in found}
+
+    def put(self, records: Sequence[tuple[Record, str]], places: int) -> list[int]:
+        """Insert records, or replace those of the same id; returns their places.
+
+        Args:
+            records: Each with its metadata in JSON.
+            places: The last place that is taken.
+
+        Raises:
+            CorpusError: An id is too long for an index.
+        """
+        for record, _ in records:
+            if len(record.id.encode()) > _LONGEST_ID:
+                raise CorpusError(
+                    f"Record {record.id!a:.80}: expected an id of at most {_LONGEST_ID} bytes in PostgreSQL."
+                )
+        there = self.places(record.id for record, _ in records)
+        self._forget(list(there.values()))
+        self.run("DELETE FROM records WHERE place = ANY(%s)", list(there.values()))
+        numbers = iter(range(places + 1, places + 1 + len(records) - len(there)))
+        placed = [there.get(record.id) or next(numbers) for record, _ in records]
+        words = [Counter(words_of(record)) for record, _ in records]
+        self.copy(
+            "records",
+            (_record_row(place, *one, count) for place, one, count in zip(placed, records, words, strict=True)),
+        )
+        self._put_fields(zip(placed, (record.metadata for record, _ in records), strict=True))
+        self.copy(
+            "words",
+            ((term, place, n) for place, count in zip(placed, words, strict=True) for term, n in count.items()),
+        )
+        lengths = [count.total() for count in words if count]
+        self.run(
+            "UPDATE manifest SET places = greatest(places, %s), texts = texts + %s, words = words + %s",
+            max(placed, default=0),
+            len(lengths),
+            sum(lengths),
+        )
+        return placed
+
+    def put_metadata(self, place: int, record: Record, metadata: str) -> None:
+        """Replace the metadata of a record."""
+        checksum = seal(escaped(record.id), escaped(record.title), escaped(record.text), metadata)
+        self.run("UPDATE records SET metadata = %s, checksum = %s WHERE place = %s", metadata, checksum, place)
+        self.run("DELETE FROM fields WHERE place = %s", place)
+        self._put_fields([(place, record.metadata)])
+
+    def delete(self, places: Sequence[int], generations: Iterable[GenerationRow]) -> None:
+        """Remove records, and their vectors of all generations."""
+        self._forget(places)
+        for table in ("records", *(f"vectors_{state.number}" for state in generations)):
+            self.run(f"DELETE FROM {table} WHERE place = ANY(%s)", list(places))  # noqa: S608
+
+    def put_vectors(
+        self, generation: int, places: Sequence[int], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
+    ) -> None:
+        """Write or replace vectors of a generation."""
+        self.run(f"DELETE FROM vectors_{generation} WHERE place = ANY(%s)", list(places))  # noqa: S608
+        rows = zip(places, digests, np.ascontiguousarray(vectors), strict=True)
+        self.copy(
+            "vectors",
+            ((place, digest, vector, vector_seal(place, digest, vector)) for place, digest, vector in rows),
+            f"vectors_{generation}",
+        )
+
+    def copy(self, kind: str, rows: Iterable[tuple[Any, ...]], table: str | None = None) -> None:
+        """Load rows by binary COPY."""
+        sql = f"COPY {table or kind} FROM STDIN (FORMAT BINARY)"
+        with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
+            copy.set_types(_TYPES[kind])
+            for row in rows:
+                copy.write_row(row)
+
+    def found(self, generation: int, sql: str, *parameters: Any) -> list[Row]:
+        """Return records with the digests of their vectors in the active generation.
+
+        Args:
+            generation: Number of the active generation.
+            sql: What follows `FROM records r LEFT JOIN vectors a USING (place)`.
+            parameters: Parameters of it.
+        """
+        every = self.rows(
+            f"SELECT {RECORD}, coalesce(a.digest, '') FROM records r "  # noqa: S608
+            f"LEFT JOIN vectors_{generation} a USING (place) {sql}",
+            *parameters,
+        )
+        return [Row(read_record(*row[:-1]), row[-1]) for row in every]
+
+    def put_words(self) -> None:
+        """Make the words of all records anew."""
+        self.run("TRUNCATE words")
+        texts = words = 0
+        for place, record in self.every_record():
+            count = Counter(words_of(record))
+            self.copy("words", ((term, place, times) for term, times in count.items()))
+            texts, words = texts + bool(count), words + count.total()
+            self.run(
+                "UPDATE records SET length = %s WHERE place = %s AND length != %s", count.total(), place, count.total()
+            )
+        self.run("UPDATE manifest SET texts = %s, words = %s", texts, words)
+
+    def every_record(self) -> Iterator[tuple[int, Record]]:
+        """Yield all records with their places; they stay on the server until they are read."""
+        for row in self.stream(f"SELECT {RECORD}, place FROM records r"):  # noqa: S608
+            yield row[-1], read_record(*row[:-1])
+
+    def _put_fields(self, metadata: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        self.copy("fields", (field_row(place, one) for place, found in metadata for one in flatten(found)))
+
+    def _forget(self, places: Sequence[int]) -> None:
+        """Remove the fields and words of records, which are still there."""
+        old = self.rows(
+            f"SELECT {RECORD}, place, length FROM records r WHERE place = ANY(%s)",  # noqa: S608
+            list(places),
+        )
+        terms = [(term, row[-2]) for row in old for term in set(words_of(read_record(*row[:-2])))]
+        self.run(
+            "DELETE FROM words USING unnest(%s::text[], %s::bigint[]) AS gone (term, place) "
+            'WHERE words.term = gone.term COLLATE "C" AND words.place = gone.place',
+            [term for term, _ in terms],
+            [place for _, place in terms],
+        )
+        self.run("DELETE FROM fields WHERE place = ANY(%s)", list(places))
+        lengths = [row[-1] for row in old if row[-1]]
+        self.run("UPDATE manifest SET texts = texts - %s, words = words - %s", len(lengths), sum(lengths))
+
+
+def field_row(place: int, element: Element) -> tuple[int, bytes, str, Decimal | None, bytes | None, str | None]:
+    """Return the row of an element of metadata in the table `fields`."""
+    text = str(element.value).encode() if element.kind == "text" else None
+    number = None if element.kind == "text" else Decimal(element.value)
+    return place, element.path.encode(), element.kind, number, text, element.instant
+
+
+def _record_row(place: int, record: Record, metadata: str, words: Counter[str]) -> tuple[Any, ...]:
+    columns = escaped(record.id), escaped(record.title), escaped(record.text), metadata
+    return place, *columns, words.total(), seal(*columns)
+
+
+def _encodable(text: str) -> bool:
+    return text.encode("utf-8", "ignore").decode() == text
