@@ -72,7 +72,7 @@ class Database:
         Raises:
             StoreError: There is a collection of this name, or the role may not make one.
         """
-        taken = f"{self.where}: expected no collection, found one. Open it, or name another."
+        taken = f"{self.where}: expected no collection, found one. Collection.open opens it."
         if self.exists():
             raise StoreError(taken)
         duplicates = (self._psycopg.errors.DuplicateSchema, self._psycopg.errors.UniqueViolation)
@@ -127,7 +127,8 @@ class Database:
     def _tried(self, work: Callable[[Any], Result], level: str) -> Result:
         errors = self._psycopg.errors
         again = (errors.SerializationFailure, errors.DeadlockDetected, errors.UndefinedTable, errors.LockNotAvailable)
-        for attempt in range(1, _TRIES + 1):
+        left = _TRIES
+        while True:
             try:
                 with self._connection() as connection, connection.transaction():
                     connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
@@ -136,9 +137,9 @@ class Database:
                     return work(connection)
             except StoreError as error:
                 # A table of vectors can be dropped between a reader's look at the manifest and its search.
-                if not isinstance(error.__cause__, again) or attempt == _TRIES:
+                left -= 1
+                if not left or not isinstance(error.__cause__, again):
                     raise
-        raise AssertionError
 
     def _check_format(self, connection: Any) -> None:
         try:

@@ -232,13 +232,11 @@ class PgVectorStore:
             state = manifest.serving if generation is None else manifest.generation(generation)
             _check_space(state, fingerprint)
             check_unit(queries, len(queries), manifest.dim)
-            indexed = manifest.index.kind is not None and tables.rows(
-                "SELECT 1 FROM pg_indexes WHERE schemaname = %s AND indexname = %s",
-                self.name,
-                f"nearest_{state.number}",
-            )
-            found = _approximate if indexed else _exact
-            return [found(tables, manifest, state.number, query, k, kept) for query in queries]
+            table = f"vectors_{state.number}"
+            there = "SELECT FROM pg_indexes WHERE schemaname = %s AND indexname = %s"
+            if manifest.index.kind is None or not tables.rows(there, self.name, f"nearest_{state.number}"):
+                return [_exact(tables, table, query, k, kept) for query in queries]
+            return [_approximate(tables, table, manifest, query, k, kept) for query in queries]
 
         return self._read(read)
 
@@ -468,8 +466,7 @@ def _hits(rows: Sequence[tuple[Any, ...]]) -> list[Hit]:
 
 def _exact(
     tables: Tables,
-    manifest: Manifest,
-    generation: int,
+    table: str,
     query: Float32[np.ndarray, " dim"],
     k: int,
     where: Filter | None,
@@ -478,7 +475,7 @@ def _exact(
     return _hits(
         tables.rows(
             f"SELECT {RECORD}, -near.distance FROM (SELECT place, vector <#> %s AS distance "  # noqa: S608
-            f"FROM vectors_{generation} WHERE {kept.sql} ORDER BY distance, place LIMIT %s) near "
+            f"FROM {table} WHERE {kept.sql} ORDER BY distance, place LIMIT %s) near "
             "JOIN records r USING (place) ORDER BY near.distance, place",
             *(query, *kept.parameters, k),
         )
@@ -487,8 +484,8 @@ def _exact(
 
 def _approximate(
     tables: Tables,
+    table: str,
     manifest: Manifest,
-    generation: int,
     query: Float32[np.ndarray, " dim"],
     k: int,
     where: Filter | None,
@@ -497,14 +494,14 @@ def _approximate(
     manifest.index.tune(tables.run, candidates)
     found = _hits(
         tables.rows(
-            f"WITH near AS MATERIALIZED (SELECT place, vector FROM vectors_{generation} WHERE {kept.sql} "  # noqa: S608
+            f"WITH near AS MATERIALIZED (SELECT place, vector FROM {table} WHERE {kept.sql} "  # noqa: S608
             f"ORDER BY {manifest.index.distance(manifest.dim)} LIMIT %s) "
             f"SELECT {RECORD}, -(near.vector <#> %s) AS score FROM near JOIN records r USING (place) "
             "ORDER BY score DESC, place LIMIT %s",
             *(*kept.parameters, query, candidates, query, k),
         )
     )
-    return found if len(found) == k else _exact(tables, manifest, generation, query, k, where)  # a rare filter
+    return found if len(found) == k else _exact(tables, table, query, k, where)  # a rare filter
 
 
 def _by_words(tables: Tables, query: str, k: int, kept: Any) -> list[Hit]:
@@ -523,7 +520,8 @@ def _by_words(tables: Tables, query: str, k: int, kept: Any) -> list[Hit]:
         tables.rows(
             f"SELECT {RECORD}, best.score FROM (SELECT w.place, "  # noqa: S608
             f"sum(asked.weight * w.times * {_K1 + 1} / (w.times + {norm}) ORDER BY w.term) AS score "
-            'FROM unnest(%s::text[], %s::float8[]) AS asked (term, weight) JOIN words w ON w.term = asked.term COLLATE "C" '
+            "FROM unnest(%s::text[], %s::float8[]) AS asked (term, weight) "
+            'JOIN words w ON w.term = asked.term COLLATE "C" '
             f"JOIN records l ON l.place = w.place WHERE w.place IN (SELECT place FROM records WHERE {kept.sql}) "
             "GROUP BY w.place ORDER BY score DESC, w.place LIMIT %s) best "
             "JOIN records r ON r.place = best.place ORDER BY best.score DESC, best.place",
