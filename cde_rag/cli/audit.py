@@ -83,7 +83,7 @@ def _of_collection(folder: Path, model: str | None, sample: int, seed: int) -> "
     """Audit a cde-rag collection, each passage with its siblings."""
     from cde_rag.indexing.audit import audit_collection
 
-    with open_collection(existing(folder), model) as opened:
+    with open_collection(existing(str(folder)), model) as opened:
         return audit_collection(opened.store, opened.embedder, opened.parent_key, sample=sample, seed=seed)
 
 

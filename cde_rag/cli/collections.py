@@ -26,12 +26,16 @@ from cde_rag.search.fusion import CANDIDATES, WAYS
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.stores.base import Store
-    from cde_rag.stores.tenant_stores import FolderTenants
+    from cde_rag.stores.tenant_stores import TenantStores
 
 ModelOption = Annotated[str | None, typer.Option(help="Folder of the collection's model, if it is not a bundled one.")]
 CollectionArgument = Annotated[
-    Path,
-    typer.Argument(metavar="COLLECTION", help="The collection's folder. A new NAME.qdrant is kept by Qdrant Edge."),
+    str,
+    typer.Argument(
+        metavar="COLLECTION",
+        help="The collection's folder, of which a new NAME.qdrant is kept by Qdrant Edge; or an address, "
+        "postgresql://USER@HOST/DATABASE/NAME.",
+    ),
 ]
 TenantOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Tenant, if COLLECTION holds one collection per tenant.")
@@ -117,7 +121,7 @@ def search(
 
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
-    if not collection.exists() and store_at(Path(query)).exists():
+    if not at(collection).exists() and Path(query).exists() and at(query).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
     with contextlib.closing(existing(collection, tenant)) as store:
         if where is not None:
@@ -250,14 +254,14 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
         raise ModelError(f"{made} {error.__cause__} Name its folder: --model") from error
 
 
-def store_at(path: Path) -> "Store":
-    """Return the store at a path, or for a new one there, of the kind that `cde_rag.stores.kinds` says."""
-    from cde_rag.stores.kinds import kind_at
+def at(place: str) -> "Store":
+    """Return the store of a folder or an address, existing or new, of the kind that `cde_rag.stores.kinds` says."""
+    from cde_rag.stores.kinds import store_at
 
-    return kind_at(path)(path)
+    return store_at(place)
 
 
-def existing(path: Path, tenant: str | None = None) -> "Store":
+def existing(path: str, tenant: str | None = None) -> "Store":
     """Return the existing store at a path; that of a tenant, if one is named.
 
     Raises:
@@ -280,15 +284,15 @@ def existing(path: Path, tenant: str | None = None) -> "Store":
     return of_tenant
 
 
-def whole(path: Path) -> "Store":
+def whole(path: str) -> "Store":
     """Return the existing store at a path, which may be the common store of tenants.
 
     Raises:
         StoreError: There is no store.
     """
-    store = store_at(path)
+    store = at(path)
     if not store.exists():
-        if path.is_dir() and any(path.iterdir()):
+        if Path(path).is_dir() and any(Path(path).iterdir()):
             raise StoreError(
                 f"{path}: expected a collection, found a folder with other files. Name the collection's own."
             )
@@ -296,7 +300,7 @@ def whole(path: Path) -> "Store":
     return store
 
 
-def new_store(path: Path, tenant: str | None) -> "Store":
+def new_store(path: str, tenant: str | None) -> "Store":
     """Return the store at a path, existing or new; a tenant's, if one is named.
 
     Raises:
@@ -306,21 +310,20 @@ def new_store(path: Path, tenant: str | None) -> "Store":
     from cde_rag.stores.tenant_names import place_key
 
     if tenant is None:
-        return store_at(path)
+        return at(path)
     whole(path)
     return tenant_stores(path).of(place_key(tenant))
 
 
-def tenant_stores(path: Path) -> "FolderTenants":
+def tenant_stores(path: str) -> "TenantStores":
     """Return the stores of tenants at a path.
 
     Raises:
         TenantError: There is a collection without tenants.
     """
-    from cde_rag.stores.kinds import kind_at
-    from cde_rag.stores.tenant_stores import FolderTenants
+    from cde_rag.stores.kinds import tenants_at
 
-    stores = FolderTenants(path, kind_at(path))
+    stores = tenants_at(path)
     common = stores.common()
     if common.exists() and "tenant_key" not in common.manifest().settings:
         raise TenantError(f"{path}: expected a collection for each tenant, found one for all. Leave --tenant out.")

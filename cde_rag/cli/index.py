@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, open_collection, store_at, tenant_stores
+from cde_rag.cli.collections import CollectionArgument, at, open_collection, tenant_stores
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
 from cde_rag.errors import CDEError, CorpusError, StoreError
 
@@ -115,7 +115,7 @@ def index(
             _print_plan(collection, counts, as_json=as_json)
             return
         made = None if tenant is None else _tenant(collection, reader, tenant, parent_key=parent_key, model=model)
-        store = store_at(collection) if made is None else made
+        store = at(collection) if made is None else made
         if store.exists():
             opened, total = _open(store, collection, reader, parent_key=parent_key, alone=alone, model=model)
         else:
@@ -143,7 +143,7 @@ def index(
 
 
 def _plan(
-    path: Path,
+    path: str,
     reader: "RecordReader",
     tenant: str | None,
     *,
@@ -153,7 +153,7 @@ def _plan(
     sync: bool,
 ) -> dict[str, int]:
     """Count what a run would write; neither a collection nor a tenant is made for it."""
-    store = store_at(path) if tenant is None else _tenant_store(path, tenant, model)
+    store = at(path) if tenant is None else _tenant_store(path, tenant, model)
     if store is None or not store.exists():
         new = len({record.id for record in reader})
         nothing = dict.fromkeys(("replaced", "updated", "unchanged", "deleted"), 0)
@@ -167,7 +167,7 @@ def _plan(
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
 
 
-def _print_plan(path: Path, counts: dict[str, int], *, as_json: bool) -> None:
+def _print_plan(path: str, counts: dict[str, int], *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, **counts})
         return
@@ -179,7 +179,7 @@ def _print_plan(path: Path, counts: dict[str, int], *, as_json: bool) -> None:
     typer.echo(f"{path}: {counts['documents']:,} documents. Nothing was written. {would}")
 
 
-def _tenant_store(path: Path, name: str, model: str | None) -> "Store | None":
+def _tenant_store(path: str, name: str, model: str | None) -> "Store | None":
     """Return the store of a tenant; None if there is none yet."""
     from cde_rag import Tenants
 
@@ -191,7 +191,7 @@ def _tenant_store(path: Path, name: str, model: str | None) -> "Store | None":
 
 
 def _open(
-    store: "Store", path: Path, reader: "RecordReader", *, parent_key: str | None, alone: bool, model: str | None
+    store: "Store", path: str, reader: "RecordReader", *, parent_key: str | None, alone: bool, model: str | None
 ) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     opened = open_collection(store, model)
@@ -217,7 +217,7 @@ def _open(
     return opened, total
 
 
-def _tenant(path: Path, reader: "RecordReader", name: str, *, parent_key: str | None, model: str | None) -> "Store":
+def _tenant(path: str, reader: "RecordReader", name: str, *, parent_key: str | None, model: str | None) -> "Store":
     """Return the store of a tenant, which is created if necessary, with the common store."""
     from cde_rag import CDEModel, Context, ContextualEmbedder, Tenants
 
@@ -233,7 +233,7 @@ def _tenant(path: Path, reader: "RecordReader", name: str, *, parent_key: str | 
         return (tenants.tenant if name in tenants.names() else tenants.create_tenant)(name).store
 
 
-def _check_folder(collection: "Collection", path: Path, folder: Path) -> None:
+def _check_folder(collection: "Collection", path: str, folder: Path) -> None:
     """Refuse a folder whose passages would have the ids of another's."""
     from cde_rag.readers import FOLDER_KEY, PARENT_KEY
 
@@ -248,7 +248,7 @@ def _check_folder(collection: "Collection", path: Path, folder: Path) -> None:
 
 def _create(
     store: "Store",
-    path: Path,
+    path: str,
     reader: "RecordReader",
     *,
     parent_key: str | None,
@@ -295,9 +295,7 @@ def _others(collection: "Collection", reader: "RecordReader") -> list[str]:
     return [record.id for record in collection.scroll() if record.id not in kept]
 
 
-def _add(
-    collection: "Collection", path: Path, reader: "RecordReader", total: int, *, shown: bool | None
-) -> "AddReport":
+def _add(collection: "Collection", path: str, reader: "RecordReader", total: int, *, shown: bool | None) -> "AddReport":
     done, empty = 0, collection.count() == 0
     try:
         with progress_bar("index", "documents", shown=shown) as update:

@@ -112,8 +112,9 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
     collections: dict[str, Collection] = {}
     contexts: dict[str, Embedder] = {}
     for text in paths:
-        named, _, rest = text.partition("=")
-        path = Path(rest or text)
+        named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
+        place = rest or text
+        path = Path(place.partition("?")[0] if "://" in place else place)
         is_context = path.name.endswith(CONTEXT_SUFFIX)
         name = named if rest else path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem
         if not re.match(NAME_PATTERN, name):
@@ -123,7 +124,7 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
         if is_context:
             contexts[name] = _embedder(path, model)
         else:
-            collections[name] = open_collection(existing(path), model)
+            collections[name] = open_collection(existing(place), model)
     return collections, contexts
 
 

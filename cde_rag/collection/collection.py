@@ -28,7 +28,7 @@ from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher, check_query, page_of
 from cde_rag.stores.base import Damage, Hit, Record, Store
-from cde_rag.stores.kinds import kind_at
+from cde_rag.stores.kinds import store_at
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up
 from cde_rag.transfer.parquet import Transfer, export_collection
@@ -501,11 +501,11 @@ recontextualize = Collection.recontextualize
 
 
 def _store_at(place: Store | str | Path) -> Store:
-    """Return the store itself, or that of a folder's path."""
-    if isinstance(place, str | Path) and "://" not in str(place):
-        return kind_at(Path(place))(Path(place))
-    if not isinstance(place, Store):
+    """Return the store itself, or that of a folder's path or an address."""
+    if isinstance(place, str | Path):
+        return store_at(place)
+    if not isinstance(place, Store):  # pyright: ignore[reportUnnecessaryIsInstance] -- users without types
         raise TypeError(
-            f'Expected a store, such as QdrantStore(client, "papers"), or the path of a folder, found {place!r:.80}.'
+            f'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found {place!r:.80}.'
         )
     return place

@@ -1,7 +1,7 @@
-"""Kinds of stores that are folders, by the suffix of a new folder's name; other packages register theirs.
+"""Kinds of stores: folders by the suffix of a new folder's name, servers by the scheme of an address.
 
-A package registers a class for `NAME.sqlite` by an entry point, and every command, backups and tenants then work with
-it. The class takes the folder's path and implements `cde_rag.stores.base.Store`, most easily as a
+Other packages register theirs. With a class for `NAME.sqlite` as an entry point, every command, backups and tenants
+work with it. The class takes the folder's path and implements `cde_rag.stores.base.Store`, most easily as a
 `cde_rag.stores.table_store.TableStore`; its attribute `folder` and its method `at(folder)` serve backups and tenants.
 
     [project.entry-points."cde_rag.stores"]
@@ -11,13 +11,14 @@ it. The class takes the folder's path and implements `cde_rag.stores.base.Store`
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Store
+from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
 GROUP: Final = "cde_rag.stores"  # of entry points
-Opener: TypeAlias = Callable[[Path], Store]
+Opener: TypeAlias = Callable[[Any], Store]  # from a folder's path or an address
 
 
 class StoreKind(NamedTuple):
@@ -38,6 +39,45 @@ KINDS: Final = (
     StoreKind(".faiss", "collection.sqlite", "cde_rag.stores.faiss:FaissStore"),
     StoreKind(".qdrant", "cde.json", "cde_rag.stores.qdrant_edge:QdrantEdgeStore"),
 )
+
+
+_POSTGRES: Final = ("cde_rag.stores.postgres:PgVectorStore.at_address", "cde_rag.stores.postgres:PgTenants.at_address")
+SERVERS: Final = {"postgresql": _POSTGRES, "postgres": _POSTGRES}  # scheme → one store, stores of tenants
+
+
+def store_at(place: str | Path) -> Store:
+    """Return the store at an address, or in a folder: of the kind of its files, else of its name's suffix, else FAISS.
+
+    Raises:
+        MissingExtraError: A library of this kind of store is not installed.
+        StoreError: An unknown scheme or an address that cannot be read; or the package that registers the suffix cannot
+            be imported, or two packages register it.
+    """
+    if (servers := _servers(place)) is not None:
+        return _load(EntryPoint("store", servers[0], GROUP))(place)
+    return kind_at(Path(place))(Path(place))
+
+
+def tenants_at(place: str | Path) -> TenantStores:
+    """Return the stores of tenants at an address or in a folder.
+
+    Raises:
+        MissingExtraError, StoreError: As `store_at`.
+    """
+    if (servers := _servers(place)) is not None:
+        return cast(TenantStores, _load(EntryPoint("tenants", servers[1], GROUP))(place))
+    return FolderTenants(place, kind_at(Path(place)))
+
+
+def _servers(place: str | Path) -> tuple[str, str] | None:
+    """Return the classes for an address's scheme; None for a folder."""
+    scheme, found, _ = str(place).partition("://")
+    if not found or isinstance(place, Path):
+        return None
+    if scheme not in SERVERS:
+        known = ", ".join(f"{one}://" for one in SERVERS)
+        raise StoreError(f"Expected a folder or an address that begins with {known}, found {scheme}://.")
+    return SERVERS[scheme]
 
 
 def kind_at(path: Path) -> Opener:

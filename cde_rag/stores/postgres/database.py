@@ -18,6 +18,10 @@ _OLDEST: Final = (0, 5)  # pgvector with HNSW
 Result = TypeVar("Result")
 
 
+class _AgainError(StoreError):
+    """The server rolled a transaction back for the sake of another."""
+
+
 class Database:
     """The schema `name` in a database.
 
@@ -65,6 +69,16 @@ class Database:
                 "one that this role may not read. Name another collection, or grant this role USAGE and SELECT."
             )
         return True
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of collections that begin so, sorted."""
+        with self._connection() as connection:
+            found = connection.execute(
+                "SELECT nspname::text FROM pg_namespace n WHERE starts_with(nspname::text, %s) AND EXISTS "
+                "(SELECT FROM pg_class WHERE relnamespace = n.oid AND relname = 'manifest') ORDER BY nspname",
+                [prefix],
+            )
+            return [name for (name,) in found]
 
     def create(self, fill: Callable[[Any], None]) -> None:
         """Make the schema with empty tables, and fill them in the same transaction.
@@ -125,21 +139,17 @@ class Database:
             pool.close()
 
     def _tried(self, work: Callable[[Any], Result], level: str) -> Result:
-        errors = self._psycopg.errors
-        again = (errors.SerializationFailure, errors.DeadlockDetected, errors.UndefinedTable, errors.LockNotAvailable)
-        left = _TRIES
-        while True:
-            try:
-                with self._connection() as connection, connection.transaction():
-                    connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
-                    self._enter(connection)
-                    self._check_format(connection)
-                    return work(connection)
-            except StoreError as error:
-                # A table of vectors can be dropped between a reader's look at the manifest and its search.
-                left -= 1
-                if not left or not isinstance(error.__cause__, again):
-                    raise
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(_AgainError):
+                return self._once(work, level)
+        return self._once(work, level)
+
+    def _once(self, work: Callable[[Any], Result], level: str) -> Result:
+        with self._connection() as connection, connection.transaction():
+            connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+            self._enter(connection)
+            self._check_format(connection)
+            return work(connection)
 
     def _check_format(self, connection: Any) -> None:
         try:
@@ -221,11 +231,11 @@ class Database:
             raise StoreError(
                 f"{self.where}: the server's disk is full; nothing was written. Free some space."
             ) from error
+        except (errors.SerializationFailure, errors.DeadlockDetected, errors.UndefinedTable) as error:
+            # A table of vectors can be dropped between a reader's look at the manifest and its search.
+            raise _AgainError(f"{self.where}: other processes were quicker: {_first(error)}. Call again.") from error
         except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
-            if isinstance(error, errors.SerializationFailure | errors.DeadlockDetected | errors.LockNotAvailable):
-                hint = "Call again."
-            else:
-                hint = "Does the server run, and are user, password and database right? Every call may be repeated."
+            hint = "Does the server run, and are user, password and database right? Every call may be repeated."
             raise StoreError(
                 f"{self.where}: expected an answer of PostgreSQL, found: {_first(error)}. {hint}"
             ) from error

@@ -82,6 +82,28 @@ class PgVectorStore:
         """Return a store of another name in the same database, with the same kind of index."""
         return PgVectorStore(self._database.dsn, name, index=self._index.kind, quantization=self._index.quantization)
 
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of this database's collections that begin so, sorted.
+
+        Raises:
+            StoreError: No connection.
+        """
+        return self._database.names(prefix)
+
+    def grant_read(self, role: str) -> None:
+        """Let a role of the database read this collection, its later generations too, and write nothing.
+
+        Raises:
+            StoreError: There is no such role, or this one may not grant it.
+        """
+        quoted = '"' + role.replace('"', '""') + '"'
+        statements = (
+            f'GRANT USAGE ON SCHEMA "{self.name}" TO {quoted}',
+            f'GRANT SELECT ON ALL TABLES IN SCHEMA "{self.name}" TO {quoted}',
+            f'ALTER DEFAULT PRIVILEGES IN SCHEMA "{self.name}" GRANT SELECT ON TABLES TO {quoted}',
+        )
+        self._write(lambda tables: [tables.run(statement) for statement in statements])
+
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Make the schema and its tables in one transaction."""
         encoded = encode(settings, "The store's settings")
