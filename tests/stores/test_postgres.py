@@ -19,10 +19,11 @@ from contract import EXACT, SPACE, Opener, StoreContract, created, row, units
 from typer.testing import CliRunner
 from word_scores import table_scores
 
-from cde_rag import Collection
+from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
-from cde_rag.stores.base import Store
+from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records
+from cde_rag.stores.base import Record, Store
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 
 NAMES = itertools.count()
@@ -378,3 +379,36 @@ def test_an_id_that_no_index_holds_is_refused(postgres: str):
     with pytest.raises(CorpusError, match="at most 2000 bytes"):
         store.add([row("x" * 2001)], EXACT[:1], fingerprint=SPACE)
     assert store.count() == 0
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_tables_of_langchain_and_llama_index_become_a_collection(postgres: str, address: str):
+    theirs = name()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(
+            f"""CREATE EXTENSION IF NOT EXISTS vector;
+            CREATE TABLE IF NOT EXISTS langchain_pg_collection (uuid uuid PRIMARY KEY, name text);
+            INSERT INTO langchain_pg_collection VALUES ('{"1" * 32}', 'mine'), ('{"2" * 32}', 'other');
+            CREATE TABLE langchain_{theirs} (id text, collection_id uuid, embedding vector(2), document text,
+                cmetadata jsonb);
+            INSERT INTO langchain_{theirs} VALUES ('a', '{"1" * 32}', '[1, 0]', 'a river bank', '{{"year": 1}}'),
+                ('b', '{"2" * 32}', '[1, 0]', 'money', NULL), ('c', '{"1" * 32}', '[1, 0]', NULL, '{{}}');
+            CREATE TABLE data_{theirs} (id bigserial, text text, metadata_ json, node_id text, embedding vector(2));
+            INSERT INTO data_{theirs} (text, metadata_, node_id) VALUES ('a bank of money', '{{"page": 2}}', 'n1');
+            """.encode()
+        )
+    some = table_records(postgres, f"langchain_{theirs}", LANGCHAIN, collection="mine")
+    assert list(some) == [Record("a", "a river bank", metadata={"year": 1})]
+    papers = Collection.create(address, ContextualEmbedder.from_corpus(["a river", "a bank"]))
+    for _ in range(2):  # the second time there is nothing to do
+        papers.add_records(table_records(postgres, f"langchain_{theirs}", LANGCHAIN))
+        papers.add_records(table_records(postgres, f"public.data_{theirs}", LLAMA_INDEX))
+        assert papers.count() == 3
+    assert papers.search("money", 1, where={"page": 2})[0].id == "n1"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"UPDATE data_{theirs} SET text = 'a tram'".encode())
+    report = papers.add_records(table_records(postgres, f"data_{theirs}", LLAMA_INDEX))
+    assert report.replaced == 1
+    papers.close()
+    with pytest.raises(StoreError, match="Name the columns with TableColumns"):
+        list(table_records(postgres, f"data_{theirs}", LANGCHAIN))

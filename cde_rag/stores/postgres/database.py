@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from cde_rag.errors import CDEError, StoreError, StoreFormatError, require
 from cde_rag.stores.postgres.address import checked_name, without_password
@@ -41,6 +42,7 @@ class Database:
         self._psycopg: Any = require("psycopg", "postgres")
         self._lock = threading.Lock()
         self._pool: Any = None  # made by the first call
+        self._paths = WeakKeyDictionary[Any, str]()  # of its connections
         try:
             self._psycopg.conninfo.conninfo_to_dict(dsn)
         except self._psycopg.Error as error:  # whose text repeats parts of the address, be they a password
@@ -109,7 +111,7 @@ class Database:
             StoreError: There is no collection, or no connection.
             StoreFormatError: The collection is of a newer format.
         """
-        return self._tried(work, "REPEATABLE READ, READ ONLY")
+        return self._tried(work, reading=True)
 
     def write(self, work: Callable[[Any], Result]) -> Result:
         """Call `work` with a connection in a transaction that excludes other writers of the collection.
@@ -123,7 +125,7 @@ class Database:
             connection.execute("SELECT FROM manifest FOR UPDATE")
             return work(connection)
 
-        return self._tried(excluding, "READ COMMITTED")
+        return self._tried(excluding, reading=False)
 
     @contextmanager
     def session(self) -> Generator[Any, None, None]:
@@ -138,18 +140,21 @@ class Database:
         if pool is not None:
             pool.close()
 
-    def _tried(self, work: Callable[[Any], Result], level: str) -> Result:
+    def _tried(self, work: Callable[[Any], Result], *, reading: bool) -> Result:
         for _ in range(_TRIES - 1):
             with contextlib.suppress(_AgainError):
-                return self._once(work, level)
-        return self._once(work, level)
+                return self._once(work, reading=reading)
+        return self._once(work, reading=reading)
 
-    def _once(self, work: Callable[[Any], Result], level: str) -> Result:
-        with self._connection() as connection, connection.transaction():
-            connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
-            self._enter(connection)
-            self._check_format(connection)
-            return work(connection)
+    def _once(self, work: Callable[[Any], Result], *, reading: bool) -> Result:
+        levels = self._psycopg.IsolationLevel
+        with self._connection() as connection:
+            connection.isolation_level = levels.REPEATABLE_READ if reading else levels.READ_COMMITTED
+            connection.read_only = reading
+            with connection.transaction():
+                self._enter(connection)
+                self._check_format(connection)
+                return work(connection)
 
     def _check_format(self, connection: Any) -> None:
         try:
@@ -166,6 +171,14 @@ class Database:
 
     def _enter(self, connection: Any) -> None:
         """Put the schema first on this transaction's path, and that of pgvector's types after it."""
+        if (path := self._paths.get(connection)) is None:
+            path = self._paths[connection] = f'"{self.name}", {self._extension(connection)}'
+            connection.execute(f"SET LOCAL search_path = {path}")
+            require("pgvector.psycopg", "postgres").register_vector(connection)
+        connection.execute(f"SET LOCAL search_path = {path}")
+
+    def _extension(self, connection: Any) -> str:
+        """Return the schema of pgvector's types."""
         found = connection.execute(
             "SELECT quote_ident(nspname), extversion FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace "
             "WHERE extname = 'vector'"
@@ -178,9 +191,7 @@ class Database:
                 f"{self.where}: expected pgvector {oldest} or newer, found {found[1]}. Update it: ALTER EXTENSION "
                 "vector UPDATE."
             )
-        connection.execute(f'SET LOCAL search_path = "{self.name}", {found[0]}')
-        if connection.adapters.types.get("vector") is None:
-            require("pgvector.psycopg", "postgres").register_vector(connection)
+        return found[0]
 
     def _make_extension(self, connection: Any) -> None:
         try:

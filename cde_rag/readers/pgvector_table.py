@@ -1,0 +1,79 @@
+"""Records of a table with pgvector that another application keeps: that of LangChain, LlamaIndex, or any other.
+
+The table is only read, so that its application goes on as before. A second run adds what was written since:
+
+    papers = Collection.create("postgresql://me@localhost/app/papers", embedder)
+    papers.add_records(table_records("postgresql://me@localhost/app", "data_papers", LLAMA_INDEX))
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+from cde_rag.errors import StoreError, require
+from cde_rag.stores.base import Record
+
+_PAGE: Final = 1000
+
+
+class TableColumns(NamedTuple):
+    """Columns of a table of texts.
+
+    Attributes:
+        id: Column of ids; anything that PostgreSQL prints alike for equal values.
+        text: Column of texts; rows without one are passed over.
+        metadata: Column of JSON objects, or None.
+    """
+
+    id: str
+    text: str
+    metadata: str | None = None
+
+
+LANGCHAIN: Final = TableColumns("id", "document", "cmetadata")  # langchain_pg_embedding, of class PGVector
+LANGCHAIN_V2: Final = TableColumns("langchain_id", "content", "langchain_metadata")  # of class PGVectorStore
+LLAMA_INDEX: Final = TableColumns("node_id", "text", "metadata_")  # data_<name>
+
+
+def table_records(dsn: str, table: str, columns: TableColumns, *, collection: str | None = None) -> Iterator[Record]:
+    """Yield the rows of a table as records, as of one instant.
+
+    Args:
+        dsn: Address of the database for libpq, such as `postgresql://user@host/database`.
+        table: Name of the table, `schema.table` if it is not on the search path.
+        columns: `LANGCHAIN`, `LANGCHAIN_V2`, `LLAMA_INDEX`, or those of another table.
+        collection: Name of the collection in `langchain_pg_collection`, for a table that holds several.
+
+    Raises:
+        MissingExtraError: psycopg is not installed.
+        StoreError: No connection, or no such table, columns or collection.
+    """
+    psycopg: Any = require("psycopg", "postgres")
+    sql = psycopg.sql
+    wanted = [sql.Identifier(name) if name else sql.SQL("NULL") for name in columns]
+    statement = sql.SQL("SELECT {}::text, {}::text, {}::text FROM {}").format(
+        *wanted, sql.Identifier(*table.split("."))
+    )
+    parameters: list[str] = []
+    if collection is not None:
+        statement += sql.SQL(" WHERE collection_id = (SELECT uuid FROM langchain_pg_collection WHERE name = %s)")
+        parameters.append(collection)
+    try:
+        with psycopg.connect(dsn) as connection:
+            connection.read_only = True
+            with connection.cursor("records") as cursor:
+                cursor.itersize = _PAGE
+                for id_, text, metadata in cursor.execute(statement, parameters):
+                    if text:
+                        yield Record(id_, text, metadata=_object(metadata))
+    except psycopg.Error as error:
+        found = str(getattr(error.diag, "message_primary", None) or type(error).__name__)
+        raise StoreError(
+            f"{table}: expected a table with the columns {', '.join(filter(None, columns))}, found: {found}. "
+            "Name the columns with TableColumns(id, text, metadata)."
+        ) from error
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    found: object = json.loads(text) if text else {}
+    return cast(Mapping[str, Any], found) if isinstance(found, Mapping) else {}
