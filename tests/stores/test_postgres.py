@@ -123,7 +123,7 @@ def test_a_role_of_one_tenant_reads_no_other(postgres: str):
 def test_an_index_finds_nearly_all_with_exact_scores(
     postgres: str, monkeypatch: pytest.MonkeyPatch, index: str, quantization: str | None
 ):
-    monkeypatch.setattr("cde_rag.stores.postgres.ann_index.LEAST_ROWS", 500)
+    monkeypatch.setattr("cde_rag.stores.postgres.pgvector_index.LEAST_ROWS", 500)
     store = created(lambda: PgVectorStore(postgres, name(), index=index, quantization=quantization), dim=64)
     matrix, queries = units(1000, 64), units(20, 64, seed=1)
     rows = [row(str(number), even=number % 2 == 0, rare=number == 7) for number in range(1000)]

@@ -1,7 +1,5 @@
 """PgVectorStore; its tables are described in schema.py."""
 
-import math
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,25 +13,24 @@ from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreF
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, sample_places, seal
 from cde_rag.stores.filter_conditions import Filter
-from cde_rag.stores.filter_sql import flatten
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.postgres.address import Address
-from cde_rag.stores.postgres.ann_index import AnnIndex
-from cde_rag.stores.postgres.database import Database, Result
-from cde_rag.stores.postgres.schema import FORMAT, unescaped
-from cde_rag.stores.postgres.tables import (
+from cde_rag.stores.postgres.pg_database import PgDatabase, Result
+from cde_rag.stores.postgres.pg_search import approximate, by_words, exact
+from cde_rag.stores.postgres.pg_tables import (
     RECORD,
     VECTOR,
     GenerationRow,
-    Manifest,
-    Tables,
+    PgManifest,
+    PgTables,
     condition,
-    field_row,
     read_record,
     read_vector,
 )
-from cde_rag.stores.text_analysis import words_in, words_of
+from cde_rag.stores.postgres.pg_verification import find_damage
+from cde_rag.stores.postgres.pgvector_index import PgIndex
+from cde_rag.stores.postgres.schema import FORMAT
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
 _K1, _B = 1.2, 0.75  # of BM25
@@ -60,8 +57,8 @@ class PgVectorStore:
     """
 
     def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
-        self._index = AnnIndex(index, quantization).check()
-        self._database = Database(dsn, name)
+        self._index = PgIndex(index, quantization).check()
+        self._database = PgDatabase(dsn, name)
         self._run: int | None = None  # of the run that has the lease through this object
 
     @classmethod
@@ -110,7 +107,7 @@ class PgVectorStore:
         index = self._index.check(dim)
 
         def fill(connection: Any) -> None:
-            tables = Tables(connection)
+            tables = PgTables(connection)
             tables.run(
                 "INSERT INTO manifest VALUES (true, %s, %s, 1, 1, %s, %s, %s, 0, 0, 0, 0)",
                 *(FORMAT, dim, encoded, index.kind, index.quantization),
@@ -125,13 +122,13 @@ class PgVectorStore:
 
     def manifest(self) -> StoreManifest:
         """Return the store's manifest."""
-        found = self._read(Tables.manifest)
+        found = self._read(PgTables.manifest)
         return StoreManifest(found.dim, found.serving.fingerprint, found.active, found.settings)
 
     def context(self, generation: int | None = None) -> bytes:
         """Return the bytes of a generation's Context."""
 
-        def read(tables: Tables) -> bytes:
+        def read(tables: PgTables) -> bytes:
             manifest = tables.manifest()
             state = manifest.serving if generation is None else manifest.generation(generation)
             ((context, checksum),) = tables.rows(
@@ -151,7 +148,7 @@ class PgVectorStore:
         records = list(check_records(row.record for row in rows))
         digests = [row.digest for row in rows]
 
-        def write(tables: Tables) -> None:
+        def write(tables: PgTables) -> None:
             manifest = tables.manifest()
             _check_space(manifest.serving, fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
@@ -173,7 +170,7 @@ class PgVectorStore:
         """Replace the metadata of records; vectors and digests stay."""
         encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
 
-        def write(tables: Tables) -> None:
+        def write(tables: PgTables) -> None:
             places = tables.places(metadata)
             for id_, new in metadata.items():
                 place = places[id_]  # KeyError for an unknown id
@@ -186,7 +183,7 @@ class PgVectorStore:
         """Remove rows from every generation; returns their number."""
         check_list(ids, call="delete", what="ids")
 
-        def write(tables: Tables) -> int:
+        def write(tables: PgTables) -> int:
             places = list(tables.places(ids).values())
             tables.delete(places, tables.manifest().generations)
             return len(places)
@@ -197,7 +194,7 @@ class PgVectorStore:
         """Return the rows of those ids that exist, in the order of `ids`."""
         check_list(ids, call="get", what="ids")
 
-        def read(tables: Tables) -> list[Row]:
+        def read(tables: PgTables) -> list[Row]:
             places = list(tables.places(ids).values())
             return tables.found(tables.manifest().active, "WHERE place = ANY(%s)", places)
 
@@ -219,7 +216,7 @@ class PgVectorStore:
         """Return rows spread over the order of insertion."""
         count = check_rows(count, "count")
 
-        def read(tables: Tables) -> list[Row]:
+        def read(tables: PgTables) -> list[Row]:
             manifest = tables.manifest()
             ((there,),) = tables.rows("SELECT count(*) FROM records")
             if there <= count:
@@ -249,7 +246,7 @@ class PgVectorStore:
         """Search a generation by the dot product: with every vector, or with candidates from its index."""
         kept, k = None if where is None else parse(where), check_k(k)
 
-        def read(tables: Tables) -> list[list[Hit]]:
+        def read(tables: PgTables) -> list[list[Hit]]:
             manifest = tables.manifest()
             state = manifest.serving if generation is None else manifest.generation(generation)
             _check_space(state, fingerprint)
@@ -257,8 +254,8 @@ class PgVectorStore:
             table = f"vectors_{state.number}"
             there = "SELECT FROM pg_indexes WHERE schemaname = %s AND indexname = %s"
             if manifest.index.kind is None or not tables.rows(there, self.name, f"nearest_{state.number}"):
-                return [_exact(tables, table, query, k, kept) for query in queries]
-            return [_approximate(tables, table, manifest, query, k, kept) for query in queries]
+                return [exact(tables, table, query, k, kept) for query in queries]
+            return [approximate(tables, table, manifest, query, k, kept) for query in queries]
 
         return self._read(read)
 
@@ -266,22 +263,23 @@ class PgVectorStore:
         """Search by words with BM25 over all records."""
         check_list(queries, call="search_text", what="queries")
         kept, k = condition(None if where is None else parse(where)), check_k(k)
-        return self._read(lambda tables: [_by_words(tables, query, k, kept) for query in queries])
+        return self._read(lambda tables: [by_words(tables, query, k, kept) for query in queries])
 
     def index_texts(self) -> None:
         """Make the table of words anew."""
-        self._write(Tables.put_words)
+        self._write(PgTables.put_words)
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of ids in the active generation."""
         check_list(ids, call="vectors", what="ids")
 
-        def read(tables: Tables) -> Float32[np.ndarray, "ids dim"]:
+        def read(tables: PgTables) -> Float32[np.ndarray, "ids dim"]:
             manifest = tables.manifest()
             _check_space(manifest.serving, fingerprint)
             places = tables.places(ids)
             wanted = [places[id_] for id_ in ids]  # KeyError for an unknown id
-            found = _vectors(tables, manifest.active, wanted)
+            sql = f"SELECT {VECTOR} FROM vectors_{manifest.active} WHERE place = ANY(%s)"  # noqa: S608
+            found = {row[0]: read_vector(*row) for row in tables.rows(sql, wanted)}
             return np.array([found[place] for place in wanted], np.float32).reshape(-1, manifest.dim)
 
         return self._read(read)
@@ -289,7 +287,7 @@ class PgVectorStore:
     def generations(self) -> list[Generation]:
         """Return all generations, oldest first."""
 
-        def read(tables: Tables) -> list[Generation]:
+        def read(tables: PgTables) -> list[Generation]:
             manifest = tables.manifest()
             return [
                 Generation(number, fingerprint, number == manifest.active, _count(tables, number))
@@ -301,7 +299,7 @@ class PgVectorStore:
     @contextmanager
     def lease(self) -> Generator[None, None, None]:
         """Hold the lease: an advisory lock of a connection, and a number that fences off runs that lost theirs."""
-        self._read(Tables.manifest)
+        self._read(PgTables.manifest)
         taken = f"{self!r}: another run holds the lease to change its context. Wait for it to finish."
         with self._database.session() as connection:
             key = [_LEASES, self.name]
@@ -316,7 +314,7 @@ class PgVectorStore:
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """Begin an empty, inactive generation; returns its number."""
 
-        def write(tables: Tables) -> int:
+        def write(tables: PgTables) -> int:
             manifest = self._fenced(tables)
             tables.begin(manifest.last + 1, fingerprint, context, manifest.dim)
             tables.run("UPDATE manifest SET last = last + 1")
@@ -328,7 +326,7 @@ class PgVectorStore:
         """Return rows that have no vector in an inactive generation."""
         limit = check_rows(limit, "limit")
 
-        def read(tables: Tables) -> list[Row]:
+        def read(tables: PgTables) -> list[Row]:
             manifest = tables.manifest()
             manifest.inactive(generation)
             place = 0 if after is None else tables.places([after.record.id]).get(after.record.id, 0)
@@ -349,7 +347,7 @@ class PgVectorStore:
         if len({row.record.id for row in rows}) != len(rows):
             raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
 
-        def write(tables: Tables) -> int:
+        def write(tables: PgTables) -> int:
             manifest = self._fenced(tables)
             manifest.inactive(generation)
             check_unit(vectors, len(rows), manifest.dim)
@@ -373,7 +371,7 @@ class PgVectorStore:
     def activate(self, generation: int, *, last: Completion | None = None) -> None:
         """Make a generation the active one, in one transaction with the vectors of its last rows and its index."""
 
-        def write(tables: Tables) -> None:
+        def write(tables: PgTables) -> None:
             manifest = self._fenced(tables)
             manifest.inactive(generation)
             missing = tables.found(
@@ -399,7 +397,7 @@ class PgVectorStore:
     def drop(self, generation: int) -> None:
         """Remove an inactive generation and its vectors."""
 
-        def write(tables: Tables) -> None:
+        def write(tables: PgTables) -> None:
             self._fenced(tables).inactive(generation)
             tables.run("DELETE FROM generations WHERE number = %s", generation)
             tables.run(f"DROP TABLE vectors_{generation}")
@@ -408,7 +406,7 @@ class PgVectorStore:
 
     def verify(self) -> list[Damage]:
         """Compare every record and vector with its checksum, and words and fields with the records."""
-        return self._read(lambda tables: list(_damages(tables)))
+        return self._read(lambda tables: list(find_damage(tables)))
 
     def close(self) -> None:
         """Close all connections; later calls open others."""
@@ -425,13 +423,13 @@ class PgVectorStore:
     def __repr__(self) -> str:
         return f"PgVectorStore({self._database.where!r})"
 
-    def _read(self, work: Callable[[Tables], Result]) -> Result:
-        return self._database.read(lambda connection: work(Tables(connection)))
+    def _read(self, work: Callable[[PgTables], Result]) -> Result:
+        return self._database.read(lambda connection: work(PgTables(connection)))
 
-    def _write(self, work: Callable[[Tables], Result]) -> Result:
-        return self._database.write(lambda connection: work(Tables(connection)))
+    def _write(self, work: Callable[[PgTables], Result]) -> Result:
+        return self._database.write(lambda connection: work(PgTables(connection)))
 
-    def _fenced(self, tables: Tables) -> Manifest:
+    def _fenced(self, tables: PgTables) -> PgManifest:
         """Return the manifest, unless this object held the lease and another run has it by now."""
         manifest = tables.manifest()
         if self._run is not None and self._run != manifest.run:
@@ -441,7 +439,7 @@ class PgVectorStore:
             )
         return manifest
 
-    def _build_index(self, tables: Tables, manifest: Manifest, generation: int) -> None:
+    def _build_index(self, tables: PgTables, manifest: PgManifest, generation: int) -> None:
         if manifest.index.kind is not None:
             manifest.index.build(tables.run, generation, manifest.dim, _count(tables, generation))
 
@@ -449,7 +447,7 @@ class PgVectorStore:
         last = self._read(lambda tables: tables.manifest().places)
         kept, after = condition(where), 0
 
-        def read(tables: Tables) -> list[tuple[Any, ...]]:
+        def read(tables: PgTables) -> list[tuple[Any, ...]]:
             active = tables.manifest().active
             return tables.rows(
                 f"SELECT place, {RECORD}, coalesce(a.digest, '') FROM records r "  # noqa: S608
@@ -468,116 +466,5 @@ def _check_space(state: GenerationRow, fingerprint: str) -> None:
         raise ContextMismatchError(expected=state.fingerprint, found=fingerprint)
 
 
-def _count(tables: Tables, generation: int) -> int:
+def _count(tables: PgTables, generation: int) -> int:
     return tables.rows(f"SELECT count(*) FROM vectors_{generation}")[0][0]  # noqa: S608
-
-
-def _vectors(tables: Tables, generation: int, places: Sequence[int]) -> dict[int, Float32[np.ndarray, " dim"]]:
-    """Return vectors by place.
-
-    Raises:
-        StoreFormatError: A row is not as it was written.
-    """
-    sql = f"SELECT {VECTOR} FROM vectors_{generation} WHERE place = ANY(%s)"  # noqa: S608
-    return {row[0]: read_vector(*row) for row in tables.rows(sql, list(places))}
-
-
-def _hits(rows: Sequence[tuple[Any, ...]]) -> list[Hit]:
-    return [Row(read_record(*row[:-1]), "").hit(float(row[-1])) for row in rows]
-
-
-def _exact(
-    tables: Tables,
-    table: str,
-    query: Float32[np.ndarray, " dim"],
-    k: int,
-    where: Filter | None,
-) -> list[Hit]:
-    kept = condition(where)
-    return _hits(
-        tables.rows(
-            f"SELECT {RECORD}, -near.distance FROM (SELECT place, vector <#> %s AS distance "  # noqa: S608
-            f"FROM {table} WHERE {kept.sql} ORDER BY distance, place LIMIT %s) near "
-            "JOIN records r USING (place) ORDER BY near.distance, place",
-            *(query, *kept.parameters, k),
-        )
-    )
-
-
-def _approximate(
-    tables: Tables,
-    table: str,
-    manifest: Manifest,
-    query: Float32[np.ndarray, " dim"],
-    k: int,
-    where: Filter | None,
-) -> list[Hit]:
-    kept, candidates = condition(where), manifest.index.candidates(k)
-    manifest.index.tune(tables.run, candidates)
-    found = _hits(
-        tables.rows(
-            f"WITH near AS MATERIALIZED (SELECT place, vector FROM {table} WHERE {kept.sql} "  # noqa: S608
-            f"ORDER BY {manifest.index.distance(manifest.dim)} LIMIT %s) "
-            f"SELECT {RECORD}, -(near.vector <#> %s) AS score FROM near JOIN records r USING (place) "
-            "ORDER BY score DESC, place LIMIT %s",
-            *(*kept.parameters, query, candidates, query, k),
-        )
-    )
-    return found if len(found) == k else _exact(tables, table, query, k, where)  # a rare filter
-
-
-def _by_words(tables: Tables, query: str, k: int, kept: Any) -> list[Hit]:
-    times = Counter(words_in(query))
-    if not times:
-        return []
-    ((texts, words),) = tables.rows("SELECT texts, words FROM manifest")
-    having = dict(tables.rows("SELECT term, count(*) FROM words WHERE term = ANY(%s) GROUP BY term", list(times)))
-    weights = {
-        term: count * math.log(1 + (texts - having[term] + 0.5) / (having[term] + 0.5))
-        for term, count in times.items()
-        if term in having
-    }
-    norm = f"{_K1 * (1 - _B)} + {_K1 * _B} * l.length / %s"
-    return _hits(
-        tables.rows(
-            f"SELECT {RECORD}, best.score FROM (SELECT w.place, "  # noqa: S608
-            f"sum(asked.weight * w.times * {_K1 + 1} / (w.times + {norm}) ORDER BY w.term) AS score "
-            "FROM unnest(%s::text[], %s::float8[]) AS asked (term, weight) "
-            'JOIN words w ON w.term = asked.term COLLATE "C" '
-            f"JOIN records l ON l.place = w.place WHERE w.place IN (SELECT place FROM records WHERE {kept.sql}) "
-            "GROUP BY w.place ORDER BY score DESC, w.place LIMIT %s) best "
-            "JOIN records r ON r.place = best.place ORDER BY best.score DESC, best.place",
-            *(words / max(1, texts), list(weights), list(weights.values()), *kept.parameters, k),
-        )
-    )
-
-
-def _damages(tables: Tables) -> Iterator[Damage]:
-    manifest = tables.manifest()
-    names = {place: unescaped(id_) for place, id_ in tables.stream("SELECT place, id FROM records")}
-    fields = sum(map(hash, tables.stream("SELECT place, path, kind, number, value, instant FROM fields")))
-    words = sum(map(hash, tables.stream("SELECT term, place, times FROM words")))
-    for row in tables.stream(f"SELECT {RECORD}, place FROM records r"):  # noqa: S608
-        try:
-            record = read_record(*row[:-1])
-        except StoreFormatError as error:
-            yield Damage(row[0], str(error))
-            continue
-        fields -= sum(hash(field_row(row[-1], one)) for one in flatten(record.metadata))
-        words -= sum(hash((term, row[-1], times)) for term, times in Counter(words_of(record)).items())
-    if fields:
-        yield Damage("fields", "Expected the metadata of the records, found other. Write it with update_metadata.")
-    if words:
-        remedy = "cde-rag reindex (store.index_texts()) makes them again."
-        yield Damage("words", f"Expected the words of the records, found others. {remedy}")
-    for number, _ in manifest.generations:
-        lacking = set(names)
-        for row in tables.stream(f"SELECT {VECTOR} FROM vectors_{number}"):  # noqa: S608
-            lacking.discard(row[0])
-            try:
-                read_vector(*row)
-            except StoreFormatError as error:
-                yield Damage(f"{names.get(row[0], row[0])}, generation {number}", str(error))
-        if number == manifest.active:
-            for place in sorted(lacking):
-                yield Damage(names[place], "Expected a vector, found none. Add the record again.")

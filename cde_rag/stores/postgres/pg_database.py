@@ -23,7 +23,7 @@ class _AgainError(StoreError):
     """The server rolled a transaction back for the sake of another."""
 
 
-class Database:
+class PgDatabase:
     """The schema `name` in a database.
 
     Args:

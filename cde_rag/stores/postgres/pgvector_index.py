@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 LEAST_ROWS: Final = 10_000  # below, every vector is compared
 _CANDIDATES: Final = {None: 2, "half": 2, "binary": 8}  # for each hit that is wanted
-_FEWEST: Final = 64
+_FEWEST: Final = 128
 _MOST: Final = 1000  # that pgvector's HNSW keeps at once
 _MOST_DIMS: Final = {None: 2000, "half": 4000, "binary": 64_000}
 _OPERATORS: Final = {None: "vector_ip_ops", "half": "halfvec_ip_ops", "binary": "bit_hamming_ops"}
 
 
-class AnnIndex(NamedTuple):
+class PgIndex(NamedTuple):
     """Settings of an index.
 
     Attributes:
@@ -28,7 +28,7 @@ class AnnIndex(NamedTuple):
     kind: str | None = None
     quantization: str | None = None
 
-    def check(self, dim: int | None = None) -> "AnnIndex":
+    def check(self, dim: int | None = None) -> "PgIndex":
         """Refuse settings that pgvector does not have.
 
         Raises:

@@ -16,7 +16,7 @@ from cde_rag.stores.checks import seal
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import StoredManifest
-from cde_rag.stores.postgres.ann_index import AnnIndex
+from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.postgres.schema import VECTORS, escaped, unescaped
 from cde_rag.stores.text_analysis import words_of
 
@@ -46,7 +46,7 @@ class GenerationRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest(StoredManifest[GenerationRow]):
+class PgManifest(StoredManifest[GenerationRow]):
     """The manifest's row and the generations.
 
     Attributes:
@@ -57,7 +57,7 @@ class Manifest(StoredManifest[GenerationRow]):
     """
 
     settings: dict[str, Any]
-    index: AnnIndex
+    index: PgIndex
     places: int
     run: int
 
@@ -95,7 +95,7 @@ def vector_seal(place: int, digest: str, vector: Float32[np.ndarray, " dim"]) ->
     return seal(place, digest, np.ascontiguousarray(vector, "<f4").tobytes())
 
 
-class Tables:
+class PgTables:
     """The tables of a collection, through a connection in a transaction."""
 
     def __init__(self, connection: Any) -> None:
@@ -114,14 +114,14 @@ class Tables:
         """Execute a statement; returns the number of rows that it changed."""
         return self._connection.execute(sql, parameters).rowcount
 
-    def manifest(self) -> Manifest:
+    def manifest(self) -> PgManifest:
         """Read the manifest."""
         ((dim, active, last, settings, index, quantization, places, run),) = self.rows(
             "SELECT dim, active, last, settings, index, quantization, places, run FROM manifest"
         )
         generations = self.rows("SELECT number, fingerprint FROM generations ORDER BY number")
         states = tuple(GenerationRow(*row) for row in generations)
-        return Manifest(dim, active, last, states, settings, AnnIndex(index, quantization), places, run)
+        return PgManifest(dim, active, last, states, settings, PgIndex(index, quantization), places, run)
 
     def begin(self, number: int, fingerprint: str, context: bytes, dim: int) -> None:
         """Make an empty generation."""

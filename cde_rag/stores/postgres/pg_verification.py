@@ -1,0 +1,43 @@
+"""Reading everything in a collection and comparing it with its checksums."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from cde_rag.errors import StoreFormatError
+from cde_rag.stores.base import Damage
+from cde_rag.stores.filter_sql import flatten
+from cde_rag.stores.postgres.pg_tables import RECORD, VECTOR, PgTables, field_row, read_record, read_vector
+from cde_rag.stores.postgres.schema import unescaped
+from cde_rag.stores.text_analysis import words_of
+
+
+def find_damage(tables: PgTables) -> Iterator[Damage]:
+    """Yield each record and vector that is not as it was written; then what the tables of filters and words lack."""
+    manifest = tables.manifest()
+    names = {place: unescaped(id_) for place, id_ in tables.stream("SELECT place, id FROM records")}
+    fields = sum(map(hash, tables.stream("SELECT place, path, kind, number, value, instant FROM fields")))
+    words = sum(map(hash, tables.stream("SELECT term, place, times FROM words")))
+    for row in tables.stream(f"SELECT {RECORD}, place FROM records r"):  # noqa: S608
+        try:
+            record = read_record(*row[:-1])
+        except StoreFormatError as error:
+            yield Damage(row[0], str(error))
+            continue
+        fields -= sum(hash(field_row(row[-1], one)) for one in flatten(record.metadata))
+        words -= sum(hash((term, row[-1], times)) for term, times in Counter(words_of(record)).items())
+    if fields:
+        yield Damage("fields", "Expected the metadata of the records, found other. Write it with update_metadata.")
+    if words:
+        remedy = "cde-rag reindex (store.index_texts()) makes them again."
+        yield Damage("words", f"Expected the words of the records, found others. {remedy}")
+    for number, _ in manifest.generations:
+        lacking = set(names)
+        for row in tables.stream(f"SELECT {VECTOR} FROM vectors_{number}"):  # noqa: S608
+            lacking.discard(row[0])
+            try:
+                read_vector(*row)
+            except StoreFormatError as error:
+                yield Damage(f"{names.get(row[0], row[0])}, generation {number}", str(error))
+        if number == manifest.active:
+            for place in sorted(lacking):
+                yield Damage(names[place], "Expected a vector, found none. Add the record again.")
