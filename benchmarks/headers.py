@@ -45,8 +45,8 @@ def main() -> None:
         for system in SYSTEMS:
             every = [pair for kind in kinds for pair in pairs[kind, system]]
             found = [row for row in rows if row[0] in kinds and row[2] == system]
-            means = (float(np.mean([float(str(row[place])) for row in found])) / 100 for place in (3, 4))
-            print(line(" + ".join(kinds), "mean", system, *means, compare(every)))
+            without, with_ = (float(np.mean([float(str(row[place])) for row in found])) / 100 for place in (3, 4))
+            print(line(" + ".join(kinds), "mean", system, without, with_, compare(every)))
     if options.output is not None:
         with options.output.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([("queries", "set", "system", "without", "with"), *rows])

@@ -2,9 +2,10 @@
 
 import csv
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.readers import RecordReader
-    from cde_rag.stores.base import Store
+    from cde_rag.stores.base import Record, Store
+
+
+class _Options(NamedTuple):
+    """Options that a collection keeps; None where the command names none."""
+
+    parent_key: str | None
+    alone: bool
+    headers: list[str] | None
 
 
 def index(
@@ -30,6 +39,14 @@ def index(
             metavar="FIELD",
             help="Field with the name of the longer document that a record was cut from; records of one parent are "
             "embedded as siblings. [default: for text files the file]",
+        ),
+    ] = None,
+    headers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELDS",
+            help="Fields, with commas between them, that are put behind the title in front of the text, for embedding "
+            "and for words, such as section of Markdown files. [default: those of the collection; for a new one none]",
         ),
     ] = None,
     alone: Annotated[
@@ -92,6 +109,7 @@ def index(
       cde-rag index docs/ docs.faiss                          # folder of text and Markdown, split into passages
       cde-rag index docs/ docs.faiss --sync                   # also delete documents that left the folder
       cde-rag index docs/ docs.faiss --sync --dry-run         # show the changes first
+      cde-rag index docs/ docs.faiss --headers section        # headings in front of each passage
       cde-rag index chunks.parquet books.faiss --parent-key book
       cde-rag index acme.jsonl customers.faiss --tenant acme
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
@@ -103,24 +121,23 @@ def index(
     reader = RecordReader(
         *sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters, max_line_bytes=max_line_bytes
     )
-    if alone and parent_key is not None:
-        raise typer.BadParameter("without siblings there is no parent key; leave one of them out", param_hint="--alone")
     if alone:
         reader.fields = replace(reader.fields, parent=None)
+    options = _options(parent_key, headers, tenant, alone=alone)
     try:
         if next(iter(reader), None) is None and not reader.skipped:
             raise CorpusError(f"{', '.join(sources)}: expected documents, found none. Is it the right file or folder?")
         if dry_run:
-            counts = _plan(collection, reader, tenant, parent_key=parent_key, alone=alone, model=model, sync=sync)
+            counts = _plan(collection, reader, tenant, options, model=model, sync=sync)
             _print_plan(collection, counts, as_json=as_json)
             return
         made = None if tenant is None else _tenant(collection, reader, tenant, parent_key=parent_key, model=model)
         store = at(collection) if made is None else made
         if store.exists():
-            opened, total = _open(store, collection, reader, parent_key=parent_key, alone=alone, model=model)
+            opened, total = _open(store, collection, reader, options, model=model)
         else:
             opened, total = _create(
-                store, collection, reader, parent_key=parent_key, model=model, context_size=context_size, seed=seed
+                store, collection, reader, options, model=model, context_size=context_size, seed=seed
             )
     finally:
         if reader.skipped:
@@ -142,13 +159,26 @@ def index(
         typer.echo(f"{collection}: {documents:,} documents ({found})")
 
 
+def _options(parent_key: str | None, headers: str | None, tenant: str | None, *, alone: bool) -> _Options:
+    """Return the options that a collection keeps.
+
+    Raises:
+        typer.BadParameter: Two of them exclude each other.
+    """
+    if alone and parent_key is not None:
+        raise typer.BadParameter("without siblings there is no parent key; leave one of them out", param_hint="--alone")
+    if headers is not None and tenant is not None:
+        raise typer.BadParameter("collections of tenants have none; leave it out", param_hint="--headers")
+    fields = None if headers is None else [field.strip() for field in headers.split(",") if field.strip()]
+    return _Options(parent_key, alone, fields)
+
+
 def _plan(
     path: str,
     reader: "RecordReader",
     tenant: str | None,
+    options: "_Options",
     *,
-    parent_key: str | None,
-    alone: bool,
     model: str | None,
     sync: bool,
 ) -> dict[str, int]:
@@ -158,7 +188,7 @@ def _plan(
         new = len({record.id for record in reader})
         nothing = dict.fromkeys(("replaced", "updated", "unchanged", "deleted"), 0)
         return {"documents": 0, "added": new, "embedded": new, "skipped": reader.skipped, **nothing}
-    opened, _ = _open(store, path, reader, parent_key=parent_key, alone=alone, model=model)
+    opened, _ = _open(store, path, reader, options, model=model)
     with opened:
         if sync and reader.skipped:
             typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
@@ -191,16 +221,22 @@ def _tenant_store(path: str, name: str, model: str | None) -> "Store | None":
 
 
 def _open(
-    store: "Store", path: str, reader: "RecordReader", *, parent_key: str | None, alone: bool, model: str | None
+    store: "Store", path: str, reader: "RecordReader", options: "_Options", *, model: str | None
 ) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     opened = open_collection(store, model)
-    if parent_key not in (None, opened.parent_key):
+    if options.parent_key not in (None, opened.parent_key):
         raise StoreError(
-            f"{path} was made with the parent key {opened.parent_key!r}, not {parent_key!r}. "
+            f"{path} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
             "Leave --parent-key out, or make a new collection."
         )
-    if alone and opened.parent_key is not None:
+    headers = store.manifest().settings.get("headers", [])
+    if options.headers not in (None, headers):
+        raise StoreError(
+            f"{path} was made with the headers {', '.join(headers) or 'none'}, not {', '.join(options.headers or [])}. "
+            "Leave --headers out, or make a new collection."
+        )
+    if options.alone and opened.parent_key is not None:
         raise StoreError(
             f"{path} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
             "Leave --alone out, or make a new collection."
@@ -250,26 +286,32 @@ def _create(
     store: "Store",
     path: str,
     reader: "RecordReader",
+    options: "_Options",
     *,
-    parent_key: str | None,
     model: str | None,
     context_size: int | None,
     seed: int,
 ) -> "tuple[Collection, int]":
     """Create a collection and count the sources' records; reads them once, before anything is written."""
-    from cde_rag import Collection, ContextualEmbedder
+    from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
+    from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
 
-    texts = (embedded_text(record) for record in reader)
-    embedder = ContextualEmbedder.from_corpus(texts, model=model or "cde-mini", context_size=context_size, seed=seed)
-    if parent_key is not None and parent_key not in reader.keys:
-        found = ", ".join(sorted(reader.keys)) or "none"
-        raise typer.BadParameter(
-            f"no record has a field {parent_key!r} beside id, text and title; found: {printable(found):.200}",
-            param_hint="--parent-key",
-        )
+    new, headers = CDEModel.from_pretrained(model or "cde-mini"), options.headers or []
+    records: Iterable[Record] = reader
+    if headers:
+        records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, Context.null(new)))
+    texts = (embedded_text(record) for record in records)
+    embedder = ContextualEmbedder.from_corpus(texts, model=new, context_size=context_size, seed=seed)
+    for option, key in (("--parent-key", options.parent_key), *(("--headers", header) for header in headers)):
+        if key is not None and key not in reader.keys:
+            found = ", ".join(sorted(reader.keys)) or "none"
+            raise typer.BadParameter(
+                f"no record has a field {key!r} beside id, text and title; found: {printable(found):.200}",
+                param_hint=option,
+            )
     try:
-        opened = Collection.create(store, embedder, parent_key=reader.fields.parent)
+        opened = Collection.create(store, embedder, parent_key=reader.fields.parent, headers=headers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     except StoreError as error:

@@ -67,7 +67,9 @@ def print_hits(hits: "Sequence[Hit]") -> None:
     width = _width() - 8
     for hit in hits:
         section = hit.metadata.get(SECTION_KEY)
-        stands = (hit.title, section if isinstance(section, str) else "")
+        if not isinstance(section, str) or hit.title.endswith(section):  # as a header it is a part of the title
+            section = ""
+        stands = (hit.title, section)
         title = " · ".join(part for part in stands if part.strip())
         line = name = one_line(hit.id, width)
         if title:

@@ -20,6 +20,7 @@ from cde_rag.indexing.audit import SAMPLE, audit_collection
 from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
+from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.records import from_columns
@@ -75,7 +76,14 @@ class Collection(Searcher):
         self._active.embedder = embedder
 
     @classmethod
-    def create(cls, store: Store | str | Path, embedder: Embedder, *, parent_key: str | None = None) -> "Collection":
+    def create(
+        cls,
+        store: Store | str | Path,
+        embedder: Embedder,
+        *,
+        parent_key: str | None = None,
+        headers: Sequence[str] = (),
+    ) -> "Collection":
         """Make an empty collection in an empty store.
 
         Args:
@@ -83,11 +91,13 @@ class Collection(Searcher):
                 Qdrant Edge.
             embedder: Such as a ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
             parent_key: The top-level metadata key that names a record's parent.
+            headers: Top-level metadata keys, such as "section", whose values extend a record's title: "Install >
+                Linux" is embedded in front of the text and found by words.
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
-            TypeError: That is no store and no path, or no embedder.
-            ValueError: A `parent_key` that filters cannot name, or for a model that reads no siblings.
+            TypeError: That is no store and no path, or no embedder; or one `str` in place of headers.
+            ValueError: A key that filters cannot name, or a `parent_key` for a model that reads no siblings.
         """
         store = _store_at(store)
         if not isinstance(cast(object, embedder), Embedder):
@@ -98,7 +108,7 @@ class Collection(Searcher):
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,
             context=embedder.context.to_bytes(),
-            settings=settings_of(embedder, parent_key),
+            settings=settings_of(embedder, parent_key, headers),
         )
         return cls(store, embedder)
 
@@ -162,14 +172,14 @@ class Collection(Searcher):
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(stamped(records, self._settings), total, on_progress)
+        return self._writer.add(self._prepared(records), total, on_progress)
 
     def add_records(
         self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
     ) -> AddReport:
         """Add records, or replace those of the same id; streams, raises and warns like `add`."""
         total = len(records) if isinstance(records, Sized) else None
-        return self._writer.add(stamped(records, self._settings), total, on_progress)
+        return self._writer.add(self._prepared(records), total, on_progress)
 
     def plan(self, records: Iterable[Record]) -> AddPlan:
         """Count what `add_records` would write and embed; nothing is embedded or written.
@@ -177,7 +187,7 @@ class Collection(Searcher):
         Raises:
             CorpusError: As `add_records`.
         """
-        return self._writer.plan(stamped(records, self._settings))
+        return self._writer.plan(self._prepared(records))
 
     def search(
         self,
@@ -482,6 +492,10 @@ class Collection(Searcher):
             )
             return [Damage("vectors", audit.advice)] if audit.others else []
         return []
+
+    def _prepared(self, records: Iterable[Record]) -> Iterable[Record]:
+        """Return records with the tenant's name and the headers of this collection."""
+        return with_headers(stamped(records, self._settings), self._settings, self.embedder)
 
     def __repr__(self) -> str:
         return f"Collection({self.store!r}, {self._active.last!r})"

@@ -1,9 +1,11 @@
 """Settings of a collection, which its store keeps."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from cde_rag._version import __version__
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.indexing.headers import check_headers
 from cde_rag.records import check_key
 
 
@@ -26,11 +28,17 @@ def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
         )
 
 
-def settings_of(embedder: Embedder, parent_key: str | None) -> dict[str, Any]:
-    """Return the settings of a new collection, stored with its context; errors as of `check_parent_key`."""
+def settings_of(embedder: Embedder, parent_key: str | None, headers: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the settings of a new collection, stored with its context.
+
+    Raises:
+        TypeError: One `str` in place of headers.
+        ValueError: As `check_parent_key` and `check_headers`.
+    """
     check_parent_key(parent_key, siblings=embedder.max_siblings)
     return {
         "parent_key": parent_key,
+        **({"headers": check_headers(headers)} if headers else {}),
         "model": embedder.context.identity.name,
         "library_version": __version__,
     }
