@@ -91,9 +91,8 @@ def test_senseless_headers_are_refused(tmp_path: Path, headers: object, error: t
 
 
 def test_unusable_records_are_refused_as_ever(tmp_path: Path):
-    with made(tmp_path) as papers:
-        with pytest.raises(CorpusError, match="Record 0"):
-            papers.add_records([Record("a", " ", "", {"page": "p"})])
+    with made(tmp_path) as papers, pytest.raises(CorpusError, match="Record 0"):
+        papers.add_records([Record("a", " ", "", {"page": "p"})])
 
 
 def test_index_keeps_the_headers_of_a_collection(tmp_path: Path):

@@ -290,13 +290,10 @@ def whole(path: str) -> "Store":
     Raises:
         StoreError: There is no store.
     """
+    from cde_rag.stores.kinds import check_there
+
     store = at(path)
-    if not store.exists():
-        if Path(path).is_dir() and any(Path(path).iterdir()):
-            raise StoreError(
-                f"{path}: expected a collection, found a folder with other files. Name the collection's own."
-            )
-        raise StoreError(f"{path}: expected a collection, found none. Make one with: cde-rag index SOURCE {path}")
+    check_there(path, store)
     return store
 
 

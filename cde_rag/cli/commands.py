@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from typing import Any, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
 
 from cde_rag.cli.output import INTERRUPTED, printable
 from cde_rag.errors import CDEError, CDEWarning
@@ -23,6 +23,13 @@ class Commands(TyperGroup):
         try:
             with _spoken_warnings():
                 return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if getattr(error.param, "nargs", 1) != -1 or error.message or error.ctx is None:
+                raise
+            # One of several positional arguments is missing; the parser takes it for the first.
+            due = [str(each.metavar) for each in error.ctx.command.params if isinstance(each, TyperArgument)]
+            found = f"Missing argument: expected {' and '.join(due)}, found fewer."
+            raise typer.BadParameter(found, error.ctx) from error
         except CDEError as error:
             typer.echo(printable(f"Error: {error}"), err=True)
             raise typer.Exit(1) from error

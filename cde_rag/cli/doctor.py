@@ -14,6 +14,7 @@ from cde_rag.errors import CDEError
 EXTRAS = {  # of pyproject.toml
     "chroma": ("chromadb",),
     "docs": ("gguf", "ipykernel", "jupytext", "matplotlib", "mkdocs-material", "mkdocstrings-python", "nbclient"),
+    "documents": ("markitdown",),
     "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
     "files": ("markdown-it-py", "pyarrow", "semantic-text-splitter"),

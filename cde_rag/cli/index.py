@@ -11,7 +11,7 @@ import typer
 
 from cde_rag.cli.collections import CollectionArgument, at, open_collection, tenant_stores
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
-from cde_rag.errors import CDEError, CorpusError, StoreError
+from cde_rag.errors import CDEError, CorpusError, StoreError, how_to_install
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -30,7 +30,8 @@ class _Options(NamedTuple):
 
 def index(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE", help="Files or folders of documents; - for JSONL on stdin.")
+        list[str],
+        typer.Argument(metavar="SOURCE", help="Files or folders of documents; - for JSONL on stdin."),
     ],
     collection: CollectionArgument,
     parent_key: Annotated[
@@ -93,8 +94,8 @@ def index(
     """Upsert documents into a collection, which is created if necessary.
 
     Reads JSONL (fields id, text and, if you like, title), CSV and TSV with a header (these also as .gz), Parquet, and
-    text and Markdown files, which are split into passages. Other fields become metadata for filters; cells of a CSV
-    are strings, also if they look like numbers.
+    text and Markdown files, which are split into passages; with the extra documents also PDF, HTML, Word, PowerPoint.
+    Other fields become metadata for filters; cells of a CSV are strings, also if they look like numbers.
 
     A new collection first samples its context from the documents and keeps it; later documents are embedded in the same
     context. Unchanged documents are not embedded again: to resume an interrupted command, run it again.
@@ -144,6 +145,7 @@ def index(
             typer.echo(f"Skipped {reader.skipped} bad records:", err=True)
             for line in reader.reports:
                 typer.echo(printable(f"  {line}"), err=True)
+        _tell_unread(reader)
     with opened:
         report = _add(opened, collection, reader, total, shown=progress)
         deleted = _delete_others(opened, reader) if sync else 0
@@ -171,6 +173,18 @@ def _options(parent_key: str | None, headers: str | None, tenant: str | None, *,
         raise typer.BadParameter("collections of tenants have none; leave it out", param_hint="--headers")
     fields = None if headers is None else [field.strip() for field in headers.split(",") if field.strip()]
     return _Options(parent_key, alone, fields)
+
+
+def _tell_unread(reader: "RecordReader") -> None:
+    """Print how many files of the folders are not read, by suffix, and how many hold no text."""
+    from cde_rag.readers.documents import DOCUMENTS
+
+    if unread := reader.unread():
+        kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
+        remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
+        typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
+    if reader.empty:
+        typer.echo(f"Files without a text: {reader.empty}.", err=True)
 
 
 def _plan(

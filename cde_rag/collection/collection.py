@@ -29,7 +29,7 @@ from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher, check_query, page_of
 from cde_rag.stores.base import Damage, Hit, Record, Store
-from cde_rag.stores.kinds import store_at
+from cde_rag.stores.kinds import check_there, store_at
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up
 from cde_rag.transfer.parquet import Transfer, export_collection
@@ -135,7 +135,9 @@ class Collection(Searcher):
             StoreError: There is no collection in the store, or it is damaged.
             TypeError: That is no store and no path.
         """
-        store = _store_at(store)
+        place, store = store, _store_at(store)
+        if isinstance(place, str | Path):
+            check_there(place, store)
         for _ in range(SWITCHES):
             embedder = loaded(stored_context(store), model=model, options=options)
             with suppress(ContextMismatchError):  # another generation was activated since its Context was read

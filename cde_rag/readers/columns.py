@@ -40,6 +40,10 @@ class UnusableError(ValueError):
     """A line, row or file is no usable record; the message has the expected and the found."""
 
 
+class EmptyFileError(UnusableError):
+    """A file holds no text; it is passed over."""
+
+
 Found: TypeAlias = tuple[str, Record | UnusableError]
 """File and line, such as `"papers.jsonl, line 7"`, and what stands there."""
 

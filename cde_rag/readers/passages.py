@@ -1,13 +1,17 @@
-"""Text and Markdown files: a long one is split into passages that know their file and their place in it."""
+"""Text, Markdown and other documents: a long one is split into passages that know their file and their place in it."""
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cde_rag.errors import CorpusError
-from cde_rag.readers.columns import Found, UnusableError
+from cde_rag.errors import CorpusError, how_to_install
+from cde_rag.readers import documents
+from cde_rag.readers.columns import EmptyFileError, Found, UnusableError
+from cde_rag.readers.documents import DOCUMENTS, markdown_of
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
 from cde_rag.readers.splitting import Span, split
@@ -25,8 +29,35 @@ _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quo
 )
 
 
+@dataclass(frozen=True, slots=True)
+class FolderFiles:
+    """Files below a folder; hidden ones are left out.
+
+    Attributes:
+        readable: Files of texts and, with the extra `documents`, of documents.
+        unread: Number of the other files, by suffix.
+        errors: Folders that cannot be listed.
+    """
+
+    readable: list[Path]
+    unread: Counter[str]
+    errors: list[OSError]
+
+
+def folder_files(folder: Path) -> FolderFiles:
+    """List the files below a folder; links to folders are not followed."""
+    errors, files = list[OSError](), list[Path]()
+    for place, folders, names in os.walk(folder, onerror=errors.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [Path(place, name) for name in names if not name.startswith(".")]
+    known = MARKDOWN | TEXT | DOCUMENTS if documents.readable() else MARKDOWN | TEXT
+    readable = [path for path in files if path.suffix.lower() in known and path.is_file()]
+    unread = Counter(path.suffix.lower() or "no suffix" for path in files if path.suffix.lower() not in known)
+    return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), unread, errors)
+
+
 def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
-    """Yield the passages of all text and Markdown files below a folder, by path; hidden files are skipped.
+    """Yield the passages of all readable files below a folder, by path; hidden files are skipped.
 
     A file's `source` is the folder's name and its path in it, so that it does not depend on how the path to the folder
     was given. A link to a file outside the folder is a bad file, so that links cannot bring other files into the index.
@@ -36,18 +67,14 @@ def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
         CorpusError: There is no such file.
     """
     whole = folder.resolve()
-    unreadable: list[OSError] = []
-    files: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=unreadable.append):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        files += [Path(place, name) for name in names if not name.startswith(".")]
-    texts = [path for path in files if path.suffix.lower() in MARKDOWN | TEXT and path.is_file()]
-    for error in unreadable:
+    files = folder_files(folder)
+    for error in files.errors:
         yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
-    if not texts:
+    if not files.readable:
         suffixes = ", ".join(sorted(MARKDOWN | TEXT))
-        raise CorpusError(f"{folder} holds no text: expected files that end in {suffixes}, in it or below it.")
-    for path in sorted(texts, key=lambda path: path.relative_to(folder).parts):
+        extra = "" if documents.readable() else f" {how_to_install('documents')} for {', '.join(sorted(DOCUMENTS))}."
+        raise CorpusError(f"{folder} holds no text: expected files that end in {suffixes}, in it or below it.{extra}")
+    for path in files.readable:
         source = f"{whole.name}/{path.relative_to(folder).as_posix()}"
         metadata = {PARENT_KEY: source, FOLDER_KEY: str(whole)}
         if not (target := path.resolve()).is_relative_to(whole):
@@ -58,7 +85,7 @@ def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
 
 
 def file_passages(path: Path, *, max_characters: int) -> Iterator[Found]:
-    """Yield the passages of one text or Markdown file; its `source` is its absolute path."""
+    """Yield the passages of one file; its `source` is its absolute path."""
     return _passages(path, {PARENT_KEY: str(path.resolve())}, max_characters=max_characters)
 
 
@@ -66,7 +93,7 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
     """Split one file at its headings, paragraphs and sentences.
 
     Args:
-        path: The file, in UTF-8.
+        path: The file; a text is in UTF-8, a document is read as Markdown.
         metadata: Metadata of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
         max_characters: Longest passage.
 
@@ -76,7 +103,7 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         kept with the beginning of its text. `metadata["section"]` has the headings under which that text stands, such
         as "Roll back > By hand", if there are any besides the title; each is cut to 200 characters.
     """
-    markdown = path.suffix.lower() in MARKDOWN
+    markdown = path.suffix.lower() in MARKDOWN | DOCUMENTS
     try:
         "".join(metadata.values()).encode("utf-8")
         text = _text(path)
@@ -137,11 +164,11 @@ def _says_nothing(passage: str) -> bool:
 
 def _text(path: Path) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = markdown_of(path) if path.suffix.lower() in DOCUMENTS else path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UnusableError(f"not UTF-8: byte {error.object[error.start]:#04x} at byte {error.start}") from error
     if not text.strip():
-        raise UnusableError("the file holds no text")
+        raise EmptyFileError("the file holds no text")
     return text

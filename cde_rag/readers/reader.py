@@ -4,6 +4,7 @@ import shutil
 import sys
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -13,10 +14,12 @@ from pathlib import Path
 
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
-from cde_rag.readers.columns import Fields, Found, UnusableError
-from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_passages
+from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
+from cde_rag.readers.documents import DOCUMENTS
+from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_files, folder_passages
 from cde_rag.stores.base import Record
 
+SPLIT = MARKDOWN | TEXT | DOCUMENTS
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
@@ -31,7 +34,8 @@ class RecordReader:
 
     Args:
         sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text or
-            Markdown file, a folder of text and Markdown files, or `"-"` for JSONL on standard input.
+            Markdown file, with the extra `documents` a PDF, HTML, Word or PowerPoint file, a folder of these, or `"-"`
+            for JSONL on standard input.
         fields: Mapping of fields; see `Fields` for the default. If sources are split into passages and no parent is
             named, the parent is `source`.
         skip_bad: Skip and count unusable records instead of raising at the first.
@@ -42,6 +46,7 @@ class RecordReader:
         fields: As given; may be set, such as to the parent of the collection that the records go to.
         folders: The folders among the sources.
         splits: True if there are text files among the sources, which are split into passages.
+        empty: Number of files without a text that the latest iteration passed over.
         skipped: Number of bad records that the latest iteration skipped.
         reports: Messages of the first 20 of them.
         keys: The metadata keys that occurred.
@@ -70,7 +75,7 @@ class RecordReader:
         self.skip_bad = skip_bad
         self.max_line_bytes = max_line_bytes
         self.max_characters = max_characters
-        self.skipped = 0
+        self.empty = self.skipped = 0
         self.reports: list[str] = []
         self.keys: set[str] = set()
         self._sources = [_checked(source) for source in sources]
@@ -80,16 +85,19 @@ class RecordReader:
             raise CorpusError(
                 f"Two folders have one name, which their passages would share: {names}. Rename one of them."
             )
-        self.splits = bool(self.folders) or any(_format(path) in MARKDOWN | TEXT for path in self._sources)
+        self.splits = bool(self.folders) or any(_format(path) in SPLIT for path in self._sources)
         self.fields = fields or Fields()
         if self.splits and self.fields.parent is None:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
-        self.skipped, self.reports, self.keys = 0, [], set()
+        self.empty, self.skipped, self.reports, self.keys = 0, 0, [], set()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         for where, found in chain.from_iterable(map(self._read, self._sources)):
             reason = found
+            if isinstance(found, EmptyFileError) and self._is_file_of_folder(where):
+                self.empty += 1
+                continue
             if isinstance(found, Record):
                 text = hash((found.title, found.text))
                 if texts.setdefault(hash(found.id), text) == text:
@@ -97,16 +105,28 @@ class RecordReader:
                     yield found
                     continue
                 reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")
-            if not self.skip_bad:
-                raise CorpusError(f"{where}: {reason}. Mend it, or pass over bad records (--skip-bad).")
             self.skipped += 1
             if len(self.reports) < REPORTS:
                 self.reports.append(f"{where}: {reason}")
+            if not self.skip_bad and not self._is_file_of_folder(where):
+                break
+        if self.skipped and not self.skip_bad:
+            more = f"; and {self.skipped - len(self.reports)} more" if self.skipped > len(self.reports) else ""
+            found, self.skipped, self.reports = f"{'; '.join(self.reports)}{more}", 0, []
+            raise CorpusError(f"{found}. Mend what is bad, or pass over it (--skip-bad).")
+
+    def unread(self) -> Counter[str]:
+        """Count the files in the folders that are not read, by suffix."""
+        return sum((folder_files(folder).unread for folder in self.folders), Counter[str]())
+
+    def _is_file_of_folder(self, where: str) -> bool:
+        """Return True for a bad file of a folder, after which the others are tried, so that all are named at once."""
+        return any(Path(where).is_relative_to(folder) for folder in self.folders)
 
     def _read(self, path: Path) -> Iterator[Found]:
         if path.is_dir():
             yield from folder_passages(path, max_characters=self.max_characters)
-        elif _format(path) in MARKDOWN | TEXT:
+        elif _format(path) in SPLIT:
             yield from file_passages(path, max_characters=self.max_characters)
         elif _format(path) == PARQUET:
             yield from tables.records(tables.parquet_rows(path), self.fields)
@@ -145,7 +165,7 @@ def _checked(source: str | Path) -> Path:
         return path
     if not path.exists():
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
-    known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(MARKDOWN | TEXT)]
+    known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
     if _format(path) not in known:
         raise CorpusError(
             f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}."

@@ -58,6 +58,23 @@ def store_at(place: str | Path) -> Store:
     return kind_at(Path(place))(Path(place))
 
 
+def check_there(place: str | Path, store: Store) -> None:
+    """Refuse a folder or an address without a collection.
+
+    Raises:
+        StoreError: There is none; the message names one that lies next to a folder of documents, or how to make one.
+    """
+    if store.exists():
+        return
+    path = Path(place)
+    if _servers(place) is not None or not path.is_dir() or not any(path.iterdir()):
+        raise StoreError(f"{place}: expected a collection, found none. Make one with: cde-rag index SOURCE {place}")
+    names = [path.resolve().with_name(f"{path.resolve().name}{kind.suffix}") for kind in KINDS]
+    found = [name for name, kind in zip(names, KINDS, strict=True) if (name / kind.marker).exists()]
+    hint = f"Open {found[0].name}, next to it." if found else f"Make one with: cde-rag index {path} {names[0].name}"
+    raise StoreError(f"{path}: expected a collection, found a folder with other files. {hint}")
+
+
 def tenants_at(place: str | Path) -> TenantStores:
     """Return the stores of tenants at an address or in a folder.
 

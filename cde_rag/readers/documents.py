@@ -1,0 +1,40 @@
+"""PDF, HTML, Word and PowerPoint files as Markdown with their headings, by markitdown (extra `documents`)."""
+
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from cde_rag.errors import require
+from cde_rag.readers.columns import UnusableError
+
+DOCUMENTS: Final = frozenset({".pdf", ".html", ".htm", ".docx", ".pptx"})
+
+
+def readable() -> bool:
+    """Return True if the extra `documents` is installed."""
+    return importlib.util.find_spec("markitdown") is not None
+
+
+def markdown_of(path: Path) -> str:
+    """Convert a file to Markdown. Nothing is fetched from elsewhere, and no plugin is loaded.
+
+    Raises:
+        MissingExtraError: markitdown is not installed.
+        UnusableError: The file is damaged, encrypted, or of another format than its suffix says.
+    """
+    converter = _converter()
+    try:
+        return converter.convert_local(path).markdown
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UnusableError(f"not readable as {path.suffix}: {reason:.200}") from error
+
+
+@lru_cache(1)
+def _converter() -> Any:
+    markitdown, formats = require("markitdown", "documents"), require("markitdown.converters", "documents")
+    converter = markitdown.MarkItDown(enable_builtins=False, enable_plugins=False)
+    for each in (formats.PdfConverter, formats.HtmlConverter, formats.DocxConverter, formats.PptxConverter):
+        converter.register_converter(each())  # and no other, which would read a damaged file as plain text
+    return converter
