@@ -100,6 +100,7 @@ def search(
         typer.Option(parser=_number, metavar="FLOAT", help="Minimum score of a hit."),
     ] = None,
     offset: Annotated[int, typer.Option(min=0, max=_MOST, help="Skip this many hits (or groups).")] = 0,
+    full: Annotated[bool, typer.Option("--full", help="Print whole texts, with their line breaks.")] = False,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,
@@ -137,8 +138,8 @@ def search(
     if as_json:
         print_json(hits_json(hits) if group_by is None else groups_json(groups))
     elif not nothing:
-        print_hits(hits)
-        print_groups(groups)
+        print_hits(hits, query=query, full=full)
+        print_groups(groups, query=query, full=full)
     else:
         typer.echo(f"No hits: {nothing}", err=True)
 

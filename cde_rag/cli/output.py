@@ -4,7 +4,8 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Generator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 WHOLE = (1_000_000_000, 24)  # columns and lines, where there is no terminal: nothing is cut
 SHORTEST = 20  # characters of a title that are shown before its id is cut
+_LINES = 8  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
 
@@ -53,18 +55,25 @@ def groups_json(groups: "Sequence[Group]") -> dict[str, Any]:
     return {"groups": [asdict(group) for group in groups]}
 
 
-def print_groups(groups: "Sequence[Group]") -> None:
+def print_groups(groups: "Sequence[Group]", *, query: str = "", full: bool = False) -> None:
     """Print the value of each group, and its hits."""
     for group in groups:
         typer.echo(one_line(str(group.value), _width()))
-        print_hits(group.hits)
+        print_hits(group.hits, query=query, full=full)
 
 
-def print_hits(hits: "Sequence[Hit]") -> None:
-    """Score, title with the section, id and text on two lines, cut to the terminal's width where there is one."""
+def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) -> None:
+    """Print score, title with the section, and id on one line, and the text below.
+
+    Args:
+        hits: Results of a search.
+        query: On a terminal its words stand out in the text.
+        full: Print whole texts; otherwise a terminal shows their first lines, and a pipe one line for each.
+    """
     from cde_rag.readers import SECTION_KEY
 
     width = _width() - 8
+    emphasised = _emphasis(query) if sys.stdout.isatty() else str
     for hit in hits:
         section = hit.metadata.get(SECTION_KEY)
         if not isinstance(section, str) or hit.title.endswith(section):  # as a header it is a part of the title
@@ -76,7 +85,31 @@ def print_hits(hits: "Sequence[Hit]") -> None:
             room = width - len(f"  [{name}]")
             line = one_line(title, room) + f"  [{name}]" if room >= SHORTEST else one_line(f"{title}  [{name}]", width)
         typer.echo(f"{hit.score:6.3f}  {line}")
-        typer.echo(f"{'':8}{one_line(hit.text, width)}")
+        lines = _wrapped(hit.text, width) if full or sys.stdout.isatty() else [one_line(hit.text, width)]
+        shown = lines if full or len(lines) <= _LINES else [*lines[: _LINES - 1], "…"]
+        for text in shown:
+            typer.echo(f"{'':8}{emphasised(text)}".rstrip())
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return a printable text in lines of at most `width` characters; its own line breaks and indents stay."""
+    found: list[str] = []
+    for line in printable(text).strip("\n").splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        found += textwrap.wrap(line, width, subsequent_indent=indent, drop_whitespace=True) or [""]
+    return found
+
+
+def _emphasis(query: str) -> "Callable[[str], str]":
+    """Return a function that makes the words of a query bold in a text, whatever their endings."""
+    from cde_rag.stores.text_analysis import words_in
+
+    terms = set(words_in(query))
+
+    def word(found: re.Match[str]) -> str:
+        return typer.style(found[0], bold=True) if terms.intersection(words_in(found[0])) else found[0]
+
+    return lambda text: re.sub(r"\w+", word, text)
 
 
 def _width() -> int:

@@ -355,3 +355,25 @@ def test_other_weights_under_the_collections_own_name_are_told_as_they_are(colle
     assert result.exit_code == 1
     assert "--model" not in result.stderr
     assert "aaaa" in result.stderr
+
+
+def test_a_terminal_shows_first_lines_with_the_querys_words_in_bold(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "48")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    text = "Rivers flood.\n    def bank():\n        return 1\n" + "more words about it " * 20
+    print_hits([Hit("a", 0.5, "", text, {})], query="the river banks")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"{'':8}\x1b[1mRivers\x1b[0m flood."
+    assert lines[2] == f"{'':8}    def \x1b[1mbank\x1b[0m():"
+    assert lines[3] == f"{'':8}        return 1"
+    assert (len(lines), lines[-1]) == (9, f"{'':8}…")
+    assert max(map(len, lines[3:])) <= 48
+
+
+def test_full_shows_whole_texts_with_their_line_breaks(run, tmp_path: Path):
+    source = tmp_path / "a.jsonl"
+    source.write_text(json.dumps({"id": "a", "text": "first\n  second\n\nthird " + "word " * 200}) + "\n")
+    run("index", source, tmp_path / "a.faiss")
+    lines = run("search", tmp_path / "a.faiss", "first", "--full").stdout.splitlines()
+    assert [line.strip() for line in lines[1:4]] == ["first", "second", ""]
+    assert " ".join(lines).count("word") == 200

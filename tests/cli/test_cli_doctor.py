@@ -39,7 +39,7 @@ def test_extras_are_those_of_the_project():
     project = Path(__file__).resolve().parents[2].joinpath("pyproject.toml").read_text()
     table = project.split("[project.optional-dependencies]")[1].split("\n[")[0]
     found = {
-        extra: tuple(re.findall(r'"([A-Za-z0-9-]+?)[><=][^;"]*"', packages))
+        extra: tuple(re.findall(r'"([A-Za-z0-9-]+?)(?:\[[a-z,]+\])?[><=][^;"]*"', packages))
         for extra, packages in re.findall(r"^([a-z]+) = \[(.*?)\]$", table, re.MULTILINE | re.DOTALL)
     }
     assert {extra: packages for extra, packages in found.items() if extra not in ("all", "dev")} == command.EXTRAS
