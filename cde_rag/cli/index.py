@@ -46,8 +46,9 @@ def index(
         str | None,
         typer.Option(
             metavar="FIELDS",
-            help="Fields, with commas between them, that are put behind the title in front of the text, for embedding "
-            "and for words, such as section of Markdown files. [default: those of the collection; for a new one none]",
+            help="Fields, with commas between them, that are put after the title in front of the text, for embedding "
+            "and for words, such as section of Markdown files: for queries that name their page. [default: those of "
+            "the collection; for a new one none]",
         ),
     ] = None,
     alone: Annotated[

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from cde_rag.records import CHUNK, default_id
-from cde_rag.server.hit_context import neighbours_of
+from cde_rag.server.hit_context import fields_of, neighbours_of
 from cde_rag.server.refusals import Json, RequestError
 from cde_rag.server.registry import ServedCollection, check_fingerprint
 from cde_rag.server.service import Serving, Strict
@@ -108,11 +108,11 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
             hint = "Leave group_by out." if collection.parent_key else "Leave parents out: the collection has none."
             raise RequestError(400, f"parents: {hint}", param="parents", code="invalid_value")
         parents = searcher.search_parents(body.query, body.k, group_size=body.group_size, **paged)
-        return {**result, "parents": [asdict(parent) for parent in parents]}
+        return {**result, "parents": [fields_of(parent) for parent in parents]}
     if body.group_by is not None:
         groups = searcher.search_groups(body.query, body.k, group_by=body.group_by, group_size=body.group_size, **paged)
-        return {**result, "groups": [asdict(group) for group in groups]}
-    return {**result, "hits": [asdict(hit) for hit in searcher.search(body.query, body.k, **paged)]}
+        return {**result, "groups": [fields_of(group) for group in groups]}
+    return {**result, "hits": [fields_of(hit) for hit in searcher.search(body.query, body.k, **paged)]}
 
 
 @router.post("/{name}/records")
@@ -139,7 +139,7 @@ def _record(new: NewRecord, parent_key: str | None) -> Record:
 async def get_records(name: str, service: Serving, ids: Ids) -> Json:
     """Return the records of some ids (?id=…&id=…) that exist, in the order of the ids."""
     records = await in_thread(service.registry.collection(name).collection.get, ids)
-    return Json({"records": [asdict(record) for record in records]})
+    return Json({"records": [fields_of(record) for record in records]})
 
 
 @router.delete("/{name}/records")
@@ -168,4 +168,4 @@ async def get_neighbours(
     records = await in_thread(neighbours_of, service.registry.collection(name).collection, id_, around)
     if not records:
         raise RequestError(404, f"There is no record {id_!r:.200}.", code="record_not_found", param="id")
-    return Json({"records": [asdict(record) for record in records]})
+    return Json({"records": [fields_of(record) for record in records]})

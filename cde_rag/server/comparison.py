@@ -3,7 +3,6 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.readers import SECTION_KEY
 from cde_rag.records import embedded_text
+from cde_rag.server.hit_context import fields_of
 from cde_rag.server.registry import ServedCollection, unbatched
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.base import Hit, Row
@@ -113,4 +113,4 @@ def compared(
 
 def _shown(hit: Hit) -> dict[str, Any]:
     section = hit.metadata.get(SECTION_KEY)
-    return {**asdict(hit), "section": section if isinstance(section, str) else ""}
+    return {**fields_of(hit), "section": section if isinstance(section, str) else ""}

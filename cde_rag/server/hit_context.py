@@ -1,8 +1,28 @@
-"""Reads that both servers need: the passages around a hit, and the rankings that a collection has."""
+"""Reads that both servers need: the passages around a hit, its metadata, and the rankings that a collection has."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError
-from cde_rag.stores.base import Record
+from cde_rag.readers import FOLDER_KEY
+from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.stores.base import Hit, Record
+
+
+def published(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without the folder that `cde-rag index` read, which is a path of the server's machine."""
+    return {key: value for key, value in metadata.items() if key != FOLDER_KEY}
+
+
+def fields_of(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:
+    """Return a result as a JSON object, with its metadata and that of the hits in it as `published` has them."""
+    fields = asdict(found)
+    for each in (fields, *fields.get("hits", ()), *fields.get("passages", ())):
+        if "metadata" in each:
+            each["metadata"] = published(each["metadata"])
+    return fields
 
 
 def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]:

@@ -1,7 +1,6 @@
 """MCP server: collections as tools of coding agents and chat programs, over stdio."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import wraps
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
@@ -14,7 +13,7 @@ from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
-from cde_rag.server.hit_context import has_words, neighbours_of
+from cde_rag.server.hit_context import fields_of, has_words, neighbours_of
 from cde_rag.stores.base import Record
 
 Arguments = ParamSpec("Arguments")
@@ -73,7 +72,7 @@ class CollectionTools:
         collection: Name = None,
     ) -> list[dict[str, Any]]:
         """Return passages by their ids, complete with metadata; unknown ids are left out."""
-        return [asdict(record) for record in self._named(collection).get(ids)]
+        return [fields_of(record) for record in self._named(collection).get(ids)]
 
     def context(
         self,

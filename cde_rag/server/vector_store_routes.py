@@ -8,6 +8,7 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter
 from pydantic import Field
 
+from cde_rag.server.hit_context import published
 from cde_rag.server.refusals import Json, RequestError
 from cde_rag.server.registry import ServedCollection, seconds_of
 from cde_rag.server.service import Serving, Strict
@@ -108,7 +109,7 @@ def _result(hit: Hit) -> dict[str, Any]:
         "file_id": hit.id,
         "filename": hit.title or hit.id,
         "score": hit.score,
-        "attributes": dict(hit.metadata),
+        "attributes": published(hit.metadata),
         "content": [{"type": "text", "text": hit.text}],
     }
 

@@ -155,3 +155,20 @@ def test_openais_vector_stores(server: Running, papers: Collection) -> None:
             client.vector_stores.search("papers", query="river", filters={"type": "near", "key": "a", "value": 1})  # pyright: ignore[reportArgumentType]
         with pytest.raises(openai.BadRequestError, match="rewrite_query"):
             client.vector_stores.search("papers", query="river", rewrite_query=True)
+
+
+def test_no_answer_has_the_folder_that_was_indexed(server: Running, papers: Collection) -> None:
+    """It is a path of the server's machine."""
+    papers.add(["a river by the folder"], ids=["indexed"], metadata=[{"folder": "/home/me/docs", "book": "new"}])
+    try:
+        by_words = {"query": "folder", "by": "words"}
+        answers = [
+            server.post("/v1/collections/papers/search", by_words)["hits"][0],
+            server.post("/v1/collections/papers/search", {**by_words, "group_by": "book"})["groups"][0]["hits"][0],
+            server.post("/v1/collections/papers/compare", {"query": "folder"})["columns"][2]["hits"][0],
+            server.get("/v1/collections/papers/records?id=indexed")["records"][0],
+        ]
+        for answer in answers:
+            assert (answer["id"], answer["metadata"]) == ("indexed", {"book": "new"})
+    finally:
+        papers.delete(["indexed"])

@@ -187,3 +187,14 @@ CONTRAST = """element => {
   const pair = [light(getComputedStyle(element).color), light(getComputedStyle(behind).backgroundColor)];
   return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
 }"""
+
+
+@needs_a_browser
+def test_the_address_names_collection_and_query(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, server.url)
+    visit.search("river & bank")
+    assert "q=river+%26+bank" in visit.page.url
+    again = Visit(browser, visit.page.url)
+    expect(again.page.locator("li[data-id]").first).to_be_visible()
+    assert again.page.get_by_label("Query").input_value() == "river & bank"
+    assert again.errors == []

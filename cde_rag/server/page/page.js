@@ -48,6 +48,18 @@ async function start() {
   describe();
 }
 
+// A page's address names its collection and query, so that it can be kept and sent.
+async function openPage() {
+  const asked = new URLSearchParams(location.search);
+  await start();
+  if (known.some((each) => each.name === asked.get("collection"))) byId("collection").value = asked.get("collection");
+  describe();
+  if (asked.get("q")) {
+    byId("query").value = asked.get("q");
+    byId("query").form.requestSubmit();
+  }
+}
+
 function describe() {
   const each = known.find((one) => one.name === byId("collection").value);
   byId("about").textContent = each
@@ -73,6 +85,7 @@ async function search(event) {
     if (!known.length) await start();
     const name = byId("collection").value;
     const k = Number(byId("k").value) || 10;
+    history.replaceState(null, "", `?${new URLSearchParams({ collection: name, q: query })}`);
     const found = await call(`v1/collections/${encodeURIComponent(name)}/compare`, { query, k, where });
     if (number === turn) show(found.columns, query, name);
   } catch (error) {
@@ -183,4 +196,4 @@ byId("collection").addEventListener("change", describe);
 byId("close").addEventListener("click", () => byId("passage").close());
 byId("save").addEventListener("click", save);
 byId("key").addEventListener("change", start);
-start();
+openPage();
