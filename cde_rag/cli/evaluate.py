@@ -1,11 +1,14 @@
 """The command evaluate."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from cde_rag.evaluation.report import SetResult
 
 SYSTEM_NAMES = (
     "own, own_without_relevant, null, foreign, parents, bm25, minilm, centred, whitened, hybrid, own_hybrid, "
@@ -14,7 +17,10 @@ SYSTEM_NAMES = (
 
 
 def evaluate(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="Retrieval sets in the layout of BEIR.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER", help="Retrieval sets in the layout of BEIR, or folders of Markdown."),
+    ],
     model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of a context. [default: 512, or the model's]")
@@ -48,14 +54,19 @@ def evaluate(
     of the corpus's own context, the null context, the context of a foreign corpus, BM25, all-MiniLM-L6-v2 and others,
     with intervals for the differences. Values in JSON are fractions.
 
+    Of a folder of Markdown the headings are the queries, and the sections under them, without the heading, the
+    documents: a first look, where you have no queries of your users yet.
+
     \b
     Examples:
+      cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid --system bm25 --system minilm
       cde-rag evaluate scifact/
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
       cde-rag evaluate handbook/ --parent-key page --system own --system parents
     """
     from cde_rag.evaluation import SYSTEMS, EvaluationProgress
     from cde_rag.evaluation import evaluate as evaluate_folders
+    from cde_rag.evaluation.markdown_set import is_markdown
 
     if unknown := sorted(set(system or ()) - set(SYSTEMS)):
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(SYSTEMS)}", param_hint="--system")
@@ -80,5 +91,32 @@ def evaluate(
         )
     if as_json:
         print_json(found.to_json())
-    else:
-        typer.echo(str(found))
+        return
+    typer.echo(str(found))
+    for folder, result in zip(folders, found.sets, strict=True):
+        if is_markdown(folder):
+            asked = f"{folder}: {len(result.query_ids)} headings are the queries, and {result.documents} sections of"
+            typer.echo(f"{asked} Markdown the documents. {_advice(folder, result)}")
+
+
+def _advice(folder: Path, result: "SetResult") -> str:
+    """Return a sentence about the best of the systems that one can take, whose names are commands' options."""
+    ways = {
+        "parents_hybrid": f"cde-rag index {folder} {folder.name}.faiss",
+        "own_hybrid": f"cde-rag index {folder} {folder.name}.faiss --alone",
+        "parents": "the same collection, searched --by vectors",
+        "own": "cde-rag index --alone, searched --by vectors",
+        "bm25": "cde-rag search --by words",
+        "minilm": "a plain embedder",
+        "hybrid": "a plain embedder with BM25",
+    }
+    ran = [system for system in ways if system in result.scores]
+    if len(ran) < 2:
+        return ""
+    best, second = sorted(ran, key=lambda system: -result.mean(system))[:2]
+    from cde_rag.evaluation.intervals import compare
+
+    paired = result.paired(best, second)
+    difference = compare([paired]) if paired else None
+    sure = "" if difference and difference.queries[0] > 0 else f", not surely more than {second}"
+    return f"{best} finds most{sure}: {ways[best]}"

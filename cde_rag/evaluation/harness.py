@@ -16,6 +16,7 @@ from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.bm25 import word_hits
 from cde_rag.evaluation.encoding import Binder, contextual_rankings, without_relevant
 from cde_rag.evaluation.generic import standard_library
+from cde_rag.evaluation.markdown_set import is_markdown, read_markdown
 from cde_rag.evaluation.metrics import METRICS, score
 from cde_rag.evaluation.ranking import Ranking
 from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
@@ -60,8 +61,9 @@ def evaluate(
     """Evaluate a contextual model on retrieval sets, compared with baselines that need no such model.
 
     Args:
-        folders: In the layout of BEIR, or sets that `read_beir` has read (each with its own split and parents). Give
-            development and test sets in two calls: their means mean different things.
+        folders: In the layout of BEIR, or folders of Markdown, whose headings are the queries (`read_markdown`), or
+            sets that were read before (each with its own split and parents). Give development and test sets in two
+            calls: their means mean different things.
         model: As for `ContextualEmbedder`.
         context_size: Documents of a context; as many as the model expects, or 512, by default.
         seeds: A context is sampled for each; a query's figures are averaged over them.
@@ -134,6 +136,8 @@ def _read(
     sets = [
         one
         if isinstance(one, RetrievalSet)
+        else read_markdown(Path(one), max_characters=max_characters)
+        if is_markdown(Path(one))
         else read_beir(one, split=split, parent_key=parent_key, max_characters=max_characters)
         for one in folders
     ]
