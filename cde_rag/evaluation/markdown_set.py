@@ -59,7 +59,8 @@ def read_markdown(folder: Path, *, max_characters: int | None = None) -> Retriev
         )
     corpus = Corpus(folder.resolve().name, tuple(ids), tuple(texts), tuple(parents))
     judgments = tuple({id_: 1} for id_, _ in asked)
-    return RetrievalSet(corpus, tuple(id_ for id_, _ in asked), tuple(one for _, one in asked), judgments)
+    query_ids = tuple(f"heading of {id_}" for id_, _ in asked)  # a query of a document's id would not find that one
+    return RetrievalSet(corpus, query_ids, tuple(one for _, one in asked), judgments)
 
 
 def _sections(path: Path) -> list[tuple[str, str, str]]:

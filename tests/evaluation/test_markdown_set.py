@@ -56,3 +56,4 @@ def test_the_command_says_what_it_asked_and_what_to_take(folder: Path):
     assert ran.exit_code == 0, ran.output
     assert "2 headings are the queries, and 6 sections of Markdown the documents." in ran.stdout
     assert "finds most" in ran.stdout.splitlines()[-1]
+    assert float(ran.stdout.splitlines()[2].split()[1]) > 10  # one of two queries is in its page, under its words
