@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from contract import EXACT, SPACE, Opener, StoreContract, created, row, units
+from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, created, row, units
 from typer.testing import CliRunner
 from word_scores import table_scores
 
@@ -224,6 +224,46 @@ def test_a_server_that_stops_at_once_loses_nothing_that_was_told(tmp_path: Path)
     again.close()
     store.close()
     server.cleanup()
+
+
+def counting(store: PgVectorStore, found: Any) -> None:
+    found.put(store.count())
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(postgres: str):
+    store = created(lambda: PgVectorStore(postgres, name()))
+    store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+    context = multiprocessing.get_context("fork")
+    found: Any = context.Queue()
+    for _ in range(3):
+        process = context.Process(target=counting, args=(store, found))
+        process.start()
+        assert found.get(timeout=60) == 2
+        process.join()
+        assert process.exitcode == 0
+        assert_hits(store, [row("a"), row("b")], EXACT[:2], EXACT[1], 2, fingerprint=SPACE)
+
+
+def made_at_once(address: str, found: Any) -> None:
+    try:
+        created(functools.partial(PgVectorStore.at_address, address))
+        found.put("made")
+    except StoreError as error:
+        found.put(str(error))
+
+
+def test_of_processes_that_create_at_once_one_does(address: str):
+    context = multiprocessing.get_context("spawn")
+    found: Any = context.Queue()
+    processes = [context.Process(target=made_at_once, args=(address, found)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    answers = sorted(found.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert answers[0] == "made"
+    assert all("Collection.open opens it" in answer for answer in answers[1:])
 
 
 def test_connections_that_are_cut_are_replaced(postgres: str):

@@ -1,6 +1,7 @@
 """Connections to PostgreSQL and transactions on the tables of one collection."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ class PgDatabase:
         self._psycopg: Any = require("psycopg", "postgres")
         self._lock = threading.Lock()
         self._pool: Any = None  # made by the first call
+        self._owner = 0  # process that made it
+        self._parents: list[Any] = []  # pools of the process that this one was forked from
         self._paths = WeakKeyDictionary[Any, str]()  # of its connections
         try:
             self._psycopg.conninfo.conninfo_to_dict(dsn)
@@ -197,6 +200,8 @@ class PgDatabase:
         try:
             with connection.transaction():
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except self._psycopg.errors.UniqueViolation:
+            return  # another process made it meanwhile
         except self._psycopg.Error as error:
             raise StoreError(
                 f"{self.where}: expected the extension vector, found: {_first(error)}. {_INSTALL}"
@@ -209,7 +214,11 @@ class PgDatabase:
 
     def _opened(self) -> Any:
         with self._lock:
+            if self._pool is not None and self._owner != os.getpid():
+                self._parents.append(self._pool)  # kept, since closing it would end the parent process's connections
+                self._pool = None
             if self._pool is None:
+                self._owner = os.getpid()
                 pools = require("psycopg_pool", "postgres")
                 self._try_connection()
                 self._pool = pools.ConnectionPool(
