@@ -556,6 +556,7 @@ def test_values_of_wrong_types():
 from tokenizers import Tokenizer, models
 
 from cde_rag import Collection, Context, ContextualEmbedder, Record
+from cde_rag.errors import StoreError
 from cde_rag.records import checked, from_columns
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.context.sampling import sample_random
@@ -566,7 +567,7 @@ from cde_rag.stores.qdrant import QdrantStore
 def message(call):
     try:
         return call()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, StoreError) as error:
         return f"{type(error).__name__}: {error}"
 
 a_dict = {"id": "1", "text": "a"}
@@ -596,7 +597,7 @@ print(refused.split(" ")[0], "FunctionEmbedder(function, name=" in refused)
     ]
     assert found[4].startswith("CorpusError: Record 3 ('5'): its metadata has to be a JSON object")
     assert found[5] == "TypeError: add takes a list of metadata, one for each text, and was given one mapping."
-    a_store = 'TypeError: Expected a store, such as QdrantStore(client, "papers"), or the path of a folder, found'
+    a_store = 'TypeError: Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found'
     an_embedder = "TypeError: Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found"
     a_model = 'TypeError: Expected a model, such as CDEModel.from_pretrained("cde-mini"), found'
     a_client = "TypeError: Expected a qdrant_client.QdrantClient, such as QdrantClient(url), found"
@@ -605,7 +606,7 @@ print(refused.split(" ")[0], "FunctionEmbedder(function, name=" in refused)
         "TypeError: add takes a list of texts and was given NoneType.",
         "TypeError: sample_random: text 1 has to be a str, found NoneType.",
         "TypeError: sample_random takes a list of texts and was given NoneType.",
-        f"{a_store} 'https://localhost/papers'.",
+        "StoreError: Expected a folder or an address that begins with postgresql://, postgres://, found https://.",
         f"{a_store} 5.",
         f"{an_embedder} 'cde-mini'.",
         f"{a_client} 'http://localhost:6333'.",
