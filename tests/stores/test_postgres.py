@@ -283,7 +283,8 @@ def test_a_run_that_lost_its_lease_cannot_activate(postgres: str):
         store.add_to_generation(number, store.lacking(number), ["digest"], EXACT[1:2])
         with psycopg.connect(postgres, autocommit=True) as connection:
             connection.execute(
-                "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND pid != pg_backend_pid()"
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND pid != pg_backend_pid()"
             )
         with other.lease():
             for call in (store.activate, store.drop):
