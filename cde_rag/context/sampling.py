@@ -83,6 +83,25 @@ def sample_random(texts: Iterable[str], size: int, *, seed: int) -> Sample:
     return _sample(lowest.texts(), seen)
 
 
+def merge_samples(samples: Iterable[Sample], size: int, *, seed: int) -> Sample:
+    """Merge the samples of a corpus's parts into the sample that `sample_random` draws from the complete corpus.
+
+    Args:
+        samples: Of each part, drawn by `sample_random` with this size and seed.
+        size: Context documents wanted.
+        seed: As of the samples.
+
+    Raises:
+        CorpusError: No sample.
+    """
+    lowest, seen = _Lowest(_positive(size), _salt(seed)), 0
+    for sample in samples:
+        seen += sample.documents_seen
+        for text, data in _not_blank(sample.documents, call="merge_samples"):
+            lowest.offer(text, data)
+    return _sample(lowest.texts(), seen)
+
+
 def sample_strata(texts: Iterable[str], strata: Iterable[str], size: int, *, seed: int) -> Sample:
     """Draw `size` texts, from each stratum in proportion to its texts.
 

@@ -159,6 +159,7 @@ def loaded(
                 device=options.device,
                 dtype=options.dtype,
                 mini_batch_size=options.mini_batch_size,
+                pool=options.pool,
             )
         if isinstance(model, CDEModel):
             raise ContextMismatchError(expected=identity.weights_sha256, found=model.identity.weights_sha256)

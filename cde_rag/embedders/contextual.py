@@ -17,6 +17,7 @@ from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sam
 from cde_rag.context.siblings import sibling_positions
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.embedders.pool import Pool, embed_on
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning
@@ -27,7 +28,7 @@ from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.sibling_vectors import SiblingVectors
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
-_UNSAID = (None, 0, "random", None, "all", None, None, 32)  # of the arguments that a plain embedder does not take
+_UNSAID = (None, 0, "random", None, "all", None, None, 32, None)  # of the arguments that a plain embedder does not take
 TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
 
@@ -42,6 +43,7 @@ class ContextualEmbedder:
         device: For a model given by name; see CDEModel.
         dtype: For a model given by name; see CDEModel.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
+        pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`; queries stay in this process.
 
     Raises:
         ContextMismatchError: The context was made by other weights.
@@ -56,10 +58,12 @@ class ContextualEmbedder:
         device: str | None = None,
         dtype: str | None = None,
         mini_batch_size: int = 32,
+        pool: Pool | None = None,
     ) -> None:
         self.model = as_model(model, device, dtype)
         self.context = context
         self.mini_batch_size = mini_batch_size
+        self.pool = pool
         self._prepared = self.model.prepare(context).to(DTYPES[self.model.dtype])
 
     @overload
@@ -81,6 +85,7 @@ class ContextualEmbedder:
         device: str | None = None,
         dtype: str | None = None,
         mini_batch_size: int = 32,
+        pool: Pool | None = None,
     ) -> "ContextualEmbedder": ...
 
     @classmethod
@@ -97,6 +102,7 @@ class ContextualEmbedder:
         device: str | None = None,
         dtype: str | None = None,
         mini_batch_size: int = 32,
+        pool: Pool | None = None,
     ) -> "ContextualEmbedder | ArithmeticEmbedder":
         """Sample the corpus, run the first stage once, and bind the model to the resulting Context.
 
@@ -113,6 +119,7 @@ class ContextualEmbedder:
             device: As in the class.
             dtype: As in the class.
             mini_batch_size: As in the class.
+            pool: As in the class.
 
         Raises:
             ContextError: The model expects another number of context documents.
@@ -125,7 +132,7 @@ class ContextualEmbedder:
         """
         check_list(texts, call="from_corpus")
         if isinstance(model, PlainEmbedder | FunctionEmbedder):
-            if (context_size, seed, strategy, strata, source, device, dtype, mini_batch_size) != _UNSAID:
+            if (context_size, seed, strategy, strata, source, device, dtype, mini_batch_size, pool) != _UNSAID:
                 raise TypeError(
                     f"{model!r} has its own device, dtype and batch size: give model alone here, or the arguments of "
                     "ArithmeticEmbedder.from_corpus there."
@@ -145,7 +152,7 @@ class ContextualEmbedder:
             raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
         context = fit(loaded, sample, strategy=strategy, seed=seed, source=source)
         warn_of_few(context.size, context_size)
-        return cls(loaded, context, mini_batch_size=mini_batch_size)
+        return cls(loaded, context, mini_batch_size=mini_batch_size, pool=pool)
 
     def __repr__(self) -> str:
         return f"ContextualEmbedder({self.context!r})"
@@ -168,7 +175,9 @@ class ContextualEmbedder:
     @property
     def options(self) -> EmbedderOptions:
         """Device, dtype and batch size, for the embedder that follows this one."""
-        return EmbedderOptions(device=self.device, dtype=self.model.given_dtype, mini_batch_size=self.mini_batch_size)
+        return EmbedderOptions(
+            device=self.device, dtype=self.model.given_dtype, mini_batch_size=self.mini_batch_size, pool=self.pool
+        )
 
     @property
     def max_siblings(self) -> int:
@@ -181,7 +190,11 @@ class ContextualEmbedder:
         Raises:
             ContextMismatchError: The Context was made by other weights.
         """
-        return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size)
+        return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size, pool=self.pool)
+
+    def on(self, pool: Pool | None) -> "ContextualEmbedder":
+        """Return this embedder with a pool of workers; None: without."""
+        return ContextualEmbedder(self.model, self.context, mini_batch_size=self.mini_batch_size, pool=pool)
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts after truncation, prefixes and special tokens included."""
@@ -246,8 +259,11 @@ class ContextualEmbedder:
 
         Raises:
             CorpusError: As `embed_documents`.
+            PoolError: The workers of the pool ended again and again, or are stuck.
         """
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
+            if self.pool is not None and len(texts) > self.mini_batch_size:
+                return embed_on(self.pool, self, texts, siblings)
             return self._embed(texts, DOCUMENT, siblings, progress=progress)
 
     def _embed(

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
+
+if TYPE_CHECKING:
+    from cde_rag.embedders.pool import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,7 @@ class EmbedderOptions:
         device: Such as "cpu" or "cuda"; None: CUDA where there is one.
         dtype: "float32", "bfloat16" or "float16"; None: as the model's class says.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
+        pool: Worker processes that embed passages, of contextual models; see `ProcessPool`.
 
     Raises:
         TypeError: A batch size that is no int.
@@ -28,6 +32,7 @@ class EmbedderOptions:
     device: str | None = None
     dtype: str | None = None
     mini_batch_size: int = 32
+    pool: "Pool | None" = None
 
     def __post_init__(self) -> None:
         check_positive(self.mini_batch_size, "mini_batch_size")

@@ -124,14 +124,14 @@ class _Sample:
         seed: Random seed of the sample.
         context_size: Documents of it.
         strategy: Strategy of the sample.
-        mini_batch_size: Mini-batch size of the embedder.
+        options: Batch size and pool of the embedder.
     """
 
     model: "CDEModel"
     seed: int
     context_size: int
     strategy: str
-    mini_batch_size: int
+    options: EmbedderOptions
 
     def begun(self, context: Context) -> bool:
         """Return True if a run with these arguments made the Context."""
@@ -149,14 +149,17 @@ class _Sample:
             context_size=self.context_size,
             seed=self.seed,
             strategy=self.strategy,
-            mini_batch_size=self.mini_batch_size,
+            mini_batch_size=self.options.mini_batch_size,
+            pool=self.options.pool,
         )
 
     def go_on(self, context: Context) -> Embedder:
         """Resume with the Context of the earlier run."""
         from cde_rag.embedders.contextual import ContextualEmbedder
 
-        return ContextualEmbedder(self.model, context, mini_batch_size=self.mini_batch_size)
+        return ContextualEmbedder(
+            self.model, context, mini_batch_size=self.options.mini_batch_size, pool=self.options.pool
+        )
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,7 @@ def _target(
     new_model = _model(serving) if model is None else _loaded(model, serving.options)
     size = context_size_for(new_model, context_size)
     _check(store, parent_key, new_model.dim, new_model.config.max_siblings)
-    return _Sample(new_model, seed, size, strategy, serving.options.mini_batch_size)
+    return _Sample(new_model, seed, size, strategy, serving.options)
 
 
 def _model(embedder: Embedder) -> "CDEModel":

@@ -95,6 +95,19 @@ class AddPlan:
     embedded: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyVectors:
+    """Vectors that were made before an upsert.
+
+    Attributes:
+        fingerprint: Fingerprint of their vector space.
+        vectors: Each vector with True if its text was truncated, by the digest of its row.
+    """
+
+    fingerprint: str
+    vectors: Mapping[str, tuple[Float32[np.ndarray, " dim"], bool]]
+
+
 class Upserter:
     """Upserts and deletes that keep every vector in a store equal to its record's text and siblings. Thread-safe.
 
@@ -122,9 +135,20 @@ class Upserter:
         self._lock = threading.Lock()
 
     def add(
-        self, records: Iterable[Record], total: int | None, on_progress: Callable[[Progress], None] | None
+        self,
+        records: Iterable[Record],
+        total: int | None,
+        on_progress: Callable[[Progress], None] | None,
+        ready: "ReadyVectors | None" = None,
     ) -> AddReport:
-        """Write a stream of records; see `Collection.add`."""
+        """Write a stream of records, and count the changes; raises and warns like `Collection.add`.
+
+        Args:
+            records: Records.
+            total: Number of records, if known.
+            on_progress: Called after each chunk is written.
+            ready: Vectors that were made before; the others are embedded.
+        """
         started, done, changes, positions = time.monotonic(), 0, Counter[str](), Positions()
         try:
             with operation("cde_rag.add", {"fingerprint": short(self._active.last.fingerprint)}) as note:
@@ -133,7 +157,7 @@ class Upserter:
                     stored = self._store.get(list({record.id for record in chunk}))
                     known = {row.record.id: row.record for row in stored}
                     wanted, changed = difference(known, chunk, done, positions)
-                    truncated = self._settle(partial(self._put, wanted))
+                    truncated = self._settle(partial(self._put, wanted), ready)
                     changes += changed + Counter(truncated=len(truncated & wanted.keys()))
                     done += len(chunk)
                     note({"documents": done, **changes})
@@ -211,7 +235,7 @@ class Upserter:
         removed["deleted"] += self._store.delete(ids)
         return []
 
-    def _settle(self, step: "Step") -> set[str]:
+    def _settle(self, step: "Step", ready: "ReadyVectors | None" = None) -> set[str]:
         """Repeat a step under the lock until no vector is missing; missing ones are embedded outside the lock.
 
         Returns:
@@ -220,7 +244,7 @@ class Upserter:
         Raises:
             StoreError: Another process changed the same parents during every attempt.
         """
-        made = _Vectors()
+        made = _Vectors(ready)
         for _ in range(TRIES):
             with self._lock:
                 missing = self._active.use(lambda embedder: step(made.of(embedder)))
@@ -298,8 +322,9 @@ class _Vectors:
         truncated: Ids of rows that exceed the model's token limit.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ready: ReadyVectors | None) -> None:
         self.truncated: set[str] = set()
+        self._ready = ready
         self._embedder: Embedder | None = None
         self._made: dict[str, Float32[np.ndarray, " dim"]] = {}
 
@@ -326,10 +351,17 @@ class _Vectors:
     def embed(self, stale: Sequence[Stale]) -> None:
         """Embed rows; those of one digest have one vector."""
         once = list({each.row.digest: each for each in stale}.values())
-        texts, siblings = [embedded_text(each.row.record) for each in once], [each.siblings for each in once]
-        embedded = self.embedder.embed_passages(texts, siblings)
-        self._made.update(zip((each.row.digest for each in once), embedded.vectors, strict=True))
-        cut = {each.row.digest for each, truncated in zip(once, embedded.truncated, strict=True) if truncated}
+        cut: set[str] = set()
+        if self._ready is not None and self._ready.fingerprint == self.embedder.fingerprint:
+            found = {each.row.digest: self._ready.vectors.get(each.row.digest) for each in once}
+            self._made.update((digest, vector[0]) for digest, vector in found.items() if vector is not None)
+            cut = {digest for digest, vector in found.items() if vector is not None and vector[1]}
+            once = [each for each in once if each.row.digest not in self._made]
+        if once:
+            texts, siblings = [embedded_text(each.row.record) for each in once], [each.siblings for each in once]
+            embedded = self.embedder.embed_passages(texts, siblings)
+            self._made.update(zip((each.row.digest for each in once), embedded.vectors, strict=True))
+            cut |= {each.row.digest for each, truncated in zip(once, embedded.truncated, strict=True) if truncated}
         self.truncated.update(each.row.record.id for each in stale if each.row.digest in cut)
 
 

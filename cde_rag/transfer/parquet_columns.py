@@ -85,7 +85,7 @@ class Export:
             for batch in file.iter_batches(batch_size=ROWS):
                 if any(column.null_count for column in batch.columns):
                     raise unreadable(self.path, "a null")
-                rows = [_row(**values) for values in batch.drop_columns(["vector"]).to_pylist()]
+                rows = [row_of(**values) for values in batch.drop_columns(["vector"]).to_pylist()]
                 vectors: Any = batch.column("vector").flatten().to_numpy().reshape(-1, self.dim)
                 check_unit(vectors, len(rows), self.dim)
                 for _ in check_records(row.record for row in rows):
@@ -134,7 +134,8 @@ def footer(manifest: StoreManifest, context: bytes, documents: int) -> dict[str,
     return {_KEY: json.dumps(fields, separators=(",", ":"))}
 
 
-def _row(*, id: str, title: str, text: str, metadata: str, digest: str) -> Row:  # noqa: A002 -- a column's name
+def row_of(*, id: str, title: str, text: str, metadata: str, digest: str) -> Row:  # noqa: A002 -- a column's name
+    """Return the row of a file's columns; TypeError for metadata that is no JSON object."""
     found: object = json.loads(metadata)
     if not isinstance(found, dict):
         raise TypeError(f"record {id!r:.80} has metadata that is no JSON object")

@@ -1,0 +1,336 @@
+"""Indexing of a Ray dataset.
+
+The dataset is read twice: once for the sample of a new collection's context, which is a map-reduce, and once to embed.
+Records are grouped into buckets by a hash of their parent, or of their id, so that the passages of a parent meet on one
+worker, with the siblings that one process would give them. What a bucket holds depends on the dataset alone, and not on
+blocks or workers.
+
+Into a database server each worker upserts its buckets itself. For a collection in a folder, which one process writes,
+workers write shards (`shards.py`) to a folder that all machines share, and the calling process commits these. Both are
+idempotent: the same call resumes an interrupted one.
+"""
+
+import queue
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from jaxtyping import Float32
+
+from cde_rag._validation import check_positive
+from cde_rag.collection.collection import Collection
+from cde_rag.context.sampling import Sample, merge_samples, sample_random, warn_of_few
+from cde_rag.distributed.bucket_writer import COUNTS, BucketWriter, Destination
+from cde_rag.distributed.ray_pool import connect, our_error, workers_of
+from cde_rag.distributed.record_tables import EXTRA, POSITION, ToRecordTable, ToTexts
+from cde_rag.distributed.shards import read_shard
+from cde_rag.embedders.active import ActiveEmbedder
+from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_size_for, fit
+from cde_rag.embedders.pool import Space
+from cde_rag.errors import ContextMismatchError, PoolError, StoreError, require
+from cde_rag.indexing.headers import check_headers
+from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
+from cde_rag.model import CDEModel
+from cde_rag.readers.columns import Fields
+from cde_rag.stores.base import Record
+from cde_rag.stores.kinds import store_at
+
+BUCKET_ROWS: Final = 1024  # records of a bucket on average: what a killed worker costs
+TIMEOUT_S: Final = 1800.0  # without a finished bucket, after which workers count as stuck
+_HELD: Final = 2**14  # rows whose vectors are held, at least, while their shards are committed
+_PARTITIONS: Final = 4  # of the shuffle, for each worker
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Result of `index`.
+
+    Attributes:
+        documents: Number of records in the collection.
+        report: Changes, by number of records.
+        buckets: Number of buckets that were written.
+        reused: Number of buckets whose shards an earlier run had made.
+        fingerprint: Fingerprint of the vector space.
+        elapsed_s: Seconds.
+    """
+
+    documents: int
+    report: AddReport
+    buckets: int
+    reused: int
+    fingerprint: str
+    elapsed_s: float
+
+
+def index(
+    dataset: Any,
+    place: str | Path,
+    embedder: ContextualEmbedder | None = None,
+    *,
+    fields: Fields = Fields(),  # noqa: B008 (frozen)
+    headers: Sequence[str] = (),
+    model: str | Path | CDEModel = "cde-mini",
+    context_size: int | None = None,
+    seed: int = 0,
+    shards: str | Path | None = None,
+    workers: int | None = None,
+    num_cpus: float = 1,
+    num_gpus: float = 0,
+    bucket_rows: int = BUCKET_ROWS,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Indexed:
+    """Embed a Ray dataset on the cluster and upsert it into a collection, which is created if necessary.
+
+    The collection is the one that `Collection.add` makes in one process: the same context and fingerprint, the same
+    siblings, the same vectors up to rounding. Only the order of insertion between parents may differ. An id that comes
+    twice is refused if the collection is in a folder, as by `add`; workers that write to a server see their own buckets
+    only, and keep one of the two.
+
+    Args:
+        dataset: A `ray.data.Dataset` of one record a row, such as `ray.data.read_parquet(paths)`.
+        place: Folder of the collection, such as "papers.faiss", or address of a server that all workers can reach.
+        embedder: Of the collection; by default an existing collection's own, and for a new one that of a sample.
+        fields: Columns of id, text, title and parent; every other column is metadata.
+        headers: For a new collection, as in `Collection.create`.
+        model: Model of a new collection's embedder.
+        context_size: Number of context documents of a new collection, as in `ContextualEmbedder.from_corpus`.
+        seed: Random seed of that sample.
+        shards: Folder of the shards, on a file system that all machines share; by default the collection's folder with
+            `.shards` after its name. They stay, for the next run, until they are deleted.
+        workers: Most embedding workers; by default as many as the cluster's resources suffice for.
+        num_cpus: CPUs of each worker, which are its threads.
+        num_gpus: GPUs of each worker; a fraction shares one.
+        bucket_rows: Records of a bucket on average.
+        timeout_s: Seconds without a finished bucket after which the run is ended.
+        on_progress: Called after each bucket.
+
+    Raises:
+        ContextMismatchError: The embedder is not that of the existing collection.
+        CorpusError: A row is no usable record, or the dataset is empty.
+        MissingExtraError: Ray or pyarrow is not installed.
+        PoolError: No bucket was finished in time, or a worker failed, such as one that does not have the model.
+        StoreError: The place cannot be used, or the collection has another parent key.
+    """
+    started = time.monotonic()
+    check_positive(bucket_rows, "bucket_rows")
+    ray, store = connect(None), store_at(place)
+    numbered = _numbered(dataset)
+    if store.exists():
+        collection = Collection.open(store)
+        _check_same(collection, embedder, fields.parent)
+    else:
+        if embedder is None:
+            loaded = as_model(model)
+            size = context_size_for(loaded, context_size)
+            sample = sample_dataset(numbered, fields, loaded, size, headers=headers, seed=seed)
+            embedder = ContextualEmbedder(loaded, fit(loaded, sample, strategy="random", seed=seed))
+            warn_of_few(embedder.context.size, size)
+        collection = Collection.create(store, embedder, parent_key=fields.parent, headers=headers)
+    with collection:
+        documents = _guarded(dataset.count)
+        serving = collection.embedder
+        if not isinstance(serving, ContextualEmbedder):
+            raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
+        folder = Path(f"{place}.shards" if shards is None else shards).resolve()
+        address = str(place) if "://" in str(place) else None
+        destination = Destination(address, folder, dict(store.manifest().settings))
+        space = ray.put(Space.of(serving))  # referred to here as long as actors may be restarted
+        most, buckets = workers or workers_of(ray, num_cpus, num_gpus), max(1, round(documents / bucket_rows))
+        written = (
+            numbered.map_batches(ToRecordTable(fields, buckets), batch_format="pyarrow")
+            .groupby("bucket", num_partitions=min(buckets, _PARTITIONS * most))
+            .map_groups(
+                BucketWriter,
+                fn_constructor_args=(space, destination, max(1, int(num_cpus)), None if num_gpus else "cpu"),
+                batch_format="pyarrow",
+                compute=require("ray.data", EXTRA).ActorPoolStrategy(min_size=1, max_size=most),
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
+            )
+        )
+        commit = _Commit(_rows(written, timeout_s), documents, started, on_progress)
+        if address is None:
+            writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
+            ready = ReadyVectors(serving.fingerprint, commit.vectors)
+            report = writer.add(commit.records(folder, serving.fingerprint), documents, None, ready)
+        else:
+            report = commit.reports()
+        return Indexed(
+            documents=collection.count(),
+            report=report,
+            buckets=commit.buckets,
+            reused=commit.reused,
+            fingerprint=serving.fingerprint,
+            elapsed_s=time.monotonic() - started,
+        )
+
+
+def sample_dataset(
+    dataset: Any,
+    fields: Fields,
+    model: CDEModel,
+    size: int,
+    *,
+    headers: Sequence[str] = (),
+    seed: int = 0,
+) -> Sample:
+    """Draw the sample of a dataset that `sample_random` draws from the same texts in one process.
+
+    One map-reduce: each block gives its own sample, and these are merged.
+
+    Args:
+        dataset: A `ray.data.Dataset`.
+        fields: Its columns.
+        model: Counts the tokens of headers.
+        size: Context documents wanted.
+        headers: Headers of the collection.
+        seed: Random seed of the sample.
+
+    Raises:
+        CorpusError: A row is no usable record, or the dataset is empty.
+        PoolError: A task failed.
+    """
+    from cde_rag.context.context import Context
+
+    names = check_headers(headers)
+    counter = ContextualEmbedder(model, Context.null(model)) if names else None
+    texts = ToTexts(fields, {"headers": names}, counter)
+
+    def draw(table: Any) -> Any:
+        sample = sample_random(texts(table), size, seed=seed)
+        arrow = require("pyarrow", EXTRA)
+        return arrow.table({"documents": [sample.documents], "documents_seen": [sample.documents_seen]})
+
+    drawn = dataset.map_batches(draw, batch_format="pyarrow", batch_size=None)
+    parts = (Sample(row["documents"], row["documents_seen"]) for row in _rows(drawn, TIMEOUT_S))
+    return merge_samples(parts, size, seed=seed)
+
+
+class _Commit:
+    """Results of the workers as they come, committed by this process.
+
+    Attributes:
+        vectors: Vectors of the shards that are being committed, by digest.
+        buckets: Number of buckets so far.
+        reused: Number of them whose shards were there.
+    """
+
+    def __init__(
+        self,
+        rows: Iterator[dict[str, Any]],
+        total: int,
+        started: float,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.vectors: dict[str, tuple[Float32[np.ndarray, " dim"], bool]] = {}
+        self.buckets = self.reused = 0
+        self._rows = rows
+        self._progress = Progress(0, total, 0.0)
+        self._started = started
+        self._on_progress = on_progress
+
+    def reports(self) -> AddReport:
+        """Return the changes that the workers made on a server."""
+        counts = Counter(dict.fromkeys(COUNTS, 0))
+        for row in self._rows:
+            counts.update({name: row[name] for name in COUNTS})
+            self._advance(row)
+        return AddReport(**counts)
+
+    def records(self, folder: Path, fingerprint: str) -> Iterator[Record]:
+        """Yield the records of the shards; their vectors stay in `vectors` until they are committed.
+
+        Raises:
+            StoreError: A shard that a worker wrote cannot be read here.
+        """
+        held: deque[list[str]] = deque()
+        for row in self._rows:
+            shard = read_shard(folder, row["shard"], fingerprint)
+            if shard is None:
+                raise StoreError(
+                    f"Expected the shard {folder / row['shard']}, which a worker wrote, found none, or a damaged one. "
+                    "The folder of the shards has to be shared by all machines. Run it again to make the shard again."
+                )
+            digests = [each.digest for each in shard.rows]
+            self.vectors.update(
+                (digest, (vector, bool(truncated)))
+                for digest, vector, truncated in zip(digests, shard.vectors, shard.truncated, strict=True)
+            )
+            held.append(digests)
+            while sum(map(len, held)) - len(held[0]) >= _HELD:  # these are committed: a chunk has fewer rows
+                for digest in held.popleft():
+                    self.vectors.pop(digest, None)
+            yield from (each.record for each in shard.rows)
+            self._advance(row)
+
+    def _advance(self, row: dict[str, Any]) -> None:
+        self.buckets += 1
+        self.reused += row["reused"]
+        elapsed = time.monotonic() - self._started
+        self._progress = Progress(self._progress.done + row["documents"], self._progress.total, elapsed)
+        if self._on_progress is not None:
+            self._on_progress(self._progress)
+
+
+def _numbered(dataset: Any) -> Any:
+    """Give each row of a dataset its position."""
+    expressions = require("ray.data.expressions", EXTRA)
+    return dataset.with_column(POSITION, expressions.monotonically_increasing_id())
+
+
+def _check_same(collection: Collection, embedder: ContextualEmbedder | None, parent_key: str | None) -> None:
+    found = collection.embedder.fingerprint
+    if embedder is not None and embedder.fingerprint != found:
+        raise ContextMismatchError(expected=found, found=embedder.fingerprint)
+    if collection.parent_key != parent_key:
+        raise StoreError(
+            f"The collection has the parent key {collection.parent_key!r}, and fields.parent is {parent_key!r}. Give "
+            f"Fields(parent={collection.parent_key!r})."
+        )
+
+
+def _guarded(call: Callable[[], int]) -> int:
+    """Run a call of Ray; errors of ours in its tasks are raised as such."""
+    try:
+        return call()
+    except Exception as error:
+        raise our_error(error) or PoolError(f"Ray could not read the dataset: {error}") from error
+
+
+def _rows(dataset: Any, timeout_s: float) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a dataset as they are computed.
+
+    Raises:
+        CDEError: What a task raised.
+        PoolError: No row came in time, or a task failed otherwise.
+    """
+    found: queue.Queue[dict[str, Any] | Exception | None] = queue.Queue(maxsize=16)
+
+    def read() -> None:
+        try:
+            for row in dataset.iter_rows():
+                found.put(row)
+            found.put(None)
+        except Exception as error:  # noqa: BLE001 -- goes to the thread that waits
+            found.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            row = found.get(timeout=timeout_s)
+        except queue.Empty:
+            raise PoolError(
+                f"No worker finished a bucket in {timeout_s:.0f} s: the cluster may lack the resources that the "
+                "workers ask for. What was written stays: look at `ray status`, and run it again."
+            ) from None
+        if row is None:
+            return
+        if isinstance(row, Exception):
+            raise our_error(row) or PoolError(f"A worker failed: {row}") from row
+        yield row

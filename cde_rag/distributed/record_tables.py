@@ -1,0 +1,141 @@
+"""Records as Arrow tables: the rows that go from one Ray task to another.
+
+The columns are `id`, `title`, `text`, `metadata` (JSON), `position` in the dataset, and `bucket`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import CorpusError, require
+from cde_rag.indexing.headers import with_headers
+from cde_rag.readers import Fields, RecordReader
+from cde_rag.readers.columns import UnusableError
+from cde_rag.readers.tables import arrow_rows
+from cde_rag.readers.tables import records as found_records
+from cde_rag.records import embedded_text, parent_of
+from cde_rag.stores.base import Record
+from cde_rag.stores.checks import encode
+
+EXTRA: Final = "ray"
+POSITION: Final = "__cde_rag_position"  # column of a dataset's rows
+RECORD: Final = "__cde_rag_record"  # column of records in JSON
+_ROWS: Final = 1024  # records of one block that is read
+
+
+def records_of(table: Any, fields: Fields) -> Iterator[Record]:
+    """Yield the records of a dataset's rows.
+
+    Args:
+        table: A `pyarrow.Table`; its column POSITION is passed over. With a column RECORD, as of `read_sources`, each
+            row is a record already.
+        fields: Columns of id, text, title and parent; every other column is metadata.
+
+    Raises:
+        CorpusError: A row is no usable record.
+    """
+    if RECORD in table.column_names:
+        yield from (Record(**json.loads(value)) for value in table.column(RECORD).to_pylist())
+        return
+    columns = table.drop_columns([POSITION]) if POSITION in table.column_names else table
+    for where, found in found_records(arrow_rows(columns.to_batches(), "the dataset"), fields):
+        if isinstance(found, UnusableError):
+            raise CorpusError(f"{where} of a block: {found}.")
+        yield found
+
+
+def read_sources(sources: Sequence[str], fields: Fields, *, max_characters: int, max_line_bytes: int) -> Any:
+    """Return a `ray.data.Dataset` of the records in files and folders; each source is read by one task.
+
+    Args:
+        sources: As of `RecordReader`, at the same path on every machine.
+        fields: As of `RecordReader`.
+        max_characters: As of `RecordReader`.
+        max_line_bytes: As of `RecordReader`.
+
+    Raises:
+        CorpusError: Here, if a source does not exist; in tasks, if one cannot be read, or holds a bad record.
+    """
+    arrow = require("pyarrow", EXTRA)
+    reader = partial(RecordReader, fields=fields, max_characters=max_characters, max_line_bytes=max_line_bytes)
+    reader(*sources)
+
+    def read(table: Any) -> Iterator[Any]:
+        for source in table.column("source").to_pylist():
+            records = iter(reader(source))
+            while part := list(islice(records, _ROWS)):
+                yield arrow.table({RECORD: [json.dumps(asdict(record)) for record in part]})
+
+    files = require("ray.data", EXTRA).from_items(
+        [{"source": str(source)} for source in sources], override_num_blocks=len(sources)
+    )
+    return files.map_batches(read, batch_format="pyarrow", batch_size=1)
+
+
+@dataclass(frozen=True)
+class ToRecordTable:
+    """Converts rows of a dataset to rows of a record table.
+
+    Attributes:
+        fields: Columns of the dataset.
+        buckets: Number of buckets.
+    """
+
+    fields: Fields
+    buckets: int
+
+    def __call__(self, table: Any) -> Any:
+        """Convert a `pyarrow.Table`; raises as `records_of`."""
+        arrow = require("pyarrow", EXTRA)
+        records = list(records_of(table, self.fields))
+        columns = {
+            "id": [record.id for record in records],
+            "title": [record.title for record in records],
+            "text": [record.text for record in records],
+            "metadata": [encode(record.metadata, f"Record {record.id!a:.80}") for record in records],
+        }
+        buckets = [bucket_of(record, self.fields.parent, self.buckets) for record in records]
+        return arrow.table(
+            {name: arrow.array(column, arrow.string()) for name, column in columns.items()}
+            | {"position": table.column(POSITION), "bucket": arrow.array(buckets, arrow.int64())}
+        )
+
+
+@dataclass(frozen=True)
+class ToTexts:
+    """Converts rows of a dataset to the texts that are embedded, of which a context is sampled.
+
+    Attributes:
+        fields: Columns of the dataset.
+        settings: Settings of the collection, for its headers.
+        embedder: Counts the tokens of headers; None without headers.
+    """
+
+    fields: Fields
+    settings: dict[str, Any]
+    embedder: Embedder | None
+
+    def __call__(self, table: Any) -> list[str]:
+        """Convert a `pyarrow.Table`; raises as `records_of`."""
+        records = records_of(table, self.fields)
+        if self.embedder is not None:
+            records = with_headers(records, self.settings, self.embedder)
+        return [embedded_text(record) for record in records]
+
+
+def bucket_of(record: Record, parent_key: str | None, buckets: int) -> int:
+    """Return the bucket of a record: of its parent, or of its id if it has none."""
+    parent = parent_of(record, parent_key)
+    key = f"id {record.id}" if parent is None else f"parent {json.dumps(parent)}"
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % buckets
+
+
+def in_order(table: Any) -> list[Record]:
+    """Return the records of a record table by position."""
+    rows = table.sort_by("position").select(["id", "title", "text", "metadata"]).to_pylist()
+    return [Record(row["id"], row["text"], row["title"], json.loads(row["metadata"])) for row in rows]
