@@ -219,7 +219,7 @@ def _on_ray(
             path,
             fields=reader.fields,
             headers=options.headers or (),
-            model=model or "cde-mini",
+            model=model,
             context_size=context_size,
             seed=seed,
             workers=workers,

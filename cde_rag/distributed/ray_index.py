@@ -24,15 +24,15 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.collection.collection import Collection
-from cde_rag.context.sampling import Sample, merge_samples, sample_random, warn_of_few
+from cde_rag.context.sampling import Sample, merge_samples, warn_of_few
 from cde_rag.distributed.bucket_writer import COUNTS, BucketWriter, Destination
 from cde_rag.distributed.ray_pool import connect, our_error, workers_of
-from cde_rag.distributed.record_tables import EXTRA, POSITION, ToRecordTable, ToTexts
+from cde_rag.distributed.record_tables import EXTRA, POSITION, DrawSample, ToRecordTable
 from cde_rag.distributed.shards import read_shard
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_size_for, fit
 from cde_rag.embedders.pool import Space
-from cde_rag.errors import ContextMismatchError, PoolError, StoreError, require
+from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
 from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
 from cde_rag.model import CDEModel
@@ -74,13 +74,13 @@ def index(
     *,
     fields: Fields = Fields(),  # noqa: B008 (frozen)
     headers: Sequence[str] = (),
-    model: str | Path | CDEModel = "cde-mini",
+    model: str | Path | CDEModel | None = None,
     context_size: int | None = None,
     seed: int = 0,
     shards: str | Path | None = None,
     workers: int | None = None,
-    num_cpus: float = 1,
-    num_gpus: float = 0,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
     bucket_rows: int = BUCKET_ROWS,
     timeout_s: float = TIMEOUT_S,
     on_progress: Callable[[Progress], None] | None = None,
@@ -98,7 +98,8 @@ def index(
         embedder: Of the collection; by default an existing collection's own, and for a new one that of a sample.
         fields: Columns of id, text, title and parent; every other column is metadata.
         headers: For a new collection, as in `Collection.create`.
-        model: Model of a new collection's embedder.
+        model: Model of the collection, if no embedder is given; by default that of the existing collection, and
+            "cde-mini" for a new one.
         context_size: Number of context documents of a new collection, as in `ContextualEmbedder.from_corpus`.
         seed: Random seed of that sample.
         shards: Folder of the shards, on a file system that all machines share; by default the collection's folder with
@@ -120,20 +121,21 @@ def index(
     started = time.monotonic()
     check_positive(bucket_rows, "bucket_rows")
     ray, store = connect(None), store_at(place)
-    numbered = _numbered(dataset)
+    numbered, documents = _numbered(dataset), _guarded(dataset.count)
+    if not documents:
+        raise CorpusError("Expected documents, found an empty dataset. Is it the right file or folder?")
     if store.exists():
-        collection = Collection.open(store)
-        _check_same(collection, embedder, fields.parent)
+        collection = Collection.open(store, model=model) if embedder is None else Collection(store, embedder)
+        _check_parent_key(collection, fields.parent)
     else:
         if embedder is None:
-            loaded = as_model(model)
+            loaded = as_model("cde-mini" if model is None else model)
             size = context_size_for(loaded, context_size)
             sample = sample_dataset(numbered, fields, loaded, size, headers=headers, seed=seed)
             embedder = ContextualEmbedder(loaded, fit(loaded, sample, strategy="random", seed=seed))
             warn_of_few(embedder.context.size, size)
         collection = Collection.create(store, embedder, parent_key=fields.parent, headers=headers)
     with collection:
-        documents = _guarded(dataset.count)
         serving = collection.embedder
         if not isinstance(serving, ContextualEmbedder):
             raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
@@ -200,14 +202,7 @@ def sample_dataset(
 
     names = check_headers(headers)
     counter = ContextualEmbedder(model, Context.null(model)) if names else None
-    texts = ToTexts(fields, {"headers": names}, counter)
-
-    def draw(table: Any) -> Any:
-        sample = sample_random(texts(table), size, seed=seed)
-        arrow = require("pyarrow", EXTRA)
-        return arrow.table({"documents": [sample.documents], "documents_seen": [sample.documents_seen]})
-
-    drawn = dataset.map_batches(draw, batch_format="pyarrow", batch_size=None)
+    drawn = dataset.map_batches(DrawSample(fields, names, counter, size, seed), batch_format="pyarrow", batch_size=None)
     parts = (Sample(row["documents"], row["documents_seen"]) for row in _rows(drawn, TIMEOUT_S))
     return merge_samples(parts, size, seed=seed)
 
@@ -284,10 +279,7 @@ def _numbered(dataset: Any) -> Any:
     return dataset.with_column(POSITION, expressions.monotonically_increasing_id())
 
 
-def _check_same(collection: Collection, embedder: ContextualEmbedder | None, parent_key: str | None) -> None:
-    found = collection.embedder.fingerprint
-    if embedder is not None and embedder.fingerprint != found:
-        raise ContextMismatchError(expected=found, found=embedder.fingerprint)
+def _check_parent_key(collection: Collection, parent_key: str | None) -> None:
     if collection.parent_key != parent_key:
         raise StoreError(
             f"The collection has the parent key {collection.parent_key!r}, and fields.parent is {parent_key!r}. Give "

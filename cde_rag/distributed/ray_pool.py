@@ -1,5 +1,6 @@
 """RayPool: worker processes of a Ray cluster."""
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -9,9 +10,10 @@ from cde_rag._validation import check_positive
 from cde_rag.embedders.pool import Slice, Space, embed_slice
 from cde_rag.embedders.process_pool import TIMEOUT_S
 from cde_rag.embedders.protocol import Embedded
-from cde_rag.errors import CDEError, PoolError, require
+from cde_rag.errors import CDEError, CorpusError, PoolError, StoreError, require
 
 EXTRA: Final = "ray"
+_ERRORS: Final = {"CorpusError": CorpusError, "PoolError": PoolError, "StoreError": StoreError}
 
 
 def connect(address: str | None) -> Any:
@@ -37,18 +39,12 @@ def connect(address: str | None) -> Any:
 
 
 def our_error(error: BaseException) -> CDEError | None:
-    """Return the error of ours that a Ray task raised, from the chain of causes; None if it is another."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, CDEError):
-            return one
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        waiting += [each for each in (getattr(one, "cause", None), one.__cause__, one.__context__) if each is not None]
-    return None
+    """Return the error of ours that a Ray task raised; None if it is another.
+
+    Ray hands on the causes of an error as text only, each in a line with its class.
+    """
+    found = re.findall(r"^(?:.*\.)?errors\.(CorpusError|PoolError|StoreError): (.*)$", str(error), re.MULTILINE)
+    return _ERRORS[found[-1][0]](found[-1][1]) if found else None
 
 
 class EmbeddingActor:
@@ -101,8 +97,8 @@ class RayPool:
         workers: int | None = None,
         *,
         address: str | None = None,
-        num_cpus: float = 1,
-        num_gpus: float = 0,
+        num_cpus: float = 1.0,
+        num_gpus: float = 0.0,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         if workers is not None:

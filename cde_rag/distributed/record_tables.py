@@ -5,12 +5,12 @@ The columns are `id`, `title`, `text`, `metadata` (JSON), `position` in the data
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, require
 from cde_rag.indexing.headers import with_headers
@@ -61,20 +61,44 @@ def read_sources(sources: Sequence[str], fields: Fields, *, max_characters: int,
     Raises:
         CorpusError: Here, if a source does not exist; in tasks, if one cannot be read, or holds a bad record.
     """
-    arrow = require("pyarrow", EXTRA)
-    reader = partial(RecordReader, fields=fields, max_characters=max_characters, max_line_bytes=max_line_bytes)
-    reader(*sources)
-
-    def read(table: Any) -> Iterator[Any]:
-        for source in table.column("source").to_pylist():
-            records = iter(reader(source))
-            while part := list(islice(records, _ROWS)):
-                yield arrow.table({RECORD: [json.dumps(asdict(record)) for record in part]})
-
+    reading = ReadSource(fields, max_characters, max_line_bytes)
+    reading.reader(*sources)
     files = require("ray.data", EXTRA).from_items(
         [{"source": str(source)} for source in sources], override_num_blocks=len(sources)
     )
-    return files.map_batches(read, batch_format="pyarrow", batch_size=1)
+    return files.map_batches(reading, batch_format="pyarrow", batch_size=1)
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """Reads the records of one source.
+
+    Attributes:
+        fields: As of `RecordReader`.
+        max_characters: As of `RecordReader`.
+        max_line_bytes: As of `RecordReader`.
+    """
+
+    fields: Fields
+    max_characters: int
+    max_line_bytes: int
+
+    def reader(self, *sources: str) -> RecordReader:
+        """Return the reader of some sources."""
+        return RecordReader(
+            *sources,
+            fields=self.fields,
+            max_characters=self.max_characters,
+            max_line_bytes=self.max_line_bytes,
+        )
+
+    def __call__(self, table: Any) -> Iterator[Any]:
+        """Yield tables with a column RECORD; raises as `RecordReader`."""
+        arrow = require("pyarrow", EXTRA)
+        for source in table.column("source").to_pylist():
+            records = iter(self.reader(source))
+            while part := list(islice(records, _ROWS)):
+                yield arrow.table({RECORD: [json.dumps(asdict(record)) for record in part]})
 
 
 @dataclass(frozen=True)
@@ -107,25 +131,31 @@ class ToRecordTable:
 
 
 @dataclass(frozen=True)
-class ToTexts:
-    """Converts rows of a dataset to the texts that are embedded, of which a context is sampled.
+class DrawSample:
+    """Draws the sample of a block's texts, as they are embedded.
 
     Attributes:
         fields: Columns of the dataset.
-        settings: Settings of the collection, for its headers.
+        headers: Headers of the collection.
         embedder: Counts the tokens of headers; None without headers.
+        size: Context documents wanted.
+        seed: Random seed of the sample.
     """
 
     fields: Fields
-    settings: dict[str, Any]
+    headers: list[str]
     embedder: Embedder | None
+    size: int
+    seed: int
 
-    def __call__(self, table: Any) -> list[str]:
-        """Convert a `pyarrow.Table`; raises as `records_of`."""
-        records = records_of(table, self.fields)
+    def __call__(self, table: Any) -> Any:
+        """Return a table of one row, `documents` and `documents_seen`; raises as `records_of`."""
+        records: Iterable[Record] = records_of(table, self.fields)
         if self.embedder is not None:
-            records = with_headers(records, self.settings, self.embedder)
-        return [embedded_text(record) for record in records]
+            records = with_headers(records, {"headers": self.headers}, self.embedder)
+        sample = sample_random((embedded_text(record) for record in records), self.size, seed=self.seed)
+        arrow = require("pyarrow", EXTRA)
+        return arrow.table({"documents": [sample.documents], "documents_seen": [sample.documents_seen]})
 
 
 def bucket_of(record: Record, parent_key: str | None, buckets: int) -> int:

@@ -22,7 +22,6 @@ from cde_rag import (
     ContextMismatchError,
     ContextualEmbedder,
     CorpusError,
-    EmbedderOptions,
     PoolError,
     StoreError,
 )
@@ -38,7 +37,9 @@ from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shar
 from cde_rag.stores.base import Record, Row  # noqa: E402
 
 # of Ray itself
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore:.*Ray")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore:.*Ray", "ignore:.*StreamingExecutor"
+)
 Rows = list[dict[str, Any]]
 BOOKS = Fields(parent="book")
 
@@ -129,7 +130,7 @@ def test_dataset_becomes_the_collection_of_one_process(one: Collection, model: C
     assert seen == sorted(seen)
     assert seen[-1] == 400
     assert made.buckets == len(list((tmp_path / "two.faiss.shards").glob("*.parquet")))
-    with Collection.open(place) as found:
+    with Collection.open(place, model=model) as found:
         check_equal(found, one)
     # again, with a shard truncated and one changed: only these are made again
     shards = sorted((tmp_path / "two.faiss.shards").glob("*.parquet"))
@@ -140,11 +141,11 @@ def test_dataset_becomes_the_collection_of_one_process(one: Collection, model: C
     shutil.rmtree(place)
     again = index(dataset(some, 3), place, fields=BOOKS, model=model, context_size=64, bucket_rows=64)
     assert (again.reused, again.buckets) == (made.buckets - 2, made.buckets)
-    with Collection.open(place) as found:
+    with Collection.open(place, model=model) as found:
         check_equal(found, one)
     # and a third time nothing is left to do
     some[5] = some[5] | {"year": 77}
-    third = index(dataset(some), place, fields=BOOKS, bucket_rows=64)
+    third = index(dataset(some), place, fields=BOOKS, model=model, bucket_rows=64)
     assert (third.report.unchanged, third.report.updated, third.report.replaced) == (399, 1, 0)
 
 
@@ -153,7 +154,7 @@ def test_workers_write_to_a_server(one: Collection, model: CDEModel, postgres: s
     place = f"{base}/ray{f'?{query}' if query else ''}"
     made = index(dataset(rows()), place, one.embedder, fields=BOOKS, bucket_rows=64)  # type: ignore[arg-type]
     assert (made.documents, made.report.added) == (400, 400)
-    with Collection.open(place, options=EmbedderOptions(dtype="float32")) as found:
+    with Collection.open(place, model=model) as found:
         check_equal(found, one)
     again = index(dataset(rows(), 2), place, fields=BOOKS, bucket_rows=64)
     assert (again.documents, again.report.unchanged) == (400, 400)
@@ -181,7 +182,7 @@ def test_killed_worker(one: Collection, model: CDEModel, tmp_path: Path):
     index(dataset(rows()), place, one.embedder, fields=BOOKS, bucket_rows=20, workers=1)  # type: ignore[arg-type]
     killer.join(60)
     assert not killer.is_alive()
-    with Collection.open(place) as found:
+    with Collection.open(place, model=model) as found:
         check_equal(found, one)
 
 
@@ -202,7 +203,7 @@ print("reused", done.reused)
 """
 
 
-def test_killed_driver_is_resumed(one: Collection, tmp_path: Path):
+def test_killed_driver_is_resumed(one: Collection, model: CDEModel, tmp_path: Path):
     place, script = tmp_path / "two.faiss", tmp_path / "script.py"
     script.write_text(SCRIPT.format(place=str(place), tests=str(Path(__file__).parent)))
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
@@ -213,7 +214,7 @@ def test_killed_driver_is_resumed(one: Collection, tmp_path: Path):
         process.kill()
     again = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
     assert int(again.stdout.split("reused ")[1]) > 0, again.stderr
-    with Collection.open(place) as found:
+    with Collection.open(place, model=model) as found:
         check_equal(found, one)
 
 
@@ -232,7 +233,7 @@ def test_pool_of_a_cluster(one: Collection, model: CDEModel, tmp_path: Path):
         np.testing.assert_allclose(embedder.on(pool).embed_documents(texts), embedder.embed_documents(texts), atol=1e-5)
     with pytest.raises(PoolError, match="The pool is closed"):
         embedder.on(pool).embed_documents(texts)
-    with RayPool(1, num_cpus=64, timeout_s=1.0) as never, pytest.raises(PoolError, match="look at `ray status`"):
+    with RayPool(1, num_cpus=64.0, timeout_s=1.0) as never, pytest.raises(PoolError, match="look at `ray status`"):
         embedder.on(never).embed_documents(texts)
 
 
@@ -279,11 +280,11 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
                 dataset(rows(20)), one.store.folder, ContextualEmbedder.from_corpus(["a text"] * 3, context_size=1)
             ),
             ContextMismatchError,
-            "",
+            "The vectors belong to",
         ),
         (lambda place, one: index(dataset(rows(20)), place, bucket_rows=0), ValueError, "bucket_rows"),
         (
-            lambda place, one: index(dataset(rows(20)), place, one.embedder, num_cpus=64, timeout_s=3.0),
+            lambda place, one: index(dataset(rows(20)), place, one.embedder, num_cpus=64.0, timeout_s=3.0),
             PoolError,
             "look at `ray status`",
         ),
