@@ -22,7 +22,7 @@ import torch
 from langchain_core.documents import Document
 
 from cde_rag import Collection, ContextualEmbedder, TruncationWarning
-from cde_rag.demo.corpus import documentation
+from cde_rag.evaluation.demo_corpus import documentation
 from langchain_cde import CDEEmbeddings, CDEVectorStore
 
 SLICE = 50  # documents embedded by one and then by the other

@@ -24,7 +24,7 @@ from llama_index.embeddings.cde import CDEEmbedding
 from llama_index.vector_stores.cde import CDEVectorStore
 
 from cde_rag import Collection, ContextualEmbedder, TruncationWarning
-from cde_rag.demo.corpus import documentation
+from cde_rag.evaluation.demo_corpus import documentation
 
 SLICE = 250  # documents embedded by one and then by the other
 ROUNDS = 5  # of the packages' own work

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from cde_rag import CDEModel, ContextualEmbedder
-from cde_rag.demo.corpus import documentation
+from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.model.attention import mean_pool
 from cde_rag.model.batching import pad
 from cde_rag.model.cde_model import DTYPES

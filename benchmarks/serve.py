@@ -18,7 +18,7 @@ from statistics import median
 import httpx
 
 from cde_rag import Collection, ContextualEmbedder
-from cde_rag.demo.corpus import documentation
+from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.stores.faiss import FaissStore
 
 BATCH, CLIENTS, QUERIES = 32, 32, 128

@@ -15,7 +15,7 @@ from qdrant_client import QdrantClient
 
 from cde_rag import TruncationWarning
 from cde_rag.collection.adopt_qdrant import adopt, catch_up, release
-from cde_rag.demo.questions import questions
+from cde_rag.evaluation.demo_questions import questions
 from cde_rag.evaluation.bm25 import BM25
 from python_reference import SHORT
 from recontextualize_existing_qdrant import DEPTH, NAME, Application, Traffic, corpus, names, scores, table, under

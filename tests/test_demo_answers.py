@@ -2,7 +2,7 @@
 
 import pytest
 
-from cde_rag.demo.demo import Demo
+from cde_rag.cli.demo_collections import Demo
 
 
 @pytest.mark.long

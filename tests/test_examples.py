@@ -11,7 +11,7 @@ import pytest
 from qdrant_client import QdrantClient
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
-from cde_rag.demo.questions import questions
+from cde_rag.evaluation.demo_questions import questions
 from cde_rag.model import checkpoints
 from cde_rag.stores.base import Record
 

@@ -14,7 +14,7 @@ from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, 
 from cde_rag.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from cde_rag.demo.demo import Demo
+    from cde_rag.cli.demo_collections import Demo
     from cde_rag.indexing.upsert import Progress
 
 HEADINGS = {"hybrid": "own context + words", "own": "own context", "null": "null context", "bm25": "BM25"}
@@ -63,7 +63,7 @@ def demo(
 
 
 def _opened(path: Path | None, model: str, *, shown: bool | None) -> "Demo":
-    from cde_rag.demo.demo import COLLECTIONS, Demo, default_folder
+    from cde_rag.cli.demo_collections import COLLECTIONS, Demo, default_folder
 
     with progress_bar("index", "documents", shown=shown) as update:
 
@@ -78,7 +78,7 @@ def _opened(path: Path | None, model: str, *, shown: bool | None) -> "Demo":
 
 
 def _converse(opened: "Demo", k: int) -> None:
-    from cde_rag.demo.questions import questions
+    from cde_rag.evaluation.demo_questions import questions
 
     version = ".".join(map(str, sys.version_info[:3]))
     typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version} and its packages.")
@@ -101,7 +101,7 @@ def _typed() -> str:
 
 def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str] = ()) -> None:
     """The hits of each system in columns; those that are known to be right are marked."""
-    from cde_rag.demo.demo import STORED, SYSTEMS
+    from cde_rag.cli.demo_collections import STORED, SYSTEMS
 
     try:
         hits = opened.ask(question, k, systems=SYSTEMS)

@@ -6,6 +6,6 @@
 
 from cde_rag.distributed.ray_index import Indexed, index
 from cde_rag.distributed.ray_pool import RayPool, connect
-from cde_rag.distributed.record_tables import read_sources
+from cde_rag.distributed.ray_records import read_sources
 
 __all__ = ["Indexed", "RayPool", "connect", "index", "read_sources"]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cde_rag.collection.collection import Collection
-from cde_rag.distributed.record_tables import EXTRA, in_order
+from cde_rag.distributed.ray_records import EXTRA, in_order
 from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shard
+from cde_rag.embedders.worker import load_embedder
 from cde_rag.errors import CDEError, ContextMismatchError, PoolError, require
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.upsert_plan import stale_passages
@@ -21,7 +22,7 @@ COUNTS: Final = ("added", "replaced", "updated", "unchanged", "truncated")  # as
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where buckets are written.
+    """Destination of the buckets.
 
     Attributes:
         address: Address of a collection on a server; None for shards.
@@ -38,7 +39,7 @@ class BucketWriter:
     """Embeds buckets, and upserts them into a server or writes their shards. Returns one row for each bucket.
 
     Args:
-        space: Reference to the Space in Ray's object store.
+        spec: Reference to the EmbedderSpec in Ray's object store.
         destination: Where buckets are written.
         threads: CPU threads.
         device: Such as "cpu" or "cuda"; None: CUDA where there is one.
@@ -47,13 +48,13 @@ class BucketWriter:
         PoolError: The worker does not have the model, or cannot open the collection.
     """
 
-    def __init__(self, space: Any, destination: Destination, threads: int, device: str | None) -> None:
+    def __init__(self, spec: Any, destination: Destination, threads: int, device: str | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
         self._destination = destination
         try:
-            self._embedder = require("ray", EXTRA).get(space).load(device)
+            self._embedder = load_embedder(require("ray", EXTRA).get(spec), device)
             self._collection = None if destination.address is None else self._opened(destination.address)
         except CDEError as error:
             raise PoolError(str(error)) from None

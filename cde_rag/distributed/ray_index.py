@@ -27,11 +27,11 @@ from cde_rag.collection.collection import Collection
 from cde_rag.context.sampling import Sample, merge_samples, warn_of_few
 from cde_rag.distributed.bucket_writer import COUNTS, BucketWriter, Destination
 from cde_rag.distributed.ray_pool import connect, our_error, workers_of
-from cde_rag.distributed.record_tables import EXTRA, POSITION, DrawSample, ToRecordTable
+from cde_rag.distributed.ray_records import EXTRA, POSITION, DrawSample, ToRecordTable
 from cde_rag.distributed.shards import read_shard
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder, as_model, context_size_for, fit
-from cde_rag.embedders.pool import Space
+from cde_rag.embedders.pool import EmbedderSpec
 from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
 from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
@@ -142,14 +142,14 @@ def index(
         folder = Path(f"{place}.shards" if shards is None else shards).resolve()
         address = str(place) if "://" in str(place) else None
         destination = Destination(address, folder, dict(store.manifest().settings))
-        space = ray.put(Space.of(serving))  # referred to here as long as actors may be restarted
+        spec = ray.put(EmbedderSpec.of(serving))  # referred to here as long as actors may be restarted
         most, buckets = workers or workers_of(ray, num_cpus, num_gpus), max(1, round(documents / bucket_rows))
         written = (
             numbered.map_batches(ToRecordTable(fields, buckets), batch_format="pyarrow")
             .groupby("bucket", num_partitions=min(buckets, _PARTITIONS * most))
             .map_groups(
                 BucketWriter,
-                fn_constructor_args=(space, destination, max(1, int(num_cpus)), None if num_gpus else "cpu"),
+                fn_constructor_args=(spec, destination, max(1, int(num_cpus)), None if num_gpus else "cpu"),
                 batch_format="pyarrow",
                 compute=require("ray.data", EXTRA).ActorPoolStrategy(min_size=1, max_size=most),
                 num_cpus=num_cpus,

@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Any, Final
 
 from cde_rag._validation import check_positive
-from cde_rag.embedders.pool import Slice, Space, embed_slice
+from cde_rag.embedders.pool import Slice, EmbedderSpec
 from cde_rag.embedders.process_pool import TIMEOUT_S
 from cde_rag.embedders.protocol import Embedded
+from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, CorpusError, PoolError, StoreError, require
 
 EXTRA: Final = "ray"
@@ -61,10 +62,10 @@ class EmbeddingActor:
         torch.set_num_threads(threads)
         self._device = device
 
-    def embed(self, space: Space, part: Slice) -> Embedded:
+    def embed(self, spec: EmbedderSpec, part: Slice) -> Embedded:
         """Embed a slice; every error of ours is raised as a PoolError, which can be unpickled."""
         try:
-            return embed_slice(space, part, self._device)
+            return embed_slice(spec, part, self._device)
         except CDEError as error:
             raise PoolError(str(error)) from None
 
@@ -88,8 +89,8 @@ class RayPool:
         ValueError: Fewer than one worker.
 
     Example:
-        >>> with RayPool(8, address="auto") as pool:
-        ...     Collection.open(address, options=EmbedderOptions(pool=pool)).recontextualize()
+        with RayPool(8, address="auto") as pool:
+            Collection.open(address, options=EmbedderOptions(pool=pool)).recontextualize()
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class RayPool:
         for actor in actors:
             self._ray.kill(actor)
 
-    def embed(self, space: Space, slices: Sequence[Slice]) -> Iterator[tuple[int, Embedded]]:
+    def embed(self, spec: EmbedderSpec, slices: Sequence[Slice]) -> Iterator[tuple[int, Embedded]]:
         """Embed slices; yields the position of each with its vectors, in any order.
 
         Raises:
@@ -141,7 +142,7 @@ class RayPool:
             idle = list(self._actors)
         if not idle:
             raise PoolError("The pool is closed. Make a new one.")
-        artifact, waiting = self._ray.put(space), list(range(len(slices)))
+        artifact, waiting = self._ray.put(spec), list(range(len(slices)))
         running: dict[Any, tuple[int, Any]] = {}
         while waiting or running:
             while waiting and idle:

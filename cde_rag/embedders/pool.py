@@ -8,26 +8,23 @@ vectors and the Context's bytes goes from one process to another.
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from cde_rag._validation import check_texts
-from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedded
 
 if TYPE_CHECKING:
     from cde_rag.embedders.contextual import ContextualEmbedder
 
 SLICE: Final = 256  # passages of one slice: some seconds on a CPU, so that a killed worker costs little
-KEPT: Final = 2  # embedders that a worker keeps: of the active generation, and of the one that is filled
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """What a worker needs to embed in a vector space.
+class EmbedderSpec:
+    """Description of an embedder, from which a worker loads it.
 
     Attributes:
         model: Name of the model.
@@ -44,8 +41,8 @@ class Space:
     mini_batch_size: int
 
     @classmethod
-    def of(cls, embedder: "ContextualEmbedder") -> "Space":
-        """Describe the space of an embedder."""
+    def of(cls, embedder: "ContextualEmbedder") -> "EmbedderSpec":
+        """Describe an embedder."""
         folder = embedder.model.folder
         return cls(
             model=embedder.context.identity.name,
@@ -55,34 +52,6 @@ class Space:
             mini_batch_size=embedder.mini_batch_size,
         )
 
-    def load(self, device: str | None) -> "ContextualEmbedder":
-        """Load the embedder in a worker.
-
-        Args:
-            device: Such as "cpu" or "cuda"; None: CUDA where there is one.
-
-        Raises:
-            ContextMismatchError: The model of this name has other weights here.
-            ModelError: The worker does not have the model.
-        """
-        from cde_rag.embedders.contextual import ContextualEmbedder
-        from cde_rag.errors import ModelError
-
-        model = self.folder if self.folder and Path(self.folder).is_dir() else self.model
-        try:
-            return ContextualEmbedder(
-                model,
-                Context.from_bytes(self.context, where="The context of the pool"),
-                device=device,
-                dtype=self.dtype,
-                mini_batch_size=self.mini_batch_size,
-            )
-        except ModelError as error:
-            raise ModelError(
-                f"A worker needs the model {self.model!r} and does not have it. {error} Install its package on every "
-                "machine, or put its folder at the same path on each."
-            ) from error
-
 
 @runtime_checkable
 class Pool(Protocol):
@@ -91,7 +60,7 @@ class Pool(Protocol):
     workers: int
     """Number of worker processes."""
 
-    def embed(self, space: Space, slices: Sequence["Slice"]) -> Iterator[tuple[int, Embedded]]:
+    def embed(self, spec: EmbedderSpec, slices: Sequence["Slice"]) -> Iterator[tuple[int, Embedded]]:
         """Embed slices; yields the position of each with its vectors, in any order.
 
         Raises:
@@ -111,20 +80,6 @@ class Slice:
 
     texts: list[str]
     siblings: list[list[str]] | None
-
-
-@lru_cache(KEPT)
-def _embedder(space: Space, device: str | None) -> "ContextualEmbedder":
-    return space.load(device)
-
-
-def embed_slice(space: Space, part: Slice, device: str | None) -> Embedded:
-    """Embed a slice, in a worker; keeps the embedder for the next slice.
-
-    Raises:
-        CDEError: As `Space.load` and `ContextualEmbedder.embed_passages`.
-    """
-    return _embedder(space, device).embed_passages(part.texts, part.siblings)
 
 
 def embed_on(
@@ -147,7 +102,7 @@ def embed_on(
     starts = np.cumsum([0, *(len(each.texts) for each in slices)])
     vectors = np.empty((len(texts), embedder.dim), dtype=np.float32)
     truncated = np.zeros(len(texts), dtype=np.bool_)
-    for position, embedded in pool.embed(Space.of(embedder), slices):
+    for position, embedded in pool.embed(EmbedderSpec.of(embedder), slices):
         part = slice(starts[position], starts[position + 1])
         vectors[part], truncated[part] = embedded.vectors, embedded.truncated
     return Embedded(vectors, truncated)

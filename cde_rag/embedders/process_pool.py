@@ -4,29 +4,32 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeAlias
 
 from cde_rag._validation import check_positive
-from cde_rag.embedders.pool import Slice, Space, embed_slice
+from cde_rag.embedders.pool import Slice, EmbedderSpec
 from cde_rag.embedders.protocol import Embedded
+from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, PoolError
+from cde_rag.model.threads import available_cores
 
-RESTARTS: Final = 3  # of all workers, while a call makes no progress
+ENDED: Final = 3  # workers that may end one after another while none finishes a slice
 TIMEOUT_S: Final = 600.0  # without a finished slice, after which workers count as stuck
+Answer: TypeAlias = Embedded | str | None
+"""What a worker sends: vectors, the message of an error, or None once it has started."""
 
 
 class ProcessPool:
-    """Worker processes on this machine that embed the passages of long calls. Thread-safe; a context manager.
+    """Worker processes on this machine that embed the passages of long calls; a context manager.
 
     Workers are started with the first call and stay until the pool is closed. Each loads the model itself, some 300 MB
     of memory, and uses its share of the cores. A worker that is killed is replaced, and its slice is embedded again.
+    Calls of several threads take turns.
 
     Processes are started by `spawn`: a script guards its code by `if __name__ == "__main__":`.
 
@@ -40,28 +43,23 @@ class ProcessPool:
         ValueError: Fewer than one worker, or a timeout that is not above 0.
 
     Example:
-        >>> with ProcessPool(4) as pool:
-        ...     papers = Collection.open("papers.faiss", options=EmbedderOptions(pool=pool))
-        ...     papers.recontextualize()
+        with ProcessPool(4) as pool:
+            papers = Collection.open("papers.faiss", options=EmbedderOptions(pool=pool))
+            papers.recontextualize()
     """
 
     def __init__(self, workers: int | None = None, *, device: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        from cde_rag.model.threads import available_cores
-
-        cores = available_cores()
         if workers is not None:
             check_positive(workers, "workers")
         if not timeout_s > 0:
             raise ValueError(f"timeout_s has to be above 0, found {timeout_s!r}")
+        cores = available_cores()
         self.workers = cores if workers is None else workers
         self._threads = max(1, cores // self.workers)
         self._device = device
         self._timeout_s = timeout_s
-        self._context = multiprocessing.get_context("spawn")
         self._lock = threading.Lock()
-        self._executor: ProcessPoolExecutor | None = None
-        self._pids: SimpleQueue[int] = self._context.SimpleQueue()
-        self._started: list[int] = []
+        self._running: list[_Worker] = []
 
     def __repr__(self) -> str:
         return f"ProcessPool({self.workers})"
@@ -75,110 +73,146 @@ class ProcessPool:
         self.close()
 
     def close(self) -> None:
-        """End the workers; the pool can be used again, with new ones."""
+        """End the workers; the next call starts new ones."""
         with self._lock:
-            executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=True, cancel_futures=True)
+            self._end()
 
     def pids(self) -> list[int]:
-        """Return the process ids of the workers that were started, ended ones included."""
-        with self._lock:
-            while not self._pids.empty():
-                self._started.append(self._pids.get())
-            return list(self._started)
+        """Return the process ids of the workers."""
+        return [worker.process.pid or 0 for worker in self._running]
 
-    def embed(self, space: Space, slices: Sequence[Slice]) -> Iterator[tuple[int, Embedded]]:
+    def embed(self, spec: EmbedderSpec, slices: Sequence[Slice]) -> Iterator[tuple[int, Embedded]]:
         """Embed slices; yields the position of each with its vectors, in any order.
 
         Raises:
             PoolError: Workers ended again and again, none finished a slice in time, or they do not have the model.
         """
-        waiting, restarts = dict(enumerate(slices)), 0
-        while waiting:
-            executor = self._workers()
+        with self._lock:
             try:
-                running = {executor.submit(_work, space, part, self._device): place for place, part in waiting.items()}
-                for future in self._finished(running):
-                    place = running[future]
-                    failure, embedded = future.result()
-                    if failure is not None:
-                        raise failure
-                    assert embedded is not None
-                    del waiting[place]
-                    restarts = 0
-                    yield place, embedded
-            except BrokenProcessPool as error:
-                restarts += 1
-                self._discard(executor)
-                if restarts > RESTARTS:
-                    raise PoolError(
-                        f"Workers ended {restarts} times before one finished a slice. Most often memory ran out: give "
-                        "fewer workers. In a script, code that starts a pool belongs under "
-                        'if __name__ == "__main__".'
-                    ) from error
-            except BaseException:
-                self._discard(executor)
+                yield from self._embed(spec, slices)
+            except BaseException:  # workers may be at slices of this call
+                self._end()
                 raise
 
-    def _finished(
-        self, running: dict["Future[tuple[PoolError | None, Embedded | None]]", int]
-    ) -> Iterator["Future[tuple[PoolError | None, Embedded | None]]"]:
-        """Yield futures as they finish; PoolError if none does in time."""
-        left = set(running)
+    def _embed(self, spec: EmbedderSpec, slices: Sequence[Slice]) -> Iterator[tuple[int, Embedded]]:
+        waiting, left, ended = deque(range(len(slices))), len(slices), 0
         while left:
-            done, left = wait(left, timeout=self._timeout_s, return_when=FIRST_COMPLETED)
-            if not done:
-                raise PoolError(
-                    f"No worker finished a slice in {self._timeout_s:.0f} s, so they were ended. What was written "
-                    "stays: run it again, with fewer workers or a longer timeout_s."
-                )
-            yield from done
+            while len(self._running) < min(self.workers, left):
+                self._running.append(_Worker(self._threads, self._device))
+            for worker in self._running:
+                if waiting and worker.idle:
+                    worker.give(spec, waiting[0], slices[waiting[0]])
+                    waiting.popleft()
+            for worker in self._answering():
+                place = worker.place
+                try:
+                    answer = worker.answer()
+                except (EOFError, OSError) as error:
+                    ended += 1
+                    self._running.remove(worker)
+                    worker.end()
+                    waiting.extendleft(() if place is None else (place,))
+                    if ended > ENDED:
+                        raise _ended(ended) from error
+                    continue
+                if answer is not None and place is not None:
+                    left, ended = left - 1, 0
+                    yield place, answer
 
-    def _workers(self) -> ProcessPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ProcessPoolExecutor(
-                    self.workers,
-                    mp_context=self._context,
-                    initializer=_start,
-                    initargs=(self._threads, self._pids, os.getpid()),
-                )
-            return self._executor
+    def _answering(self) -> "list[_Worker]":
+        """Return the workers that have answered or ended, as soon as there is one.
 
-    def _discard(self, executor: ProcessPoolExecutor) -> None:
-        """End workers at once, also stuck ones."""
-        with self._lock:
-            if self._executor is executor:
-                self._executor = None
-        for pid in self.pids():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        executor.shutdown(wait=True, cancel_futures=True)
-        with self._lock:
-            self._started.clear()
+        Raises:
+            PoolError: There is none in time.
+        """
+        busy = {worker.connection: worker for worker in self._running if not worker.idle}
+        ready = wait(list(busy), timeout=self._timeout_s)
+        if not ready:
+            raise PoolError(
+                f"No worker finished a slice in {self._timeout_s:.0f} s, so they were ended. What was written stays: "
+                "run it again, with fewer workers or a longer timeout_s."
+            )
+        return [worker for connection, worker in busy.items() if connection in ready]
+
+    def _end(self) -> None:
+        for worker in self._running:
+            worker.end()
+        self._running.clear()
 
 
-def _start(threads: int, pids: "SimpleQueue[int]", parent: int) -> None:
-    """Prepare a worker: its threads, and its end when the process of the pool is killed."""
+def _ended(workers: int) -> PoolError:
+    return PoolError(
+        f"{workers} workers ended before one finished a slice. Most often memory ran out: give fewer workers. In a "
+        'script, code that starts a pool belongs under if __name__ == "__main__".'
+    )
+
+
+class _Worker:
+    """One worker process, as the pool sees it.
+
+    Attributes:
+        process: The process.
+        connection: To it.
+        place: Position of the slice that it embeds.
+        idle: True if it has started and embeds nothing.
+    """
+
+    def __init__(self, threads: int, device: str | None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, there = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_work, args=(there, threads, device), daemon=True)
+        self.process.start()
+        there.close()
+        self.place: int | None = None
+        self.idle = False
+        self._spec: EmbedderSpec | None = None
+
+    def give(self, spec: EmbedderSpec, place: int, part: Slice) -> None:
+        """Send a slice; the spec goes with the first one only."""
+        self.idle, self.place = False, place
+        try:
+            self.connection.send((None if self._spec == spec else spec, part))
+        except OSError:  # it ended: that is seen when its answer is read
+            return
+        self._spec = spec
+
+    def answer(self) -> Embedded | None:
+        """Read an answer, after which the worker is idle.
+
+        Raises:
+            EOFError, OSError: The worker ended.
+            PoolError: The slice cannot be embedded, with the message of the worker's error.
+        """
+        found: Answer = self.connection.recv()
+        self.idle, self.place = True, None
+        if isinstance(found, str):
+            raise PoolError(found)
+        return found
+
+    def end(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def _work(connection: Connection, threads: int, device: str | None) -> None:
+    """Embed slices until the pool ends; then the connection is closed."""
     import torch
 
     torch.set_num_threads(threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's
-    pids.put(os.getpid())
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
-def _work(space: Space, part: Slice, device: str | None) -> tuple[PoolError | None, Embedded | None]:
-    """Embed a slice; an error of ours comes back as a value with its message, since others cannot be unpickled."""
+    spec: EmbedderSpec | None = None
     try:
-        return None, embed_slice(space, part, device)
-    except CDEError as error:
-        return PoolError(str(error)), None
+        connection.send(None)
+        while True:
+            new, part = connection.recv()
+            spec = new or spec
+            assert spec is not None
+            try:
+                connection.send(embed_slice(spec, part, device))
+            except CDEError as error:
+                connection.send(str(error))
+    except (EOFError, OSError):
+        return

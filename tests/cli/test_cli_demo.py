@@ -8,9 +8,9 @@ import pytest
 from tiny import WORDS
 
 from cde_rag import records as intake
-from cde_rag.demo import demo as module
-from cde_rag.demo.demo import Demo, default_folder
-from cde_rag.demo.questions import Question
+from cde_rag.cli import demo_collections as module
+from cde_rag.cli.demo_collections import Demo, default_folder
+from cde_rag.evaluation.demo_questions import Question
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import MissingExtraError, StoreError
 from cde_rag.stores.base import Record
@@ -67,7 +67,7 @@ def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytes
 
 
 def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cde_rag.demo.questions.questions", module.questions)
+    monkeypatch.setattr("cde_rag.evaluation.demo_questions.questions", module.questions)
     shown = run("demo", "--path", tmp_path / "demo").stdout
     assert "20 entries from the documentation of Python" in shown
     assert "✓" in shown  # BM25 finds the word

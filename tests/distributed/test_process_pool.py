@@ -6,14 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder, CorpusError, EmbedderOptions, PoolError, ProcessPool
-from cde_rag.embedders.pool import SLICE, Slice, Space, embed_on
+from cde_rag.embedders.pool import SLICE, Slice, EmbedderSpec, embed_on
 from cde_rag.embedders.protocol import Embedded
 
 TEXTS = [f"Passage {number} is about bird number {number % 13}, seen in {1900 + number % 90}." for number in range(300)]
@@ -58,7 +58,7 @@ def test_worker_that_is_killed_is_replaced(embedder: ContextualEmbedder, pool: P
 def test_collection_on_a_pool(embedder: ContextualEmbedder, pool: ProcessPool, tmp_path: Path):
     metadata = [{} if parent is None else {"book": parent} for parent in PARENTS]
     ids = [str(number) for number in range(len(TEXTS))]
-    found: list[dict[str, np.ndarray]] = []
+    found: list[tuple[str, dict[str, np.ndarray]]] = []
     for place, workers in (("one.faiss", None), ("two.faiss", pool)):
         with Collection.create(tmp_path / place, embedder.on(workers), parent_key="book") as papers:
             papers.add(TEXTS, ids=ids, metadata=metadata)
@@ -67,10 +67,10 @@ def test_collection_on_a_pool(embedder: ContextualEmbedder, pool: ProcessPool, t
             assert papers.embedder.options.pool is workers
             kept = [row.record.id for row in papers.store.scroll()]
             vectors = papers.store.vectors(kept, fingerprint=papers.embedder.fingerprint)
-            found.append({"fingerprint": papers.embedder.fingerprint, **dict(zip(kept, vectors, strict=True))})
-    one, two = found
+            found.append((papers.embedder.fingerprint, dict(zip(kept, vectors, strict=True))))
+    (of_one, one), (of_two, two) = found
     assert one.keys() == two.keys()
-    assert one.pop("fingerprint") == two.pop("fingerprint")
+    assert of_one == of_two
     np.testing.assert_allclose(np.stack(list(two.values())), np.stack(list(one.values())), atol=1e-5)
     with Collection.open(tmp_path / "two.faiss", options=EmbedderOptions(pool=pool)) as papers:
         assert papers.embedder.options.pool is pool
@@ -85,8 +85,8 @@ def test_stuck_workers_are_ended(embedder: ContextualEmbedder):
 
 
 def test_worker_without_the_model(embedder: ContextualEmbedder, pool: ProcessPool):
-    there = Space.of(embedder)
-    space = Space("no-such-model", "", there.context, there.dtype, there.mini_batch_size)
+    there = EmbedderSpec.of(embedder)
+    space = EmbedderSpec("no-such-model", "", there.context, there.dtype, there.mini_batch_size)
     with pytest.raises(PoolError, match=r"A worker needs the model 'no-such-model' and does not have it"):
         list(pool.embed(space, [Slice(["a text"], None)]))
     assert list(pool.embed(there, [Slice(["a text"], None)])), "the pool serves on"
@@ -144,9 +144,9 @@ class Recorder:
 
     def __init__(self, embedder: ContextualEmbedder) -> None:
         self.embedder = embedder
-        self.slices: list[Slice] = []
+        self.slices: Sequence[Slice] = []
 
-    def embed(self, space: Space, slices: list[Slice]) -> Iterator[tuple[int, Embedded]]:
+    def embed(self, spec: EmbedderSpec, slices: Sequence[Slice]) -> Iterator[tuple[int, Embedded]]:
         self.slices = slices
         for place in reversed(range(len(slices))):
             yield place, self.embedder.embed_passages(slices[place].texts, slices[place].siblings)

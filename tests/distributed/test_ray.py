@@ -77,11 +77,8 @@ def dataset(some: Rows, blocks: int = 5) -> Any:
     return ray.data.from_items(some, override_num_blocks=blocks)
 
 
-def contents(collection: Collection) -> dict[str, tuple[str, str, str, dict[str, Any], str]]:
-    return {
-        row.record.id: (row.record.id, row.record.title, row.record.text, row.record.metadata, row.digest)
-        for row in collection.store.scroll()
-    }
+def contents(collection: Collection) -> dict[str, Row]:
+    return {row.record.id: row for row in collection.store.scroll()}
 
 
 def vectors(collection: Collection, ids: list[str]) -> np.ndarray:

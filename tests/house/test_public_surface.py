@@ -38,6 +38,8 @@ PUBLIC = [
     "ParentHit",
     "PartialContextWarning",
     "PlainEmbedder",
+    "PoolError",
+    "ProcessPool",
     "Progress",
     "Recontextualization",
     "Record",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
-from cde_rag.demo.corpus import documentation
+from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.model import checkpoints
 
 TEXTS = 1000

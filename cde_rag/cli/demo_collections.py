@@ -11,8 +11,8 @@ from typing import Any
 from cde_rag.collection.collection import Collection
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.context import Context
-from cde_rag.demo.corpus import PARENT_KEY, documentation, documentation_digest
-from cde_rag.demo.questions import questions
+from cde_rag.evaluation.demo_corpus import PARENT_KEY, documentation, documentation_digest
+from cde_rag.evaluation.demo_questions import questions
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.evaluation.bm25 import BM25

@@ -19,6 +19,6 @@ class Question:
 
 
 def questions() -> list[Question]:
-    """Return the committed questions, in their order in `questions.jsonl`."""
-    lines = files("cde_rag.demo").joinpath("questions.jsonl").read_text(encoding="utf-8").splitlines()
+    """Return the committed questions, in their order in `demo_questions.jsonl`."""
+    lines = files("cde_rag.evaluation").joinpath("demo_questions.jsonl").read_text(encoding="utf-8").splitlines()
     return [Question(found["question"], frozenset(found["answers"])) for found in map(json.loads, lines)]
