@@ -65,10 +65,11 @@ def records(count: int) -> Iterator[Record]:
     return (Record(row["id"], row["text"], "", {"book": row["book"]}) for row in rows(count))
 
 
-def in_one_process(place: Path, count: int, dtype: str | None = None) -> float:
+def in_one_process(place: Path, count: int, dtype: str | None = None, threads: int | None = None) -> float:
     """Index in this process; returns seconds."""
     started = time.monotonic()
     model = CDEModel.from_pretrained(dtype=dtype)
+    model.threads = threads or model.threads
     embedder = ContextualEmbedder.from_corpus((row["text"] for row in rows(count)), model=model)
     with Collection.create(place, embedder, parent_key="book") as made:
         made.add_records(records(count))
@@ -104,15 +105,18 @@ def on_ray(place: Path, count: int, workers: int, dtype: str | None = None) -> f
 
 def timed(folder: Path, count: int) -> dict[str, Any]:
     """Return seconds of each way, and their ratios to one process."""
-    seconds = {"one process": in_one_process(folder / "one.faiss", count)}
-    for workers in (1, 2):
-        seconds[f"ProcessPool({workers})"] = on_pool(folder / f"pool{workers}.faiss", count, workers)
-    for workers in (1, 2):
-        seconds[f"Ray, {workers} workers"] = on_ray(folder / f"ray{workers}.faiss", count, workers)
+    alone = "one process, one thread"
+    seconds = {
+        alone: in_one_process(folder / "one.faiss", count, threads=1),
+        "one process, two threads": in_one_process(folder / "two.faiss", count, threads=2),
+        "ProcessPool(2), a thread each": on_pool(folder / "pool.faiss", count, 2),
+        "Ray, one worker, a thread": on_ray(folder / "ray1.faiss", count, 1),
+        "Ray, two workers, a thread each": on_ray(folder / "ray2.faiss", count, 2),
+    }
     found: dict[str, Any] = {"records": count, "cores": os.cpu_count()}
     for way, took in seconds.items():
         found[f"{way}, s"] = took
-        found[f"{way}, ratio to one process"] = took / seconds["one process"]
+        found[f"{way}, of {alone}"] = took / seconds[alone]
     return found
 
 

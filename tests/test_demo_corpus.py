@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cde_rag.errors import CorpusError
 from cde_rag.evaluation import demo_corpus as corpus
 from cde_rag.evaluation.demo_corpus import documentation, documentation_digest
 from cde_rag.evaluation.demo_questions import questions
-from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 
 SOURCE = '''\

@@ -11,11 +11,11 @@ from typing import Any
 from cde_rag.collection.collection import Collection
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.context import Context
-from cde_rag.evaluation.demo_corpus import PARENT_KEY, documentation, documentation_digest
-from cde_rag.evaluation.demo_questions import questions
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.evaluation.bm25 import BM25
+from cde_rag.evaluation.demo_corpus import PARENT_KEY, documentation, documentation_digest
+from cde_rag.evaluation.demo_questions import questions
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
 from cde_rag.records import embedded_text

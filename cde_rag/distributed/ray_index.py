@@ -43,7 +43,7 @@ from cde_rag.stores.kinds import store_at
 BUCKET_ROWS: Final = 1024  # records of a bucket on average: what a killed worker costs
 TIMEOUT_S: Final = 1800.0  # without a finished bucket, after which workers count as stuck
 _HELD: Final = 2**14  # rows whose vectors are held, at least, while their shards are committed
-_PARTITIONS: Final = 4  # of the shuffle, for each worker
+_PARTITIONS: Final = 16  # of the shuffle, for each worker: a worker that is slow leaves the others work
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def index(
                 BucketWriter,
                 fn_constructor_args=(spec, destination, max(1, int(num_cpus)), None if num_gpus else "cpu"),
                 batch_format="pyarrow",
-                compute=require("ray.data", EXTRA).ActorPoolStrategy(min_size=1, max_size=most),
+                compute=require("ray.data", EXTRA).ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
                 num_cpus=num_cpus,
                 num_gpus=num_gpus,
             )

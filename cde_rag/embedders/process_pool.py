@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, TypeAlias
 
 from cde_rag._validation import check_positive
-from cde_rag.embedders.pool import Slice, EmbedderSpec
+from cde_rag.embedders.pool import EmbedderSpec, Slice
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, PoolError

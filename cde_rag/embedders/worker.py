@@ -6,7 +6,7 @@ from typing import Final
 
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.embedders.pool import Slice, EmbedderSpec
+from cde_rag.embedders.pool import EmbedderSpec, Slice
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import ModelError
 

@@ -10,9 +10,9 @@ from tiny import WORDS
 from cde_rag import records as intake
 from cde_rag.cli import demo_collections as module
 from cde_rag.cli.demo_collections import Demo, default_folder
-from cde_rag.evaluation.demo_questions import Question
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import MissingExtraError, StoreError
+from cde_rag.evaluation.demo_questions import Question
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder, CorpusError, EmbedderOptions, PoolError, ProcessPool
-from cde_rag.embedders.pool import SLICE, Slice, EmbedderSpec, embed_on
+from cde_rag.embedders.pool import SLICE, EmbedderSpec, Slice, embed_on
 from cde_rag.embedders.protocol import Embedded
 
 TEXTS = [f"Passage {number} is about bird number {number % 13}, seen in {1900 + number % 90}." for number in range(300)]

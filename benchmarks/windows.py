@@ -1,0 +1,157 @@
+"""What long texts find that are read in windows, cut, or split; plan and results in docs/experiments/windows.md.
+
+Run with: python -m benchmarks.windows --data FOLDER [--output FILE.csv]
+"""
+
+import argparse
+import csv
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from jaxtyping import Float32
+
+from benchmarks.headers import SITES, alone
+from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag.errors import CDEWarning
+from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
+from cde_rag.evaluation.intervals import PairedQueries, compare
+from cde_rag.evaluation.metrics import ndcg
+from cde_rag.readers.splitting import split
+
+TEXTS, QUERIES, CHARACTERS = 300, 200, 600
+WAYS = ("cut", "windows", "overlapping windows", "split")
+
+
+def main() -> None:
+    """Print one line for each set, and the means."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", CDEWarning)
+    model = CDEModel.from_pretrained()
+    rows, pairs = list[tuple[object, ...]](), dict[str, list[PairedQueries]]()
+    for name, data in drawn(options.data):
+        embedder = ContextualEmbedder.from_corpus(data.corpus.texts, model=model)
+        queries = embedder.embed_queries(data.queries)
+        long = sum(token.truncated for token in model.tokenize(data.corpus.texts))
+        found = {way: scores(data, queries @ matrix.T, owners) for way, (matrix, owners) in vectors(embedder, data)}
+        for way in WAYS:
+            pair = PairedQueries(found[way] - found["cut"], blocks(data))
+            pairs.setdefault(way, []).append(pair)
+            gain = compare([pair])
+            low, high = gain.queries
+            rows.append((name, len(data.corpus.texts), long, way, round(100 * float(found[way].mean()), 2)))
+            figures = f"{100 * gain.mean:+5.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
+            print(f"{name:36} {long:4}/{len(data.corpus.texts):4} {way:20} {rows[-1][-1]:6} {figures}", flush=True)
+    for way in WAYS[1:]:
+        gain = compare(pairs[way])
+        low, high = gain.queries
+        print(f"mean of {len(pairs[way])} sets: {way:20} {100 * gain.mean:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})")
+    if options.output is not None:
+        with options.output.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([("set", "texts", "long", "way", "ndcg@10"), *rows])
+
+
+def drawn(folder: Path) -> list[tuple[str, RetrievalSet]]:
+    """Return the sets by name."""
+    found = [(name, cut(read_beir(folder / name))) for name in ("financebench_evidence", "covidqa_articles")]
+    for name in SITES:
+        site = read_beir(folder / name, parent_key="parent")
+        found += [(f"{name}, page and heading", cut(pages(site))), (f"{name}, heading", cut(pages(alone(site))))]
+    return [(name, data.sample_queries(QUERIES)) for name, data in found]
+
+
+def pages(site: RetrievalSet) -> RetrievalSet:
+    """Return a site whose documents are its pages."""
+    parents = site.corpus.parents or ()
+    texts: dict[str, list[str]] = {}
+    for parent, text in zip(parents, site.corpus.texts, strict=True):
+        texts.setdefault(str(parent), []).append(text)
+    page_of = {name: str(parent) for name, parent in zip(site.corpus.ids, parents, strict=True)}
+    corpus = replace(
+        site.corpus, ids=tuple(texts), texts=tuple("\n\n".join(parts) for parts in texts.values()), parents=None
+    )
+    judgments = tuple({page_of[name]: grade for name, grade in right.items()} for right in site.judgments)
+    return replace(site, corpus=corpus, judgments=judgments)
+
+
+def cut(data: RetrievalSet) -> RetrievalSet:
+    """Return the set with some of its documents, those that answer queries first drawn by chance."""
+    places = list(range(len(data.corpus.ids)))
+    Random(0).shuffle(places)
+    kept = sorted(places[:TEXTS])
+    ids = {data.corpus.ids[place] for place in kept}
+    corpus: Corpus = replace(
+        data.corpus,
+        ids=tuple(data.corpus.ids[place] for place in kept),
+        texts=tuple(data.corpus.texts[place] for place in kept),
+        parents=None,
+    )
+    asked = [place for place, right in enumerate(data.judgments) if right.keys() <= ids]
+    return replace(data, corpus=corpus).select(asked)
+
+
+def vectors(
+    embedder: ContextualEmbedder, data: RetrievalSet
+) -> list[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]:
+    """Return the vectors of each way, each with the document that it belongs to."""
+    texts = data.corpus.texts
+    whole = list(range(len(texts)))
+    found = [("cut", (embedder.embed_passages(texts, None).vectors, whole))]
+    for way, overlap in (("windows", 0), ("overlapping windows", 64)):
+        pieces = [windows(embedder, text, overlap) for text in texts]
+        flat = embedder.embed_passages([piece for each in pieces for piece in each], None).vectors
+        lengths = [len(token.ids) for token in embedder.model.tokenize([piece for each in pieces for piece in each])]
+        matrix, start = np.zeros((len(texts), embedder.dim), np.float32), 0
+        for row, each in enumerate(pieces):
+            part = slice(start, start + len(each))
+            matrix[row] = np.asarray(lengths[part], np.float32) @ flat[part]
+            start += len(each)
+        matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+        found.append((way, (matrix, whole)))
+    passages = [[text[span.start : span.end] for span in split(text, CHARACTERS)] for text in texts]
+    owners = [row for row, each in enumerate(passages) for _ in each]
+    flat = embedder.embed_passages([passage for each in passages for passage in each], None).vectors
+    found.append(("split", (flat, owners)))
+    return found
+
+
+def blocks(data: RetrievalSet) -> np.ndarray:
+    """Return a number for each query, the same for queries of one document."""
+    numbers: dict[tuple[str, ...], int] = {}
+    return np.asarray([numbers.setdefault(tuple(sorted(right)), len(numbers)) for right in data.judgments])
+
+
+def windows(embedder: ContextualEmbedder, text: str, overlap: int) -> list[str]:
+    """Cut a text into windows that the model reads whole, between words; `overlap` in tokens."""
+    limit, found, start = embedder.model.config.max_length, list[str](), 0
+    while text[start:].strip():
+        (reach,) = embedder.model.tokenizer.reach([text[start:]], limit)
+        end = start + reach
+        if end < len(text) and (space := text.rfind(" ", start + reach // 2, end)) > 0:
+            end = space
+        found.append(text[start:end])
+        if end >= len(text):
+            break
+        start = end - (overlap * reach // limit if overlap else 0)
+    return found
+
+
+def scores(data: RetrievalSet, similar: Float32[np.ndarray, "queries rows"], owners: Sequence[int]) -> np.ndarray:
+    """Return each query's NDCG@10; of several rows of a document the best counts."""
+    best = np.full((len(similar), len(data.corpus.ids)), -np.inf, np.float32)
+    np.maximum.at(best.T, np.asarray(owners), similar.T)
+    found: list[float] = []
+    for row, right in zip(best, data.judgments, strict=True):
+        ranked = [data.corpus.ids[place] for place in np.argsort(-row, kind="stable")[:10]]
+        found.append(ndcg(ranked, right, 10))
+    return np.asarray(found)
+
+
+if __name__ == "__main__":
+    main()
