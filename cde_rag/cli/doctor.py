@@ -34,6 +34,7 @@ EXTRAS = {  # of pyproject.toml
     "lancedb": ("lancedb",),
     "peft": ("peft",),
     "postgres": ("pgvector", "psycopg", "psycopg-binary", "psycopg-pool"),
+    "ray": ("pyarrow", "ray"),
     "serve": ("fastapi", "prometheus-client", "uvicorn"),
     "tensorboard": ("tensorboard",),
 }

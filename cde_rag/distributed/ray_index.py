@@ -151,7 +151,7 @@ def index(
                 BucketWriter,
                 fn_constructor_args=(spec, destination, max(1, int(num_cpus)), None if num_gpus else "cpu"),
                 batch_format="pyarrow",
-                compute=require("ray.data", EXTRA).ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
+                compute=require("ray.data", EXTRA).ActorPoolStrategy(min_size=1, max_size=most),
                 num_cpus=num_cpus,
                 num_gpus=num_gpus,
             )
