@@ -201,9 +201,11 @@ def _on_ray(
     """Index the sources on a Ray cluster and print the result."""
     from cde_rag import distributed
 
-    existed = at(path).exists()
-    if existed:
+    if at(path).exists():
         with open_collection(at(path), model) as opened:
+            _check_options(opened, path, options)
+            for folder in reader.folders:
+                _check_folder(opened, path, folder.resolve())
             reader.fields = replace(reader.fields, parent=opened.parent_key)
     distributed.connect(None if address == "local" else address)
     dataset = distributed.read_sources(
@@ -313,22 +315,7 @@ def _open(
 ) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     opened = open_collection(store, model)
-    if options.parent_key not in (None, opened.parent_key):
-        raise StoreError(
-            f"{path} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
-            "Leave --parent-key out, or make a new collection."
-        )
-    headers = store.manifest().settings.get("headers", [])
-    if options.headers not in (None, headers):
-        raise StoreError(
-            f"{path} was made with the headers {', '.join(headers) or 'none'}, not {', '.join(options.headers or [])}. "
-            "Leave --headers out, or make a new collection."
-        )
-    if options.alone and opened.parent_key is not None:
-        raise StoreError(
-            f"{path} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
-            "Leave --alone out, or make a new collection."
-        )
+    _check_options(opened, path, options)
     for folder in reader.folders:
         _check_folder(opened, path, folder.resolve())
     size = opened.embedder.context.size
@@ -339,6 +326,26 @@ def _open(
     if opened.parent_key is not None and opened.parent_key not in reader.keys:
         typer.echo(f"No record has {opened.parent_key!r}, the collection's parent key: all stand alone.", err=True)
     return opened, total
+
+
+def _check_options(opened: "Collection", path: str, options: _Options) -> None:
+    """Refuse options other than those that a collection was made with."""
+    if options.parent_key not in (None, opened.parent_key):
+        raise StoreError(
+            f"{path} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
+            "Leave --parent-key out, or make a new collection."
+        )
+    headers = opened.store.manifest().settings.get("headers", [])
+    if options.headers not in (None, headers):
+        raise StoreError(
+            f"{path} was made with the headers {', '.join(headers) or 'none'}, not {', '.join(options.headers or [])}. "
+            "Leave --headers out, or make a new collection."
+        )
+    if options.alone and opened.parent_key is not None:
+        raise StoreError(
+            f"{path} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
+            "Leave --alone out, or make a new collection."
+        )
 
 
 def _tenant(path: str, reader: "RecordReader", name: str, *, parent_key: str | None, model: str | None) -> "Store":

@@ -250,6 +250,9 @@ def test_command(tmp_path: Path):
     refused = CliRunner().invoke(app, ["index", str(lines), str(two), "--ray", "local", "--sync"])
     assert refused.exit_code == 2
     assert "do not go with it" in refused.output
+    other = CliRunner().invoke(app, ["index", str(lines), str(two), "--ray", "local", "--parent-key", "year"])
+    assert other.exit_code == 1
+    assert "was made with the parent key 'book', not 'year'" in " ".join(other.output.split())
 
 
 def wrong(some: Rows, change: dict[str, Any]) -> Rows:
