@@ -69,7 +69,7 @@ class StubEmbedder(ContextualEmbedder):
     def __init__(self, documents: Sequence[str] = ("a", "b")) -> None:
         config = SimpleNamespace(max_siblings=MAX_SIBLINGS)
         self.model = SimpleNamespace(device="cpu", given_dtype=None, config=config)  # type: ignore[assignment]
-        self.mini_batch_size = 32
+        self.mini_batch_size, self.pool = 32, None
         embeddings = np.zeros((len(documents), DIM), dtype=np.float32)
         self.context = Context.create(
             IDENTITY, documents, embeddings, sampling="random", seed=0, documents_seen=len(documents)
