@@ -114,7 +114,7 @@ def vectors(
             start += len(each)
         matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
         found.append((way, (matrix, whole)))
-    passages = [[text[span.start : span.end] for span in split(text, CHARACTERS)] for text in texts]
+    passages = [[text[start:end] for start, end in split(text, CHARACTERS)] for text in texts]
     owners = [row for row, each in enumerate(passages) for _ in each]
     flat = embedder.embed_passages([passage for each in passages for passage in each], None).vectors
     found.append(("split", (flat, owners)))

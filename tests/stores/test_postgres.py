@@ -171,8 +171,9 @@ def test_killed_writers_leave_whole_batches(address: str):
     for writer in writers:
         writer.start()
     store = PgVectorStore.at_address(address)
-    deadline = time.monotonic() + 60
-    while store.count() < 300 and time.monotonic() < deadline:
+    firsts = [str(1_000_000 * number) for number in range(3)]  # of each writer, since one may begin late
+    deadline = time.monotonic() + 120
+    while (store.count() < 300 or len(store.get(firsts)) < 3) and time.monotonic() < deadline:
         time.sleep(0.05)
     for writer in writers:
         writer.kill()
