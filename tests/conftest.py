@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"  # beside the repository
 
+# A thread of Ray that outlives `ray.shutdown()` would start another cluster by itself, and end this process, without a
+# word, a minute after that cluster is gone.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+
 CI = os.environ.get("CI") == "true"
 
 # No deadline: on two shared cores time says nothing about one example. CI tries the same examples every time.
