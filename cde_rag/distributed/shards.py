@@ -22,7 +22,7 @@ from cde_rag.errors import StoreError, require
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import check_unit
 from cde_rag.stores.files import fsync_folder
-from cde_rag.transfer.parquet_columns import EXTRA, row_of, table
+from cde_rag.transfer.parquet_columns import COLUMNS, EXTRA, columns_of, row_of, table
 
 SUFFIX: Final = ".parquet"
 
@@ -60,7 +60,7 @@ def write_shard(folder: Path, name: str, shard: Shard) -> None:
         StoreError: It cannot be written.
     """
     arrow, parquet = require("pyarrow", EXTRA), require("pyarrow.parquet", EXTRA)
-    columns = table(shard.rows, shard.vectors).append_column("truncated", arrow.array(shard.truncated))
+    columns = table(columns_of(shard.rows), shard.vectors).append_column("truncated", arrow.array(shard.truncated))
     temporary = folder / f".{name}.{secrets.token_hex(4)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def read_shard(folder: Path, name: str, fingerprint: str) -> Shard | None:
         return None
     try:
         columns: Any = parquet.read_table(path, page_checksum_verification=True)
-        rows = [row_of(**values) for values in columns.drop_columns(["vector", "truncated"]).to_pylist()]
+        rows = [row_of(*values) for values in zip(*(columns.column(name).to_pylist() for name in COLUMNS), strict=True)]
         vectors = columns.column("vector").combine_chunks()
         found = np.asarray(vectors.flatten().to_numpy(), dtype=np.float32).reshape(len(rows), -1)
         check_unit(found, len(rows), found.shape[1])

@@ -3,11 +3,13 @@
 The columns are `id`, `title`, `text`, `metadata` (JSON), `digest` (of the embedded text, siblings included) and
 `vector` (float32, fixed length), one row per record, in order of insertion. The footer's key `cde_rag` holds one JSON
 object: settings, fingerprint, number of documents, and the Context's bytes in base64. Its `integrity` is the sha256 of
-the complete file with 64 zeros in its place, so that any change is detected.
+all of that and of the rows, so that a change of the contents is detected; a tool that keeps the key may write the file
+anew.
 """
 
 import hashlib
 import itertools
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +26,7 @@ from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Row, Store
 from cde_rag.stores.files import fsync_folder
 from cde_rag.stores.tenant_names import check_is_of
-from cde_rag.transfer.parquet_checksum import seal
-from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Export, footer, schema_of, table
+from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table
 
 _TRIES: Final = 32  # to read the vectors of rows that writers change meanwhile
 
@@ -61,7 +62,8 @@ def export_collection(
         MissingExtraError: pyarrow is not installed.
         StoreError: There is a file already, it cannot be written, or there is no collection in the store.
     """
-    parquet, path, started, documents = require("pyarrow.parquet", EXTRA), Path(path), time.monotonic(), 0
+    parquet, path, started = require("pyarrow.parquet", EXTRA), Path(path), time.monotonic()
+    documents, checksum = 0, Checksum()
     if path.exists():
         raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
     manifest, total = store.manifest(), store.count()
@@ -71,12 +73,15 @@ def export_collection(
         path.parent.mkdir(parents=True, exist_ok=True)
         with parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer:
             for rows, vectors in _pages(store, manifest.fingerprint):
-                writer.write_table(table(rows, vectors), row_group_size=ROWS)
+                columns = columns_of(rows)
+                checksum.add(columns, vectors)
+                writer.write_table(table(columns, vectors), row_group_size=ROWS)
                 documents += len(rows)
                 if on_progress is not None:
                     on_progress(Progress(documents, total, time.monotonic() - started))
-            writer.add_key_value_metadata(footer(manifest, context, documents))
-        seal(temporary)
+            writer.add_key_value_metadata(footer(manifest, context, documents, checksum))
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
         temporary.replace(path)
         fsync_folder(path.parent)
     except OSError as error:
@@ -105,7 +110,7 @@ def import_collection(
         on_progress: Called after each row group.
 
     Raises:
-        ContextFormatError: The Context in the file is of a newer format.
+        ContextFormatError: The Context in the file is damaged, or of a newer format.
         MissingExtraError: pyarrow is not installed.
         StoreError: There is a collection in the store already, or it cannot be written.
         StoreFormatError: The file is truncated, changed, of a newer format, or no export.
@@ -116,7 +121,7 @@ def import_collection(
         check_is_of(file.settings, tenant)
     for _ in file.batches():  # all of it is right before the first is written
         pass
-    space = hashlib.sha256(UNFINISHED_IMPORT + file.integrity).hexdigest()  # nobody's, until the last step
+    space = hashlib.sha256(UNFINISHED_IMPORT + file.integrity.encode()).hexdigest()  # nobody's, until the last step
     if not store.exists():
         store.create(dim=file.dim, fingerprint=space, context=UNFINISHED_IMPORT, settings=file.settings)
     with store.lease():
