@@ -78,29 +78,45 @@ def test_commands_backups_and_tenants_take_an_address(address: str, tmp_path: Pa
     assert run("search", everybody, "river", "-k", 1, "--tenant", "acme")["hits"][0]["id"] == "a"
 
 
+def logging_in(postgres: str, role: str, *, also: str = "") -> str:
+    """Make a role; returns the address of the database as this role."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN; {also}".encode())
+    return postgres.replace("postgres:@", f"{role}@")
+
+
+def two_tenants(postgres: str) -> tuple[PgTenants, PgVectorStore, PgVectorStore]:
+    tenants = PgTenants(postgres, name())
+    one, other = tenants.of("1" * 32), tenants.of("2" * 32)
+    for store, text in ((one, "mine"), (other, "secret")):
+        created(lambda store=store: store)
+        store.add([row(text[0], text, of=text)], EXACT[:1], fingerprint=SPACE)
+    return tenants, one, other
+
+
 def test_a_role_of_one_tenant_reads_no_other(postgres: str):
     """Whatever SQL it sends; nor does it write its own."""
-    tenants = PgTenants(postgres, name())
-    one, other = created(lambda: tenants.of("1" * 32)), created(lambda: tenants.of("2" * 32))
-    one.add([row("a", "mine")], EXACT[:1], fingerprint=SPACE)
-    other.add([row("b", "a secret")], EXACT[:1], fingerprint=SPACE)
+    tenants, one, other = two_tenants(postgres)
     role = name()
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN".encode())
-    assert isinstance(one, PgVectorStore)
-    assert isinstance(other, PgVectorStore)
+    database = logging_in(postgres, role)
     one.grant_read(role)
     number = one.create_generation(fingerprint="b2" * 32, context=b"other")  # a table made after the grant
-    database = postgres.replace("postgres:@", f"{role}@")
     reader = PgVectorStore(database, one.name)
-    assert reader.get(["a"]) == one.get(["a"])
-    assert [hit.id for hit in reader.search(EXACT[:1], 3, fingerprint=SPACE)[0]] == ["a"]
-    assert reader.lacking(number) == reader.get(["a"])
+    assert reader.get(["m"]) == one.get(["m"])
+    assert [hit.id for hit in reader.search(EXACT[:1], 3, fingerprint=SPACE, where={"of": "mine"})[0]] == ["m"]
+    assert [hit.id for hit in reader.search_text(["mine"], 3)[0]] == ["m"]
+    assert reader.lacking(number) == reader.get(["m"])
     assert reader.verify() == []
-    with pytest.raises(StoreError, match="role"):
-        reader.add([row("c")], EXACT[:1], fingerprint=SPACE)
+    for write in (
+        lambda: reader.add([row("c")], EXACT[:1], fingerprint=SPACE),
+        lambda: reader.drop(number),
+        reader.remove,
+        lambda: reader.grant_read("public"),
+    ):
+        with pytest.raises(StoreError, match="role"):
+            write()
     with pytest.raises(StoreError, match="grant this role"):
-        PgVectorStore(database, other.name).get(["b"])
+        PgVectorStore(database, other.name).get(["s"])
     with psycopg.connect(database, autocommit=True) as connection:
         for sql in (
             f"SELECT * FROM {other.name}.records",
@@ -110,12 +126,126 @@ def test_a_role_of_one_tenant_reads_no_other(postgres: str):
             f"CREATE VIEW pg_temp.seen AS SELECT * FROM {other.name}.records",
             f"COPY {other.name}.records TO STDOUT",
             f"DELETE FROM {one.name}.records",
+            f"UPDATE {one.name}.manifest SET run = run",
+            f"CREATE TABLE {one.name}.mine (id int)",
         ):
             with pytest.raises(psycopg.Error, match=r"permission denied|does not exist"):
                 connection.execute(sql.encode())
+    one.revoke_read(role)
+    with pytest.raises(StoreError, match="grant this role"):
+        reader.get(["m"])
     assert tenants.listed() == ["1" * 32, "2" * 32]
     tenants.remove("1" * 32)
     assert tenants.listed() == ["2" * 32]
+
+
+SECRETS = ("records", "words", "fields", "generations", "manifest", "vectors_1", "vectors_2")
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    ["GRANT USAGE ON SCHEMA {other} TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA {other} TO PUBLIC",
+     "GRANT pg_read_all_data TO {role}"],
+)  # fmt: skip
+def test_row_level_security_holds_where_a_grant_was_a_mistake(postgres: str, mistake: str):
+    """A role that may read all tables sees no row of another tenant's, by any statement."""
+    _, one, other = two_tenants(postgres)
+    role = name()
+    database = logging_in(postgres, role)
+    one.grant_read(role)
+    other.create_generation(fingerprint="b2" * 32, context=b"other")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(mistake.format(other=other.name, role=role).encode())
+        connection.execute(f"ANALYZE {other.name}.records".encode())
+    reader = PgVectorStore(database, one.name)
+    assert reader.get(["m"]) == one.get(["m"])
+    with pytest.raises(StoreError, match="grant this role"):
+        PgVectorStore(database, other.name).get(["s"])
+    with psycopg.connect(database, autocommit=True) as connection:
+        notices = list[str]()
+        connection.add_notice_handler(lambda notice: notices.append(str(notice.message_primary)))
+        leak = "CREATE FUNCTION pg_temp.leak(anyelement) RETURNS bool LANGUAGE plpgsql COST 0.0000001 AS "
+        connection.execute(f"{leak}$$BEGIN RAISE NOTICE 'leaked %', $1; RETURN true; END$$".encode())
+        for table in SECRETS:
+            secret = f"{other.name}.{table}"
+            for sql in (
+                f"SELECT * FROM {secret}",
+                f"SELECT * FROM {secret} s WHERE pg_temp.leak(s)",
+                f"SET search_path = {other.name}; SELECT * FROM {table}",
+                f"WITH all_of AS MATERIALIZED (TABLE {secret}) SELECT * FROM all_of",
+                f"SELECT * FROM {secret} TABLESAMPLE SYSTEM (100)",
+                f"SELECT * FROM {one.name}.records m JOIN {secret} s ON true",
+            ):
+                cursor = connection.execute(sql.encode())
+                while cursor.nextset():
+                    pass
+                assert cursor.fetchall() == [], sql
+            connection.execute(f"CREATE VIEW pg_temp.seen_{table} AS SELECT * FROM {secret}".encode())
+            assert connection.execute(f"TABLE pg_temp.seen_{table}".encode()).fetchall() == []
+            with connection.cursor() as cursor, cursor.copy(f"COPY {secret} TO STDOUT".encode()) as copied:
+                assert b"".join(bytes(part) for part in copied) == b""
+            for sql in (
+                f"SET row_security = off; SELECT * FROM {secret}",
+                f"ALTER TABLE {secret} DISABLE ROW LEVEL SECURITY",
+                f"CREATE POLICY me ON {secret} FOR SELECT USING (true)",
+                f"UPDATE {secret} SET ctid = ctid",
+                f"DELETE FROM {secret}",
+                f"TRUNCATE {secret}",
+                f"SET ROLE {name()}; SELECT * FROM {secret}",
+                "SET SESSION AUTHORIZATION postgres",
+            ):
+                with pytest.raises(psycopg.Error, match=r"row-level|owner|permission|column|not exist|denied"):
+                    connection.execute(sql.encode())
+                connection.execute("RESET row_security")
+        statistics = f"SELECT most_common_vals, histogram_bounds FROM pg_stats WHERE schemaname = '{other.name}'"
+        assert connection.execute(statistics.encode()).fetchall() == []
+        assert notices == []
+        seen = f"SELECT text FROM {one.name}.records r WHERE pg_temp.leak(r)"  # the attack itself works
+        assert connection.execute(seen.encode()).fetchall() == [("mine",)]
+        assert "mine" in notices[0]
+
+
+def test_tenants_with_roles_that_own_their_schemas(postgres: str):
+    """Each role makes and writes its own collection; neither reads, writes or opens up the other's."""
+    key, other_key, prefix, rights = "1" * 32, "2" * 32, name(), "GRANT CREATE ON DATABASE postgres TO"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    roles = name(), name()
+    mine, theirs = (PgTenants(logging_in(postgres, one, also=f"{rights} {one}"), prefix) for one in roles)
+    one, other = created(lambda: mine.of(key)), created(lambda: theirs.of(other_key))
+    other.add([row("s", "secret")], EXACT[:1], fingerprint=SPACE)
+    one.add([row("m", "mine")], EXACT[:1], fingerprint=SPACE)
+    with one.lease():
+        number = one.create_generation(fingerprint="b2" * 32, context=b"other")
+        one.add_to_generation(number, one.lacking(number), ["digest"], EXACT[1:2])
+        one.activate(number)
+    assert one.count() == 1
+    for call in (
+        lambda: mine.of(other_key).get(["s"]),
+        lambda: mine.of(other_key).grant_read(roles[0]),
+        lambda: mine.remove(other_key),
+    ):
+        with pytest.raises(StoreError, match="role"):
+            call()
+    assert other.count() == 1
+
+
+def test_row_level_security_of_a_collection_that_is_there(postgres: str):
+    store = created(lambda: PgVectorStore(postgres, name()))
+    assert isinstance(store, PgVectorStore)
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    role = name()
+    reader = PgVectorStore(logging_in(postgres, role), store.name)
+    store.grant_read(role)
+    assert reader.count() == 1
+    store.restrict_rows()
+    with pytest.raises(StoreError, match="grant this role"):
+        reader.count()
+    for _ in range(2):
+        store.grant_read(role)
+        assert reader.count() == 1
+    with pytest.raises(StoreError, match="nobody"):
+        store.grant_read("nobody")
 
 
 @pytest.mark.parametrize("index", ["hnsw", "ivfflat"])

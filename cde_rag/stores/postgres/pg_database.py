@@ -160,16 +160,19 @@ class PgDatabase:
                 return work(connection)
 
     def _check_format(self, connection: Any) -> None:
+        unreadable = (
+            f"{self.where}: expected a collection, found none that this role can read. "
+            "Make one with Collection.create, or let its owner grant this role: store.grant_read(role)."
+        )
         try:
-            (found,) = connection.execute("SELECT format FROM manifest").fetchone()
+            found = connection.execute("SELECT format FROM manifest").fetchone()
         except (self._psycopg.errors.UndefinedTable, self._psycopg.errors.InsufficientPrivilege) as error:
-            raise StoreError(
-                f"{self.where}: expected a collection, found none that this role can read. "
-                "Make one with Collection.create, or grant this role USAGE on the schema and SELECT on its tables."
-            ) from error.with_traceback(None)
-        if found > FORMAT:
+            raise StoreError(unreadable) from error.with_traceback(None)
+        if found is None:  # row-level security
+            raise StoreError(unreadable)
+        if found[0] > FORMAT:
             raise StoreFormatError(
-                f"{self.where}: expected format {FORMAT} or older, found {found}. Update cde-rag to open it."
+                f"{self.where}: expected format {FORMAT} or older, found {found[0]}. Update cde-rag to open it."
             )
 
     def _enter(self, connection: Any) -> None:
