@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -14,6 +14,7 @@ from cde_rag.stores.postgres.schema import FORMAT, TABLES
 
 _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
+_LOCK_WAIT_MS: Final = 2000  # for a lock that only a session which is about to end should hold
 _TRIES: Final = 5  # of a transaction that the server rolled back for the sake of another
 _OLDEST: Final = (0, 5)  # pgvector with HNSW
 
@@ -135,6 +136,19 @@ class PgDatabase:
         """A connection of its own, outside of any transaction, for a lock that ends with it."""
         with self._errors(), self._psycopg.connect(self.dsn, autocommit=True) as connection:
             yield connection
+
+    def lock(self, session: Any, key: Sequence[int | str]) -> bool:
+        """Take an advisory lock for the rest of a session; returns False if another session keeps it.
+
+        A session that was closed or lost a moment ago has it until its server process ends, so that this waits.
+        """
+        session.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
+        try:
+            session.execute("SELECT pg_advisory_lock(%s, hashtext(%s))", key)
+        except self._psycopg.errors.LockNotAvailable:
+            return False
+        session.execute("RESET lock_timeout")
+        return True
 
     def close(self) -> None:
         """Close all connections; later calls open others."""

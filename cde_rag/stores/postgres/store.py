@@ -317,11 +317,10 @@ class PgVectorStore:
     def lease(self) -> Generator[None, None, None]:
         """Hold the lease: an advisory lock of a connection, and a number that fences off runs that lost theirs."""
         self._read(PgTables.manifest)
-        taken = f"{self!r}: another run holds the lease to change its context. Wait for it to finish."
+        key = [_LEASES, self.name]
         with self._database.session() as connection:
-            key = [_LEASES, self.name]
-            if not connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", key).fetchone()[0]:
-                raise StoreError(taken)
+            if not self._database.lock(connection, key):
+                raise StoreError(f"{self!r}: another run holds the lease to change its context. Wait for it to finish.")
             number = f"UPDATE {quoted(self.name)}.manifest SET run = run + 1 RETURNING run"  # noqa: S608
             self._run = connection.execute(number).fetchone()[0]  # which fails if the lock was lost meanwhile
             try:
@@ -345,7 +344,7 @@ class PgVectorStore:
         limit = check_rows(limit, "limit")
 
         def read(tables: PgTables) -> list[Row]:
-            manifest = tables.manifest()
+            manifest = self._fenced(tables)
             manifest.inactive(generation)
             place = 0 if after is None else tables.places([after.record.id]).get(after.record.id, 0)
             return tables.found(
