@@ -67,7 +67,7 @@ def test_cut_at_any_message_it_is_in_one_generation_and_goes_on(
             error.add_note(f"{LIFE[number].name}, cut at {at} of {messages[number]}, after: {after}, seed {seed}")
             raise
     assert told
-    assert all("Every call may be repeated" in message for message in told)
+    assert [message for message in told if "Every call may be repeated" not in message] == []
     tell(f"{cuts} connections cut, at one of {sum(messages)} messages each; {len(told)} calls ended with an error")
 
 

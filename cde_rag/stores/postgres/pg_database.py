@@ -220,6 +220,8 @@ class PgDatabase:
         except self._psycopg.errors.UniqueViolation:
             return  # another process made it meanwhile
         except self._psycopg.Error as error:
+            if connection.closed:  # the connection was lost
+                raise
             raise StoreError(
                 f"{self.where}: expected the extension vector, found: {_first(error)}. {_INSTALL}"
             ) from error
