@@ -78,6 +78,11 @@ class PgVectorStore:
         """Name of the collection and of its schema."""
         return self._database.name
 
+    @property
+    def dsn(self) -> str:
+        """Address of the database, with its password if it contains one."""
+        return self._database.dsn
+
     def named(self, name: str) -> "PgVectorStore":
         """Return a store of another name in the same database, with the same kind of index."""
         return PgVectorStore(self._database.dsn, name, index=self._index.kind, quantization=self._index.quantization)
