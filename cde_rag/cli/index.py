@@ -338,8 +338,8 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
     headers = opened.store.manifest().settings.get("headers", [])
     if options.headers not in (None, headers):
         raise StoreError(
-            f"{shown_place(path)} was made with the headers {', '.join(headers) or 'none'}, not {', '.join(options.headers or [])}. "
-            "Leave --headers out, or make a new collection."
+            f"{shown_place(path)} was made with the headers {', '.join(headers) or 'none'}, not "
+            f"{', '.join(options.headers or [])}. Leave --headers out, or make a new collection."
         )
     if options.alone and opened.parent_key is not None:
         raise StoreError(
@@ -372,8 +372,8 @@ def _check_folder(collection: "Collection", path: str, folder: Path) -> None:
     other = next(collection.scroll({PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}), None)
     if other is not None:
         raise StoreError(
-            f"{shown_place(path)} holds passages of another folder {folder.name!r}, {other.metadata[FOLDER_KEY]}, which those of "
-            f"{folder} would replace. Rename one of the folders, or give them two collections."
+            f"{shown_place(path)} holds passages of another folder {folder.name!r}, {other.metadata[FOLDER_KEY]}, "
+            f"which those of {folder} would replace. Rename one of the folders, or give them two collections."
         )
 
 
