@@ -139,6 +139,7 @@ def check_lost_lease(postgres: str, name: str, other: int) -> int:
     store = PgVectorStore(postgres, name)
     kept = {one.id: one for one in map(record, range(44))}
     Collection.create(store, stub(0)).add_records(kept.values())
+    until, error = 0, ""
     for until in itertools.count(1):
 
         def meanwhile(until: int = until) -> None:

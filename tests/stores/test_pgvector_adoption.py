@@ -55,7 +55,7 @@ class TheirTable:
         self.delete(number)
         id_, content, metadata = self.columns
         self._connection.execute(
-            f"INSERT INTO {self.name} ({id_}, {content}, {metadata}, embedding) VALUES (%s, %s, %s, '[1, 2, 3]')",
+            f"INSERT INTO {self.name} ({id_}, {content}, {metadata}, embedding) VALUES (%s, %s, %s, '[1, 2, 3]')".encode(),
             (id_of(number), sentence(number) if text is None else text, json.dumps({"n": number, **more})),
         )
 

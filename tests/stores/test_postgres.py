@@ -617,7 +617,8 @@ def test_a_full_disk_of_the_server_is_told_and_the_call_finished_later(own_serve
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        shutil.chown(disk, "pgserver" if os.geteuid() == 0 else None)
+        if os.geteuid() == 0:
+            shutil.chown(disk, "pgserver")
         uri = own_server.server.get_uri()
         with psycopg.connect(uri, autocommit=True) as connection:
             connection.execute(f"CREATE TABLESPACE small LOCATION '{disk}'".encode())
