@@ -54,10 +54,9 @@ class TheirTable:
     def write(self, number: int, text: str | None = None, **more: Any) -> None:
         self.delete(number)
         id_, content, metadata = self.columns
-        self._connection.execute(
-            f"INSERT INTO {self.name} ({id_}, {content}, {metadata}, embedding) VALUES (%s, %s, %s, '[1, 2, 3]')".encode(),
-            (id_of(number), sentence(number) if text is None else text, json.dumps({"n": number, **more})),
-        )
+        sql = f"INSERT INTO {self.name} ({id_}, {content}, {metadata}, embedding) VALUES (%s, %s, %s, '[1, 2, 3]')"
+        row = id_of(number), sentence(number) if text is None else text, json.dumps({"n": number, **more})
+        self._connection.execute(sql.encode(), row)
 
     def delete(self, number: int) -> None:
         self._connection.execute(
