@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions, ProcessPool, Record
+from cde_rag import CDEModel, Collection, ContextualEmbedder, ProcessPool, Record
 from cde_rag.readers import Fields
 
 WORDS, PASSAGES = 8, 5
@@ -33,14 +33,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--proof", action="store_true", help="kill workers and driver, and compare, in float32")
+    parser.add_argument("--model", default="cde-mini", help="name, folder, or tiny: as benchmarks.train_tiny begins")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--driver", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.driver:
-        on_ray(Path(options.driver), options.records, workers=2, dtype="float32")
+        on_ray(Path(options.driver), options.records, 2, options.model, "float32")
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = (proof if options.proof else timed)(Path(folder), options.records)
+        if options.model == "tiny":
+            from benchmarks.train_tiny import write_start
+
+            options.model = str(Path(folder) / "tiny")
+            write_start(Path(options.model), seed=0)
+        found = (proof if options.proof else timed)(Path(folder), options.records, options.model)
     if options.json:
         print(json.dumps(found, indent=2))
         return
@@ -65,10 +71,10 @@ def records(count: int) -> Iterator[Record]:
     return (Record(row["id"], row["text"], "", {"book": row["book"]}) for row in rows(count))
 
 
-def in_one_process(place: Path, count: int, dtype: str | None = None, threads: int | None = None) -> float:
+def in_one_process(place: Path, count: int, name: str, dtype: str | None = None, threads: int | None = None) -> float:
     """Index in this process; returns seconds."""
     started = time.monotonic()
-    model = CDEModel.from_pretrained(dtype=dtype)
+    model = CDEModel.from_pretrained(name, dtype=dtype)
     model.threads = threads or model.threads
     embedder = ContextualEmbedder.from_corpus((row["text"] for row in rows(count)), model=model)
     with Collection.create(place, embedder, parent_key="book") as made:
@@ -76,17 +82,17 @@ def in_one_process(place: Path, count: int, dtype: str | None = None, threads: i
     return time.monotonic() - started
 
 
-def on_pool(place: Path, count: int, workers: int) -> float:
+def on_pool(place: Path, count: int, name: str, workers: int) -> float:
     """Index on a ProcessPool; returns seconds."""
     started = time.monotonic()
     with ProcessPool(workers) as pool:
-        embedder = ContextualEmbedder.from_corpus((row["text"] for row in rows(count)), pool=pool)
+        embedder = ContextualEmbedder.from_corpus((row["text"] for row in rows(count)), model=name, pool=pool)
         with Collection.create(place, embedder, parent_key="book") as made:
             made.add_records(records(count))
     return time.monotonic() - started
 
 
-def on_ray(place: Path, count: int, workers: int, dtype: str | None = None) -> float:
+def on_ray(place: Path, count: int, workers: int, name: str, dtype: str | None = None) -> float:
     """Index on Ray; returns seconds, without those in which Ray itself starts."""
     import ray
     import ray.data
@@ -97,21 +103,21 @@ def on_ray(place: Path, count: int, workers: int, dtype: str | None = None) -> f
         ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
         ray.data.DataContext.get_current().enable_progress_bars = False
     started = time.monotonic()
-    model = CDEModel.from_pretrained(dtype=dtype)
+    model = CDEModel.from_pretrained(name, dtype=dtype)
     dataset = ray.data.from_items(list(rows(count)), override_num_blocks=16)
     index(dataset, place, fields=Fields(parent="book"), model=model, workers=workers)
     return time.monotonic() - started
 
 
-def timed(folder: Path, count: int) -> dict[str, Any]:
+def timed(folder: Path, count: int, name: str) -> dict[str, Any]:
     """Return seconds of each way, and their ratios to one process."""
     alone = "one process, one thread"
     seconds = {
-        alone: in_one_process(folder / "one.faiss", count, threads=1),
-        "one process, two threads": in_one_process(folder / "two.faiss", count, threads=2),
-        "ProcessPool(2), a thread each": on_pool(folder / "pool.faiss", count, 2),
-        "Ray, one worker, a thread": on_ray(folder / "ray1.faiss", count, 1),
-        "Ray, two workers, a thread each": on_ray(folder / "ray2.faiss", count, 2),
+        alone: in_one_process(folder / "one.faiss", count, name, threads=1),
+        "one process, two threads": in_one_process(folder / "two.faiss", count, name, threads=2),
+        "ProcessPool(2), a thread each": on_pool(folder / "pool.faiss", count, name, 2),
+        "Ray, one worker, a thread": on_ray(folder / "ray1.faiss", count, 1, name),
+        "Ray, two workers, a thread each": on_ray(folder / "ray2.faiss", count, 2, name),
     }
     found: dict[str, Any] = {"records": count, "cores": os.cpu_count()}
     for way, took in seconds.items():
@@ -120,10 +126,11 @@ def timed(folder: Path, count: int) -> dict[str, Any]:
     return found
 
 
-def proof(folder: Path, count: int) -> dict[str, Any]:
+def proof(folder: Path, count: int, name: str) -> dict[str, Any]:
     """Kill, truncate, resume, and compare; returns what was found."""
     one, two, shards = folder / "one.faiss", folder / "two.faiss", folder / "two.faiss.shards"
     command = [sys.executable, "-m", "benchmarks.distributed", "--driver", str(two), "--records", str(count)]
+    command += ["--model", name]
     killed = 0
     with subprocess.Popen(command, start_new_session=True) as driver:
         while len(list(shards.glob("*.parquet"))) < 3 and driver.poll() is None:
@@ -135,9 +142,9 @@ def proof(folder: Path, count: int) -> dict[str, Any]:
     made = sorted(shards.glob("*.parquet"))
     made[0].write_bytes(made[0].read_bytes()[:1000])
     subprocess.run(command, check=True)
-    in_one_process(one, count, "float32")
-    model = EmbedderOptions(dtype="float32")
-    with Collection.open(one, options=model) as ours, Collection.open(two, options=model) as theirs:
+    in_one_process(one, count, name, "float32")
+    model = CDEModel.from_pretrained(name, dtype="float32")
+    with Collection.open(one, model=model) as ours, Collection.open(two, model=model) as theirs:
         left, right = ({row.record.id: row for row in each.store.scroll()} for each in (ours, theirs))
         fingerprint, worst = ours.embedder.fingerprint, 0.0
         for start in range(0, count, 4096):

@@ -19,6 +19,7 @@ from cde_rag.cli.output import (
     print_hits,
     print_json,
     printable,
+    shown_place,
     why_nothing,
 )
 from cde_rag.errors import ContextMismatchError, ModelError, PoolError, StoreError, StoreFormatError, TenantError
@@ -201,7 +202,7 @@ def inspect(
         found = f"holds {one['gone']} of {one['context_size']} documents that are not in the collection any more"
         typer.echo(f"The context of generation {one['generation']}{kept} {found}.")
     if any(one["gone"] for one in erasures):
-        again = f"cde-rag recontextualize {collection} --seed N"
+        again = f"cde-rag recontextualize {shown_place(collection)} --seed N"
         typer.echo(f"Remove them with: {again}; a generation kept for rollback goes with the next such run.", err=True)
 
 
@@ -229,7 +230,7 @@ def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json:
         for damage in damages:
             typer.echo(printable(f"{damage.where}: {damage.found}"))
     else:
-        typer.echo(f"{collection} is intact.")
+        typer.echo(f"{shown_place(collection)} is intact.")
     if damages:
         raise typer.Exit(1)
 
@@ -247,7 +248,9 @@ def reindex(collection: CollectionArgument, tenant: TenantOption = None, as_json
     store = existing(collection, tenant)
     store.index_texts()
     documents = store.count()
-    print_json({"documents": documents}) if as_json else typer.echo(f"{collection}: {documents:,} documents")
+    print_json({"documents": documents}) if as_json else typer.echo(
+        f"{shown_place(collection)}: {documents:,} documents"
+    )
 
 
 def open_collection(store: "Store", model: str | None) -> "Collection":
@@ -297,7 +300,7 @@ def existing(path: str, tenant: str | None = None) -> "Store":
     of_tenant = tenant_stores(path).of(place_key(tenant))
     if not of_tenant.exists():
         hint = "Make it with: cde-rag index SOURCE COLLECTION --tenant NAME"
-        raise TenantError(f"{path}: expected the tenant {tenant!r:.80}, found none of this name. {hint}")
+        raise TenantError(f"{shown_place(path)}: expected the tenant {tenant!r:.80}, found none of this name. {hint}")
     with contextlib.suppress(StoreFormatError):
         check_is_of(of_tenant.manifest().settings, tenant)
     return of_tenant
@@ -342,7 +345,9 @@ def tenant_stores(path: str) -> "TenantStores":
     stores = tenants_at(path)
     common = stores.common()
     if common.exists() and "tenant_key" not in common.manifest().settings:
-        raise TenantError(f"{path}: expected a collection for each tenant, found one for all. Leave --tenant out.")
+        raise TenantError(
+            f"{shown_place(path)}: expected a collection for each tenant, found one for all. Leave --tenant out."
+        )
     return stores
 
 

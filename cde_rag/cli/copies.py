@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, TenantOption, existing, new_store, whole
-from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, shown_place
 
 if TYPE_CHECKING:
     from cde_rag.indexing.upsert import Progress
@@ -70,7 +70,7 @@ def import_(
             update(now.done, now.total)
 
         done = import_collection(file, new_store(collection, tenant), tenant=tenant, on_progress=on_progress)
-    print_json(asdict(done)) if as_json else typer.echo(f"{collection}: {done.documents:,} documents")
+    print_json(asdict(done)) if as_json else typer.echo(f"{shown_place(collection)}: {done.documents:,} documents")
 
 
 def backup(
@@ -107,4 +107,4 @@ def restore(
     from cde_rag.transfer.backup import restore as make
 
     made = make(folder, new_store(collection, tenant), tenant=tenant)
-    print_json(asdict(made)) if as_json else typer.echo(f"{collection}: {made.documents:,} documents")
+    print_json(asdict(made)) if as_json else typer.echo(f"{shown_place(collection)}: {made.documents:,} documents")

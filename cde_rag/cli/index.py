@@ -18,7 +18,7 @@ from cde_rag.cli.collections import (
     open_collection,
     tenant_stores,
 )
-from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar
+from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar, shown_place
 from cde_rag.errors import CDEError, CorpusError, StoreError, how_to_install
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def index(
         print_json({"documents": documents, **counts})
     else:
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
-        typer.echo(f"{collection}: {documents:,} documents ({found})")
+        typer.echo(f"{shown_place(collection)}: {documents:,} documents ({found})")
 
 
 def _check_ray(excluded: bool) -> None:
@@ -234,7 +234,7 @@ def _on_ray(
     else:
         counts = {**asdict(indexed.report), "buckets": indexed.buckets, "reused": indexed.reused}
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        typer.echo(f"{path}: {indexed.documents:,} documents ({found})")
+        typer.echo(f"{shown_place(path)}: {indexed.documents:,} documents ({found})")
 
 
 def _options(parent_key: str | None, headers: str | None, tenant: str | None, *, alone: bool) -> _Options:
@@ -296,7 +296,7 @@ def _print_plan(path: str, counts: dict[str, int], *, as_json: bool) -> None:
     }
     found = ", ".join(f"{count:,} {name}" for name, count in planned.items())
     would = f"A run would write: {found}." if found else "There is nothing to do."
-    typer.echo(f"{path}: {counts['documents']:,} documents. Nothing was written. {would}")
+    typer.echo(f"{shown_place(path)}: {counts['documents']:,} documents. Nothing was written. {would}")
 
 
 def _tenant_store(path: str, name: str, model: str | None) -> "Store | None":
@@ -320,7 +320,7 @@ def _open(
         _check_folder(opened, path, folder.resolve())
     size = opened.embedder.context.size
     kept = f"exists and keeps its context of {size} documents" if size else "has no context; recontextualize makes one"
-    typer.echo(f"{path} {kept}.", err=True)
+    typer.echo(f"{shown_place(path)} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     total = sum(1 for _ in reader)
     if opened.parent_key is not None and opened.parent_key not in reader.keys:
@@ -332,18 +332,18 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
     """Refuse options other than those that a collection was made with."""
     if options.parent_key not in (None, opened.parent_key):
         raise StoreError(
-            f"{path} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
+            f"{shown_place(path)} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
             "Leave --parent-key out, or make a new collection."
         )
     headers = opened.store.manifest().settings.get("headers", [])
     if options.headers not in (None, headers):
         raise StoreError(
-            f"{path} was made with the headers {', '.join(headers) or 'none'}, not {', '.join(options.headers or [])}. "
-            "Leave --headers out, or make a new collection."
+            f"{shown_place(path)} was made with the headers {', '.join(headers) or 'none'}, not "
+            f"{', '.join(options.headers or [])}. Leave --headers out, or make a new collection."
         )
     if options.alone and opened.parent_key is not None:
         raise StoreError(
-            f"{path} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
+            f"{shown_place(path)} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
             "Leave --alone out, or make a new collection."
         )
 
@@ -372,8 +372,8 @@ def _check_folder(collection: "Collection", path: str, folder: Path) -> None:
     other = next(collection.scroll({PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}), None)
     if other is not None:
         raise StoreError(
-            f"{path} holds passages of another folder {folder.name!r}, {other.metadata[FOLDER_KEY]}, which those of "
-            f"{folder} would replace. Rename one of the folders, or give them two collections."
+            f"{shown_place(path)} holds passages of another folder {folder.name!r}, {other.metadata[FOLDER_KEY]}, "
+            f"which those of {folder} would replace. Rename one of the folders, or give them two collections."
         )
 
 
@@ -411,7 +411,9 @@ def _create(
         raise typer.BadParameter(str(error), param_hint="--parent-key") from error
     except StoreError as error:
         if store.exists():
-            raise StoreError(f"{path} was made by another run meanwhile. Run the same command again.") from error
+            raise StoreError(
+                f"{shown_place(path)} was made by another run meanwhile. Run the same command again."
+            ) from error
         raise
     return opened, embedder.context.manifest.documents_seen
 
@@ -450,5 +452,5 @@ def _add(collection: "Collection", path: str, reader: "RecordReader", total: int
         raise typer.Exit(INTERRUPTED) from error
     except CDEError as error:
         again = f"Stopped at {done:,} of {total:,} documents; mend that and run the same command again."
-        anew = f" {path} keeps its context; for one of other documents, delete it first." if empty else ""
+        anew = f" {shown_place(path)} keeps its context; for one of other documents, delete it first." if empty else ""
         raise CDEError(f"{error} {again}{anew}") from error

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
 
 import typer
@@ -119,6 +120,15 @@ def _width() -> int:
 def printable(text: str) -> str:
     """Replace control characters, which could send commands to the terminal, by `�`."""
     return _COMMANDS.sub("�", text)
+
+
+def shown_place(place: str | Path) -> str:
+    """Return the path of a collection, or its address without password and parameters."""
+    if "://" not in str(place):
+        return str(place)
+    from cde_rag.stores.postgres.address import without_password
+
+    return without_password(str(place))
 
 
 def one_line(text: str, width: int) -> str:

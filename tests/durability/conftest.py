@@ -24,7 +24,8 @@ _told: list[str] = []
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     given = [name for mark in metafunc.definition.iter_markers("parametrize") for name in mark.args[:1]]
     if "kind" in metafunc.fixturenames and "kind" not in given:
-        metafunc.parametrize("kind", [kind for kind in KINDS if SEED is not None or kind in QUICK])
+        kinds = [kind for kind in KINDS if SEED is not None or kind in QUICK]
+        metafunc.parametrize("kind", [*kinds, "postgres"] if "server" in metafunc.fixturenames else kinds)
     elif "embedded" in metafunc.fixturenames:
         metafunc.parametrize("embedded", [kind for kind in KINDS[:-1] if SEED is not None or kind in QUICK])
 
@@ -64,6 +65,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server for the kind "postgres", which tests that have this fixture try, too."""
+    if kind == "postgres":
+        monkeypatch.setenv("CDE_POSTGRES", request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,9 @@ from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Record, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss import store as faiss_store
+from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
+from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
 
 PART = 8  # records that are written together
 WIDTH = 12  # dimensions of each space
@@ -211,5 +214,17 @@ def small_parts() -> Iterator[None]:
 def store_at(kind: str, folder: Path) -> Store:
     if kind == "edge":
         return QdrantEdgeStore(folder, flat_rows=32)
+    if kind == "postgres":
+        return PgVectorStore(os.environ["CDE_POSTGRES"], _schema(folder))
     index, _, quantization = kind.partition(" ")
     return FaissStore(folder, index=index, quantization=quantization or None)
+
+
+def tenants_at(kind: str, folder: Path) -> TenantStores:
+    if kind == "postgres":
+        return PgTenants(os.environ["CDE_POSTGRES"], _schema(folder))
+    return FolderTenants(folder, functools.partial(store_at, kind))
+
+
+def _schema(folder: Path) -> str:
+    return f"life_{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"

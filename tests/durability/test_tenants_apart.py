@@ -4,22 +4,23 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from lives import record, store_at, stub
+import pytest
+from lives import record, stub, tenants_at
 
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.tenants import Tenants
 from cde_rag.stores.base import Hit, Record
-from cde_rag.stores.tenant_stores import FolderTenants
 
 TENANTS = ("acme", "Acme", "../acme", "a/b")
 
 
+@pytest.mark.usefixtures("server")
 def test_no_way_of_searching_shows_another_tenants_records(
     kind: str, scratch: Path, seed: int, times: Callable[[int, int], int], tell: Callable[[str], None]
 ) -> None:
     """The records of every tenant have the same ids; their texts and metadata name the tenant."""
     dice, searches = random.Random(seed), 0
-    with Tenants.create(FolderTenants(scratch / "papers", lambda folder: store_at(kind, folder)), stub(0)) as tenants:
+    with Tenants.create(tenants_at(kind, scratch / "papers"), stub(0)) as tenants:
         collections = {name: tenants.create_tenant(name) for name in TENANTS}
         for _ in range(times(3, 40)):
             for name, collection in collections.items():

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -14,6 +14,7 @@ from cde_rag.stores.postgres.schema import FORMAT, TABLES
 
 _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
+_LOCK_WAIT_MS: Final = 2000  # for a lock that only a session which is about to end should hold
 _TRIES: Final = 5  # of a transaction that the server rolled back for the sake of another
 _OLDEST: Final = (0, 5)  # pgvector with HNSW
 
@@ -136,6 +137,19 @@ class PgDatabase:
         with self._errors(), self._psycopg.connect(self.dsn, autocommit=True) as connection:
             yield connection
 
+    def lock(self, session: Any, key: Sequence[int | str]) -> bool:
+        """Take an advisory lock for the rest of a session; returns False if another session keeps it.
+
+        A session that was closed or lost a moment ago has it until its server process ends, so that this waits.
+        """
+        session.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
+        try:
+            session.execute("SELECT pg_advisory_lock(%s, hashtext(%s))", key)
+        except self._psycopg.errors.LockNotAvailable:
+            return False
+        session.execute("RESET lock_timeout")
+        return True
+
     def close(self) -> None:
         """Close all connections; later calls open others."""
         with self._lock:
@@ -160,16 +174,19 @@ class PgDatabase:
                 return work(connection)
 
     def _check_format(self, connection: Any) -> None:
+        unreadable = (
+            f"{self.where}: expected a collection, found none that this role can read. "
+            "Make one with Collection.create, or let its owner grant this role: store.grant_read(role)."
+        )
         try:
-            (found,) = connection.execute("SELECT format FROM manifest").fetchone()
+            found = connection.execute("SELECT format FROM manifest").fetchone()
         except (self._psycopg.errors.UndefinedTable, self._psycopg.errors.InsufficientPrivilege) as error:
-            raise StoreError(
-                f"{self.where}: expected a collection, found none that this role can read. "
-                "Make one with Collection.create, or grant this role USAGE on the schema and SELECT on its tables."
-            ) from error.with_traceback(None)
-        if found > FORMAT:
+            raise StoreError(unreadable) from error.with_traceback(None)
+        if found is None:  # row-level security
+            raise StoreError(unreadable)
+        if found[0] > FORMAT:
             raise StoreFormatError(
-                f"{self.where}: expected format {FORMAT} or older, found {found}. Update cde-rag to open it."
+                f"{self.where}: expected format {FORMAT} or older, found {found[0]}. Update cde-rag to open it."
             )
 
     def _enter(self, connection: Any) -> None:
@@ -203,6 +220,8 @@ class PgDatabase:
         except self._psycopg.errors.UniqueViolation:
             return  # another process made it meanwhile
         except self._psycopg.Error as error:
+            if connection.closed:  # the connection was lost
+                raise
             raise StoreError(
                 f"{self.where}: expected the extension vector, found: {_first(error)}. {_INSTALL}"
             ) from error

@@ -17,7 +17,7 @@ from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import StoredManifest
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.postgres.schema import VECTORS, escaped, unescaped
+from cde_rag.stores.postgres.schema import VECTORS, escaped, quoted, unescaped
 from cde_rag.stores.text_analysis import words_of
 
 RECORD: Final = "r.id, r.title, r.text, r.metadata::text, r.checksum"
@@ -127,6 +127,19 @@ class PgTables:
         """Make an empty generation."""
         self.run("INSERT INTO generations VALUES (%s, %s, %s, %s)", number, fingerprint, context, seal(context))
         self._connection.execute(VECTORS.format(number=number, dim=dim))
+        if self.restricted():
+            self.run(f"ALTER TABLE vectors_{number} ENABLE ROW LEVEL SECURITY")
+            readers = "SELECT polname::text FROM pg_policy WHERE polrelid = 'manifest'::regclass"
+            for (role,) in self.rows(readers):
+                self.allow(f"vectors_{number}", role)
+
+    def restricted(self) -> bool:
+        """Return True if the tables have row-level security."""
+        return self.rows("SELECT relrowsecurity FROM pg_class WHERE oid = 'manifest'::regclass")[0][0]
+
+    def allow(self, table: str, role: str) -> None:
+        """Let a role see all rows of a table with row-level security; the policy has the role's name."""
+        self.run(f"CREATE POLICY {quoted(role)} ON {table} FOR SELECT TO {quoted(role)} USING (true)")
 
     def places(self, ids: Iterable[str]) -> dict[str, int]:
         """Return the places of those ids that exist."""

@@ -85,3 +85,8 @@ def escaped(text: str) -> str:
 def unescaped(text: str) -> str:
     """Return the text of a column."""
     return _ESCAPED.sub(lambda found: "\0" if found[1] == "0" else NUL, text) if NUL in text else text
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from jaxtyping import Float32
@@ -30,7 +30,8 @@ from cde_rag.stores.postgres.pg_tables import (
 )
 from cde_rag.stores.postgres.pg_verification import find_damage
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.postgres.schema import FORMAT
+from cde_rag.stores.postgres.row_security import grant_read, restrict, revoke_read
+from cde_rag.stores.postgres.schema import FORMAT, quoted
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
 _K1, _B = 1.2, 0.75  # of BM25
@@ -56,6 +57,8 @@ class PgVectorStore:
         ValueError: `index` or `quantization` is none of these.
     """
 
+    _restricted: ClassVar = False  # to roles that grant_read names, from the start
+
     def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
         self._index = PgIndex(index, quantization).check()
         self._database = PgDatabase(dsn, name)
@@ -75,6 +78,11 @@ class PgVectorStore:
         """Name of the collection and of its schema."""
         return self._database.name
 
+    @property
+    def dsn(self) -> str:
+        """Address of the database, with its password if it contains one."""
+        return self._database.dsn
+
     def named(self, name: str) -> "PgVectorStore":
         """Return a store of another name in the same database, with the same kind of index."""
         return PgVectorStore(self._database.dsn, name, index=self._index.kind, quantization=self._index.quantization)
@@ -93,13 +101,25 @@ class PgVectorStore:
         Raises:
             StoreError: There is no such role, or this one may not grant it.
         """
-        quoted = '"' + role.replace('"', '""') + '"'
-        statements = (
-            f'GRANT USAGE ON SCHEMA "{self.name}" TO {quoted}',
-            f'GRANT SELECT ON ALL TABLES IN SCHEMA "{self.name}" TO {quoted}',
-            f'ALTER DEFAULT PRIVILEGES IN SCHEMA "{self.name}" GRANT SELECT ON TABLES TO {quoted}',
-        )
-        self._write(lambda tables: [tables.run(statement) for statement in statements])
+        self._write(lambda tables: grant_read(tables, self.name, role))
+
+    def revoke_read(self, role: str) -> None:
+        """Take from a role what `grant_read` gave it.
+
+        Raises:
+            StoreError: There is no such role, or this one may not do it.
+        """
+        self._write(lambda tables: revoke_read(tables, self.name, role))
+
+    def restrict_rows(self) -> None:
+        """Turn row-level security on: a role sees rows only if `grant_read` names it, whatever else it was granted.
+
+        Collections of tenants have it from the start. Roles that were granted before have to be granted again.
+
+        Raises:
+            StoreError: This role does not own the tables.
+        """
+        self._write(lambda tables: restrict(tables, self.name))
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Make the schema and its tables in one transaction."""
@@ -113,6 +133,8 @@ class PgVectorStore:
                 *(FORMAT, dim, encoded, index.kind, index.quantization),
             )
             tables.begin(1, fingerprint, context, dim)
+            if self._restricted:
+                restrict(tables, self.name)
 
         self._database.create(fill)
 
@@ -300,12 +322,12 @@ class PgVectorStore:
     def lease(self) -> Generator[None, None, None]:
         """Hold the lease: an advisory lock of a connection, and a number that fences off runs that lost theirs."""
         self._read(PgTables.manifest)
-        taken = f"{self!r}: another run holds the lease to change its context. Wait for it to finish."
+        key = [_LEASES, self.name]
         with self._database.session() as connection:
-            key = [_LEASES, self.name]
-            if not connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", key).fetchone()[0]:
-                raise StoreError(taken)
-            self._run = self._write(lambda tables: tables.rows("UPDATE manifest SET run = run + 1 RETURNING run")[0][0])
+            if not self._database.lock(connection, key):
+                raise StoreError(f"{self!r}: another run holds the lease to change its context. Wait for it to finish.")
+            number = f"UPDATE {quoted(self.name)}.manifest SET run = run + 1 RETURNING run"  # noqa: S608
+            self._run = connection.execute(number).fetchone()[0]  # which fails if the lock was lost meanwhile
             try:
                 yield
             finally:
@@ -327,7 +349,7 @@ class PgVectorStore:
         limit = check_rows(limit, "limit")
 
         def read(tables: PgTables) -> list[Row]:
-            manifest = tables.manifest()
+            manifest = self._fenced(tables)
             manifest.inactive(generation)
             place = 0 if after is None else tables.places([after.record.id]).get(after.record.id, 0)
             return tables.found(
@@ -418,7 +440,7 @@ class PgVectorStore:
         Raises:
             StoreError: There is none, or this role may not.
         """
-        self._write(lambda tables: tables.run(f'DROP SCHEMA "{self.name}" CASCADE'))
+        self._write(lambda tables: tables.run(f"DROP SCHEMA {quoted(self.name)} CASCADE"))
 
     def __repr__(self) -> str:
         return f"PgVectorStore({self._database.where!r})"

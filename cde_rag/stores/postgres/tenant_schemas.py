@@ -1,14 +1,22 @@
 """The stores of tenants in PostgreSQL: a schema for each, which a role can be given alone."""
 
+from typing import ClassVar
+
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.store import PgVectorStore
+
+
+class PgTenantStore(PgVectorStore):
+    """The store of one tenant, whose tables have row-level security from the start."""
+
+    _restricted: ClassVar = True
 
 
 class PgTenants:
     """A schema for each tenant, and one in common. Implements `cde_rag.stores.tenant_stores.TenantStores`.
 
     Tenants share no table. A role with `PgVectorStore.grant_read` on one tenant's schema reads that tenant's records
-    and no others, whatever SQL it sends.
+    and no others, whatever SQL it sends; row-level security shows it none even of a schema that was granted by mistake.
 
     Args:
         dsn: As for PgVectorStore.
@@ -19,6 +27,7 @@ class PgTenants:
 
     def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
         self._common = PgVectorStore(dsn, name, index=index, quantization=quantization)
+        self._dsn, self._index, self._quantization = dsn, index, quantization
         self._prefix = f"{name}_t_"
         self.of("0" * 32)  # refuses a name that is too long for those of tenants
 
@@ -35,9 +44,9 @@ class PgTenants:
         """Return the common store."""
         return self._common.named(self._common.name)
 
-    def of(self, key: str) -> PgVectorStore:
+    def of(self, key: str) -> PgTenantStore:
         """Return the store in a tenant's schema, which may not exist yet."""
-        return self._common.named(f"{self._prefix}{key}")
+        return PgTenantStore(self._dsn, f"{self._prefix}{key}", index=self._index, quantization=self._quantization)
 
     def listed(self) -> list[str]:
         """Return the keys of existing stores, sorted."""

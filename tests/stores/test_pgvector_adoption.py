@@ -1,0 +1,249 @@
+"""A table of LangChain or LlamaIndex in PostgreSQL becomes a Collection, while its application goes on."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from tiny import WORDS, tiny_cde_model
+
+from cde_rag.collection.adopt_pgvector import adopt, catch_up, release
+from cde_rag.collection.collection import Collection
+from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.readers.pgvector_table import LANGCHAIN, LANGCHAIN_V2, LLAMA_INDEX, TableColumns
+from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.postgres import PgVectorStore
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+SIZE, NAMES, MODEL = 4, itertools.count(), tiny_cde_model()
+
+LAYOUTS = {
+    "langchain": (LANGCHAIN, "id varchar PRIMARY KEY, collection_id uuid, embedding vector(3), document varchar"),
+    "langchain v2": (LANGCHAIN_V2, "langchain_id uuid PRIMARY KEY, content text NOT NULL, embedding vector(3)"),
+    "llama-index": (LLAMA_INDEX, "id bigserial PRIMARY KEY, text varchar NOT NULL, node_id varchar"),
+}
+KINDS = {"cmetadata": "jsonb", "langchain_metadata": "json", "metadata_": "json"}
+
+
+def sentence(number: int) -> str:
+    return " ".join(np.random.default_rng(number).choice(WORDS, 6)) + f" {number}"
+
+
+def id_of(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012d}"
+
+
+class TheirTable:
+    """An application that writes and reads its table in its own way."""
+
+    def __init__(self, postgres: str, layout: str) -> None:
+        self.columns, kept = LAYOUTS[layout]
+        self.name = f"theirs_{next(NAMES)}"
+        self._connection = psycopg.connect(postgres, autocommit=True)
+        self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        metadata = f"{self.columns.metadata} {KINDS[self.columns.metadata or '']}"
+        embedding = "" if "embedding" in kept else ", embedding vector(3)"
+        self._connection.execute(f"CREATE TABLE {self.name} ({kept}, {metadata}{embedding})".encode())
+        for number in range(30):
+            self.write(number)
+
+    def write(self, number: int, text: str | None = None, **more: Any) -> None:
+        self.delete(number)
+        id_, content, metadata = self.columns
+        sql = f"INSERT INTO {self.name} ({id_}, {content}, {metadata}, embedding) VALUES (%s, %s, %s, '[1, 2, 3]')"
+        row = id_of(number), sentence(number) if text is None else text, json.dumps({"n": number, **more})
+        self._connection.execute(sql.encode(), row)
+
+    def delete(self, number: int) -> None:
+        self._connection.execute(
+            f"DELETE FROM {self.name} WHERE {self.columns.id}::text = %s".encode(), [id_of(number)]
+        )
+
+    def rows(self) -> list[Any]:
+        return self._connection.execute(f"SELECT t::text FROM {self.name} t ORDER BY 1".encode()).fetchall()
+
+    def texts(self) -> dict[str, tuple[str, Any]]:
+        """Usable texts and metadata by id."""
+        id_, text, metadata = self.columns
+        found = self._connection.execute(f"SELECT {id_}::text, {text}, {metadata} FROM {self.name}".encode())
+        return {id_: (text, metadata) for id_, text, metadata in found if text and text.strip()}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture(params=LAYOUTS)
+def theirs(postgres: str, request: pytest.FixtureRequest) -> Iterator[TheirTable]:
+    made = TheirTable(postgres, request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(postgres: str) -> Iterator[PgVectorStore]:
+    made = PgVectorStore(postgres, f"adopted_{next(NAMES)}")
+    yield made
+    made.close()
+
+
+def adopted(store: PgVectorStore, theirs: TheirTable, **options: Any) -> Collection:
+    return adopt(store, theirs.name, theirs.columns, model=MODEL, context_size=SIZE, **options)
+
+
+def assert_mirrors(papers: Collection, theirs: TheirTable) -> None:
+    """Every text of the table, with the vector that our embedder gives it."""
+    expected = theirs.texts()
+    assert {one.id: (one.text, one.metadata) for one in papers.scroll()} == expected
+    fresh = papers.embedder.embed_documents([text for text, _ in expected.values()])
+    held = papers.store.vectors(list(expected), fingerprint=papers.embedder.fingerprint)
+    np.testing.assert_allclose(held, fresh, atol=1e-5)
+    assert papers.verify() == []
+
+
+def test_a_table_in_use_is_adopted_moved_and_released(store: PgVectorStore, theirs: TheirTable):
+    steps = itertools.count()
+
+    def meanwhile(_: object) -> None:
+        """The application writes while its table is adopted."""
+        if next(steps) == 0:
+            theirs.write(3, "money and interest")
+            theirs.write(40, "a boat")
+            theirs.delete(4)
+
+    papers = adopted(store, theirs, on_progress=meanwhile)
+    assert next(steps) > 0
+    assert papers.count() == 30
+    changes = catch_up(papers)
+    assert (changes.added, changes.replaced, changes.deleted, changes.documents) == (1, 1, 1, 30)
+    assert_mirrors(papers, theirs)
+    assert papers.search("a boat", 1)[0].id == id_of(40)
+    theirs.write(5, page=2)
+    theirs.write(6, " ")
+    changes = catch_up(Collection.open(store, model=MODEL))
+    assert (changes.updated, changes.replaced, changes.deleted, changes.skipped) == (1, 0, 1, 1)
+    papers.recontextualize(seed=5, context_size=SIZE)
+    theirs.write(7, "a flood")
+    assert catch_up(papers).replaced == 1
+    assert_mirrors(papers, theirs)
+    papers.rollback()
+    assert_mirrors(papers, theirs)
+    before = theirs.rows()
+    release(papers)
+    assert not store.exists()
+    assert theirs.rows() == before
+
+
+def test_an_interrupted_adoption_resumes(store: PgVectorStore, postgres: str):
+    theirs = TheirTable(postgres, "llama-index")
+    for number in range(30, 90):
+        theirs.write(number)
+
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adopted(store, theirs, on_progress=killed)
+    fingerprint = store.manifest().fingerprint
+    theirs.write(1000, "a river of the bank")  # a sample drawn anew could be another
+    papers = adopted(store, theirs, seed=7)
+    assert papers.embedder.fingerprint == fingerprint
+    assert_mirrors(papers, theirs)
+    assert catch_up(papers).added == 0
+    theirs.close()
+
+
+def test_rows_that_are_no_records_are_passed_over(store: PgVectorStore, postgres: str):
+    theirs = TheirTable(postgres, "llama-index")
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(
+            f"INSERT INTO {theirs.name} (node_id, text, metadata_) VALUES ('{id_of(1)}', 'once more', '{{}}'),"
+            " ('', 'no id', '{}'), ('listed', 'a river', '[1, 2]'), ('none', 'a bank', NULL)".encode()
+        )
+    papers = adopted(store, theirs)
+    assert catch_up(papers).skipped == 2
+    assert {row.record.id: row.record.metadata for row in papers.store.get(["listed", "none"])} == {
+        "listed": {},
+        "none": {},
+    }
+    assert papers.store.get([id_of(1)])[0].record.text == sentence(1)
+    theirs.close()
+
+
+def test_a_role_that_may_only_read_the_table_adopts_it(store: PgVectorStore, postgres: str):
+    theirs, role = TheirTable(postgres, "langchain"), f"adopter_{next(NAMES)}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE postgres TO {role};"
+            f"GRANT SELECT ON {theirs.name} TO {role}".encode()
+        )
+    ours = PgVectorStore(postgres.replace("postgres:@", f"{role}@"), store.name)
+    papers = adopted(ours, theirs)
+    assert_mirrors(papers, theirs)
+    release(papers)
+    theirs.close()
+
+
+Call = Callable[[PgVectorStore, TheirTable], object]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda store, theirs: adopt(store, "nothing", LANGCHAIN, model=MODEL), StoreError, "nothing.*not exist"),
+        (lambda store, theirs: adopt(store, theirs.name, LLAMA_INDEX, model=MODEL), StoreError, "TableColumns"),
+        (
+            lambda store, theirs: (
+                adopt(store, theirs.name, TableColumns("id", "embedding"), model=MODEL) and adopted(store, theirs)
+            ),
+            StoreError,
+            "expected a collection of .*, found one of",
+        ),
+        (
+            lambda store, theirs: [
+                adopted(store, theirs),
+                adopt(store, theirs.name, LANGCHAIN, embedder=ContextualEmbedder.from_corpus(["a bank"], model=MODEL)),
+            ],
+            ContextMismatchError,
+            "The vectors belong to",
+        ),
+        (
+            lambda store, theirs: [
+                Collection.create(store, ContextualEmbedder.from_corpus(["a bank"], model=MODEL)),
+                adopted(store, theirs),
+            ],
+            StoreError,
+            "found one of none",
+        ),
+        (
+            lambda store, theirs: catch_up(
+                Collection.create(store, ContextualEmbedder.from_corpus(["a bank"], model=MODEL))
+            ),
+            StoreError,
+            "holds its own records",
+        ),
+    ],
+)
+def test_what_cannot_be_adopted(postgres: str, store: PgVectorStore, call: Call, error: type[Exception], message: str):
+    theirs = TheirTable(postgres, "langchain")
+    with pytest.raises(error, match=message):
+        call(store, theirs)
+    theirs.close()
+
+
+def test_an_empty_table_and_another_store(postgres: str, store: PgVectorStore, tmp_path: Any):
+    theirs = TheirTable(postgres, "langchain v2")
+    for number in range(30):
+        theirs.delete(number)
+    with pytest.raises(CorpusError, match=theirs.name):
+        adopted(store, theirs)
+    assert not store.exists()
+    folder = FaissStore(tmp_path / "papers.faiss")
+    papers = Collection.create(folder, ContextualEmbedder.from_corpus(["a bank"], model=MODEL))
+    with pytest.raises(StoreError, match="in PostgreSQL, found one in FaissStore"):
+        release(papers)
+    papers.close()
+    theirs.close()
