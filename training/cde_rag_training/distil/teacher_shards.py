@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float16, Float32
@@ -20,6 +20,7 @@ FORMAT = 1
 SHARD_SIZE = 2048  # texts; at some 20 texts a second a kill costs less than two minutes
 
 
+@runtime_checkable
 class Teacher(Protocol):
     """Protocol of an embedder that is distilled; `ContextualEmbedder` is one."""
 

@@ -431,7 +431,7 @@ def _pooled_norms(network: TwoStage) -> Generator[list[Float[Tensor, " texts"]],
     """Collect the norms of mean-pooled texts, before they are normalised, of all that is embedded inside the block."""
     norms: list[Tensor] = []
 
-    def collect(_: nn.Module, given: tuple[Tensor, Tensor | None], x: Tensor) -> None:
+    def collect(_: nn.Module, given: tuple[Tensor, Tensor | None, object], x: Tensor) -> None:
         mask = None if given[1] is None else given[1][:, 0, 0, :]
         norms.append(mean_pool(x, mask).norm(dim=1))
 
