@@ -2,7 +2,7 @@
 
     python -m experiments.pair_figures docs/experiments/pair-test.toml --data ../shared/data --output cde-pair.csv
 
-Each half embeds a text once. "context" is a context of up to 512 documents of the set, "null" the null context;
+The second half, which reads no context, embeds a text once. "context" is a context of up to 512 documents of the set, "null" the null context;
 siblings are not used. Intervals are those of `experiments.models`.
 """
 
@@ -81,28 +81,35 @@ def pair_rows(
     """
     network = model.network
     assert isinstance(network, PairNetwork)
-    first_dim = network.first.config.dim
+    first_dim, share = network.first.config.dim, network.config.second_share
+    first = CDEModel.from_pretrained(network.config.first, device="cpu")
     back = network.rotation.cpu().numpy().T
     plain = cached(minilm(max_length=256), "minilm-256", cache)
     found: dict[tuple[str, str], Figures] = {}
     for data in tqdm(sets, unit="set"):
         texts = data.corpus.texts
         found.setdefault((MINILM, ""), []).append(score(data, plain(data.queries), plain(texts)))
-        embedders = {
-            "context": ContextualEmbedder.from_corpus(texts, model=model, context_size=CONTEXT_SIZE, seed=0),
-            "null": ContextualEmbedder(model, Context.null(model)),
+        null = ContextualEmbedder(model, Context.null(model))
+        pooled = [
+            embed(each) @ back for embed, each in ((null.embed_queries, data.queries), (null.embed_documents, texts))
+        ]
+        second = [_unit(each[:, first_dim:]) for each in pooled]
+        own = ContextualEmbedder.from_corpus(texts, model=first, context_size=CONTEXT_SIZE, seed=0)
+        firsts = {
+            "context": [own.embed_queries(data.queries), own.embed_documents(texts)],
+            "null": [_unit(each[:, :first_dim]) for each in pooled],
         }
-        for given, embedder in embedders.items():
-            queries, documents = embedder.embed_queries(data.queries), embedder.embed_documents(texts)
-            turned = queries @ back, documents @ back
-            first = tuple(_unit(each[:, :first_dim]) for each in turned)
-            found.setdefault((model.config.name, given), []).append(score(data, queries, documents))
-            found.setdefault((FIRST, given), []).append(score(data, *first))
+        found.setdefault((E5, ""), []).append(score(data, *second))
+        for given, each in firsts.items():
+            both = [
+                np.concatenate([(1 - share) ** 0.5 * one, share**0.5 * other], axis=1) @ back.T
+                for one, other in zip(each, second, strict=True)
+            ]
+            found.setdefault((FIRST, given), []).append(score(data, *each))
+            found.setdefault((model.config.name, given), []).append(score(data, *both))
             if given == "null":
-                second = tuple(_unit(each[:, first_dim:]) for each in turned)
-                found.setdefault((E5, ""), []).append(score(data, *second))
                 for name, directions in axes.items():
-                    few = tuple(_unit(each @ directions) for each in (queries, documents))
+                    few = [_unit(one @ directions) for one in both]
                     found.setdefault((f"{model.config.name}, {name}", given), []).append(score(data, *few))
     references = {MINILM: found[MINILM, ""], FIRST: found[FIRST, "context"]}
     return [
