@@ -2,8 +2,8 @@
 
     python -m experiments.pair_figures docs/experiments/pair-test.toml --data ../shared/data --output cde-pair.csv
 
-The second half, which reads no context, embeds a text once. "context" is a context of up to 512 documents of the set, "null" the null context;
-siblings are not used. Intervals are those of `experiments.models`.
+The second half, which reads no context, embeds a text once. "context" is a context of up to 512 documents of the set,
+"null" the null context; siblings are not used. Intervals are those of `experiments.models`.
 """
 
 import argparse
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float32, Float64
 from tqdm import tqdm
 
@@ -24,13 +23,13 @@ from cde_rag.model import CDEModel
 from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag_training.clustering.surrogate import cached, minilm
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
-from cde_rag_training.distil.target_axes import projection_axes
 from cde_rag_training.distil.teacher_shards import TeacherShards
 from cde_rag_training.recipe import read_recipe
 from experiments.laboratory import CONTEXT_SIZE, compared, score
+from experiments.projection_agreement import projections
 from experiments.result_tables import write_table
 
-E5, MINILM, FIRST = "multilingual-e5-small", "minilm", "cde-mini-1"
+E5, MINILM = "multilingual-e5-small", "minilm"
 
 Vectors = Float32[np.ndarray, "texts dim"]
 Figures = list[Float64[np.ndarray, " queries"]]  # set by set
@@ -46,7 +45,7 @@ class PairRow(NamedTuple):
         model: Name of the system.
         given: "context", "null", or "" of a system that reads none.
         ndcg: NDCG@10, mean over queries; of all sets their mean.
-        against: Reference: "minilm", or "cde-mini-1" under its context.
+        against: Reference: "minilm", or the first half under its context.
         gain: NDCG@10 minus that of the reference.
         low: Lower end of the gain's 95 % interval (queries drawn again).
         high: Upper end.
@@ -82,6 +81,7 @@ def pair_rows(
     network = model.network
     assert isinstance(network, PairNetwork)
     first_dim, share = network.first.config.dim, network.config.second_share
+    name_of_first = network.config.first
     first = CDEModel.from_pretrained(network.config.first, device="cpu")
     back = network.rotation.cpu().numpy().T
     plain = cached(minilm(max_length=256), "minilm-256", cache)
@@ -105,32 +105,19 @@ def pair_rows(
                 np.concatenate([(1 - share) ** 0.5 * one, share**0.5 * other], axis=1) @ back.T
                 for one, other in zip(each, second, strict=True)
             ]
-            found.setdefault((FIRST, given), []).append(score(data, *each))
+            found.setdefault((name_of_first, given), []).append(score(data, *each))
             found.setdefault((model.config.name, given), []).append(score(data, *both))
             if given == "null":
                 for name, directions in axes.items():
                     few = [_unit(one @ directions) for one in both]
                     found.setdefault((f"{model.config.name}, {name}", given), []).append(score(data, *few))
-    references = {MINILM: found[MINILM, ""], FIRST: found[FIRST, "context"]}
+    references = {MINILM: found[MINILM, ""], name_of_first: found[name_of_first, "context"]}
     return [
         row
         for against, reference in references.items()
         for (name, given), figures in found.items()
         for row in _rows(sets, name, given, figures, against, reference)
     ]
-
-
-def projections(shards: TeacherShards, dim: int, *, sample: int = 2) -> dict[str, Float32[np.ndarray, "dim few"]]:
-    """Compute both projections of a distillation from the first shards, whose embeddings have to be there."""
-    texts = [each for number in range(sample) for each in shards.read(number)]
-
-    def missing() -> ContextualEmbedder:
-        raise FileNotFoundError(f"{shards.folder}: run cde-rag-train distil prepare with --embed {sample} first.")
-
-    vectors = np.concatenate([shards.vectors(number, missing) for number in range(sample)]).astype(np.float32)
-    is_query = torch.tensor([float(each.role == 0) for each in texts])
-    kinds = ("leading", "principal")
-    return {kind: projection_axes(torch.from_numpy(vectors), is_query, dim, kind).numpy() for kind in kinds}
 
 
 def _unit(vectors: Vectors) -> Vectors:
