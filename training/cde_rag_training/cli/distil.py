@@ -109,8 +109,8 @@ def run(
 ) -> None:
     """Train a student towards the teacher's embeddings; run the same command again to resume.
 
-    Writes curve.csv (loss and development NDCG@10 over texts), state.safetensors after each shard, and after each
-    point of the curve model/, which cde-rag evaluate reads. A resumed run ends bit by bit as an uninterrupted one.
+    Writes curve.csv (loss and development NDCG@10 over texts), state.safetensors every 16 updates, and after each point
+    of the curve model/, which cde-rag evaluate reads. A resumed run ends bit by bit as an uninterrupted one.
     """
     from cde_rag_training.distil.student import write_start
     from cde_rag_training.distil.teacher_shards import TeacherShards
@@ -132,7 +132,7 @@ def run(
         )
         points = distillation.train(stop_at, evaluate_every=evaluate_every, progress=shown)
     except KeyboardInterrupt as error:
-        typer.echo(f"Stopped; {output} keeps the last finished shard. Run the same command again to go on.", err=True)
+        typer.echo(f"Stopped; {output} keeps the last checkpoint. Run the same command again to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from error
     last = points[-1]
     if as_json:

@@ -208,7 +208,7 @@ class DistillationRun:
         texts: int,
         *,
         evaluate_every: int = 4,
-        save_every: int = 0,
+        save_every: int = 16,
         progress: bool = False,
         log: Callable[[int, float], None] | None = None,
     ) -> list[CurvePoint]:
