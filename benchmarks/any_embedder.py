@@ -26,8 +26,8 @@ from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import rank_vectors
 from cde_rag_training.data.cuts import part
+from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.recipe import read_recipe
-from experiments.sets import SetsConfig, read_sets
 
 SYSTEMS = ("none", "siblings", "corpus", "both", "centred", "siblings 0.15", "siblings 0.6")
 K, TOKENS, SAMPLE = 10, 256, 512

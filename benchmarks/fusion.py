@@ -23,8 +23,8 @@ from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.evaluation.ranking import Ranking, rank_hybrid
 from cde_rag.search.fusion import WEIGHTS
+from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.recipe import read_recipe
-from experiments.sets import SetsConfig, read_sets
 
 MODEL = "cde-mini-1"
 K = 10

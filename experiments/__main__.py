@@ -125,8 +125,8 @@ def _on_recipes(
 
 
 def _read_sets(sets: Path | None, data: Path | None) -> "list[RetrievalSet]":
+    from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
     from cde_rag_training.recipe import read_recipe
-    from experiments.sets import SetsConfig, read_sets
 
     if sets is None:
         raise typer.BadParameter("give a TOML file with [[sets]]", param_hint="--sets")

@@ -103,8 +103,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path, help="a JSONL file")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/")
+    parser.add_argument("--unlimited", action="store_true", help="all pairs of each source, for a distillation")
     arguments = parser.parse_args()
-    write_pairs(bundled_pairs(arguments.data), arguments.output)
+    pairs = found_pairs(arguments.data) if arguments.unlimited else bundled_pairs(arguments.data)
+    write_pairs(pairs, arguments.output)
 
 
 def write_pairs(pairs: Iterable[Pair], path: Path) -> None:

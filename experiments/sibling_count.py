@@ -13,9 +13,9 @@ from cde_rag.context.siblings import sibling_positions
 from cde_rag.evaluation.baselines import MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.metrics import ndcg
+from cde_rag_training.data.retrieval_sets import with_parents
 from experiments.laboratory import DEPTH, Laboratory, Space, score
 from experiments.result_tables import new_figure, write_table
-from experiments.sets import with_parents
 
 COUNTS = (0, 1, 2, 4, 8, 16, 32)  # siblings of a document, at most; those that the model reads
 PLAIN = ("minilm", "siblings_mean", "neighbours", "late_chunking", "bm25")

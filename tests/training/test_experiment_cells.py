@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from cde_rag.model import CDEModel
 from cde_rag_training.config import TrainingConfig
+from cde_rag_training.data.retrieval_sets import SetConfig, SetsConfig, read_sets
 from cde_rag_training.loop.trainer import batches_of
 from cde_rag_training.presets import preset
 from cde_rag_training.recipe import RecipeError, changed, read_recipe
@@ -22,7 +23,6 @@ from experiments.__main__ import app
 from experiments.cells import LOOKED_AT, Cell, batch_difficulty, cell_rows, read_cells
 from experiments.laboratory import Laboratory
 from experiments.models import readings
-from experiments.sets import SetConfig, SetsConfig, read_sets
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = """

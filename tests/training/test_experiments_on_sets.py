@@ -16,6 +16,7 @@ from cde_rag.errors import SmallContextWarning
 from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
+from cde_rag_training.data.retrieval_sets import SetConfig, SetsConfig, read_sets
 from cde_rag_training.recipe import RecipeError, read_recipe
 from experiments import ON_MODELS, ON_SETS, models
 from experiments.heatmap import NULL, heatmap
@@ -23,7 +24,6 @@ from experiments.laboratory import Laboratory, score
 from experiments.output_map import remapped
 from experiments.prompt_prefixes import prefixes
 from experiments.second_pass import second_pass
-from experiments.sets import SetConfig, SetsConfig, read_sets
 from experiments.training_free import PooledMiniLM, rarity
 
 

@@ -1,7 +1,7 @@
 """The commands together."""
 
 from cde_rag.cli.commands import command_line
-from cde_rag_training.cli import adapt, cluster, inspect, interpolate, prepare, rotate, train
+from cde_rag_training.cli import adapt, cluster, distil, inspect, interpolate, prepare, rotate, train
 
 app = command_line()
 
@@ -22,6 +22,11 @@ def main() -> None:
       cde-rag-train train prepared --output runs/first     # run again to resume after a stop
       cde-rag evaluate scifact/ --model runs/first/model
 
+    \b
+    The embeddings of a larger model:
+      cde-rag-train distil prepare pairs.jsonl --output texts
+      cde-rag-train distil run texts --output runs/small   # run again to resume after a stop
+
     Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 success, 1 error, 2 wrong usage,
     3 adapted, but not better than the start model.
     """
@@ -38,3 +43,4 @@ for command in (
     adapt.adapt,
 ):
     app.command()(command)
+app.add_typer(distil.app, name="distil")

@@ -1,4 +1,4 @@
-"""Retrieval sets of an experiment, named in a TOML file."""
+"""Retrieval sets named in a TOML file, for experiments and development curves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
