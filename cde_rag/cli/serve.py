@@ -103,6 +103,7 @@ def serve(
     language_model = _language_model(llm, llm_model)
     kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
     collections, embedders = opened([*paths, *kept], model)
+    folders = {_named(path)[0]: Path(place) for path in paths if (place := _named(path)[1]) and Path(place).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
     options = ServerOptions(
         default_role=cast(Literal["query", "document"] | None, default_role),
@@ -112,7 +113,7 @@ def serve(
         language_model=language_model,
     )
     batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
-    service = Service(Registry(collections, batcher, embedders), options)
+    service = Service(Registry(collections, batcher, embedders, folders), options)
     for served in service.registry.models():
         typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
     chat = "passages alone, without a language model" if language_model is None else language_model.name
@@ -149,11 +150,9 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
     collections: dict[str, Collection] = {}
     contexts: dict[str, Embedder] = {}
     for text in paths:
-        named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
-        place = rest or text
+        name, place = _named(text)
         path = Path(place.partition("?")[0] if "://" in place else place)
         is_context = path.name.endswith(CONTEXT_SUFFIX)
-        name = named if rest else path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem
         if not re.match(NAME_PATTERN, name):
             raise CDEError(f"{name!r}: expected a name of letters, digits, '.', '_' and '-'. Give one: NAME={path}")
         if name in collections or name in contexts:
@@ -163,6 +162,16 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
         else:
             collections[name] = open_collection(existing(place), model)
     return collections, contexts
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return name and place of an argument `[NAME=]PATH`."""
+    named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
+    if rest:
+        return named, rest
+    path = Path(text.partition("?")[0] if "://" in text else text)
+    is_context = path.name.endswith(CONTEXT_SUFFIX)
+    return path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem, text
 
 
 def _embedder(path: Path, model: str | None) -> "Embedder":

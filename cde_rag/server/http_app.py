@@ -17,6 +17,7 @@ from cde_rag.server import (
     context_routes,
     embedding_routes,
     job_routes,
+    judgments,
     page_routes,
     vector_store_routes,
 )
@@ -45,7 +46,7 @@ def create_app(service: Service) -> ASGIApp:
     )
     app.state.service = service
     served = (embedding_routes, vector_store_routes, chat_routes, collection_routes, context_routes, job_routes)
-    for routes in (*served, page_routes):
+    for routes in (*served, judgments, page_routes):
         app.include_router(routes.router)
     app.add_api_route("/health", _health, methods=["GET"])
     app.add_api_route("/metrics", _metrics, methods=["GET"])
