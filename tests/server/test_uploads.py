@@ -3,18 +3,15 @@
 import io
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Running, running, texts
+from served import Running
 
-from cde_rag import Collection, ContextualEmbedder
+from cde_rag import Collection
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.server.registry import Registry
-from cde_rag.server.service import ServerOptions, Service
-from cde_rag.server.token_batcher import TokenBatcher
-from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 GUIDE = "# Rivers\n\nA river has a bank on each side.\n\n## Boats\n\nA boat stays at the bank of a river.\n"
@@ -97,19 +94,16 @@ def test_judgments_are_a_set_that_evaluate_reads(server: Running, tmp_path: Path
 
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_drift_is_the_librarys(server: Running, tmp_path: Path) -> None:
-    failed = ended(server, server.post("/v1/collections/papers/drift", {}, 202))
-    assert "drift is estimated for models that read a context" in failed["error"]
-    path = tmp_path / "mini.faiss"
-    with Collection.create(FaissStore(path), ContextualEmbedder.from_corpus(texts(64))) as collection:
-        collection.add(texts(64))
-        expected = collection.drift()
-    batcher = TokenBatcher()
-    registry = Registry({"mini": Collection.open(FaissStore(path))}, batcher, folders={"mini": path})
-    with running(Service(registry, ServerOptions())) as url:
-        mini = Running(url, server.service, server.embedder)
-        found = ended(mini, mini.post("/v1/collections/mini/drift", {}, 202))
-        on_disk = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        assert mini.get("/v1/collections/mini")["disk_bytes"] == pytest.approx(on_disk, rel=0.5)
+    papers = server.service.registry.collection("papers").collection
+    found = ended(server, server.post("/v1/collections/papers/drift", {}, 202))
+    assert found["status"] == "succeeded", found
+    expected = Collection(papers.store, server.embedder).drift()
     assert found["result"]["gain"] == pytest.approx(expected.gain, abs=1e-3)
     assert found["result"]["pays"] == expected.pays()
+
+
+def test_the_bytes_of_a_folder_are_told(server: Running, tmp_path: Path) -> None:
     assert server.get("/v1/collections/papers")["disk_bytes"] is None  # its folder was not told
+    served = replace(server.service.registry.collection("papers"), folder=tmp_path / "papers.faiss")
+    files = [path for path in (tmp_path / "papers.faiss").rglob("*") if path.is_file()]
+    assert served.disk_bytes == sum(path.stat().st_size for path in files) > 0

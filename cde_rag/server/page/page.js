@@ -56,7 +56,6 @@ async function openView() {
     if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  problem();
   try {
     if (view === "chat") await chat.describe();
     if (view === "documents") await documents.describe();
@@ -227,6 +226,9 @@ byId("key").addEventListener("change", async () => {
   await start();
   await openView();
 });
-window.addEventListener("hashchange", openView);
+window.addEventListener("hashchange", () => {
+  problem();
+  openView();
+});
 documents.onChange(start);
 openPage();
