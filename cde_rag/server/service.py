@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
@@ -56,6 +57,11 @@ class Service:
     def meters(self) -> Meters:
         """Counts of requests and batches."""
         return Meters(self.registry.batcher)
+
+    @cached_property
+    def apart(self) -> CapacityLimiter:
+        """Bound of one call of a model at a time, for those that cannot share batches."""
+        return CapacityLimiter(1)
 
     @cached_property
     def null(self) -> NullRanker:

@@ -277,6 +277,7 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
 
 
 @needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 def test_an_answer_is_streamed_stopped_and_never_html(chatting: Running, llm: FakeLLM, browser: Browser) -> None:
     llm.pieces = [f"{HOSTILE} [1] [99] ", "the end"]
     llm.gate.clear()
