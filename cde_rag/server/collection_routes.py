@@ -77,7 +77,8 @@ async def retrieve_collection(name: str, service: Serving) -> Json:
 
 def described(served: ServedCollection) -> dict[str, Any]:
     """Return the name and the metadata of a collection."""
-    return {"name": served.name, "has_words": served.has_words, **asdict(served.collection.inspect())}
+    found = asdict(served.collection.inspect())
+    return {"name": served.name, "has_words": served.has_words, "disk_bytes": served.disk_bytes, **found}
 
 
 @router.post("/{name}/search")

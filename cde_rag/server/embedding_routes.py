@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from jaxtyping import Float32
 from pydantic import Field, field_validator, model_validator
 
 from cde_rag.context.siblings import sibling_positions
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.server.refusals import Json, RequestError
 from cde_rag.server.registry import ServedModel, check_fingerprint
 from cde_rag.server.service import Service, Serving, Strict
@@ -34,6 +36,9 @@ class EmbeddingsRequest(Strict):
     output_dimension: int | None = Field(None, ge=1, description="Voyage's name of dimensions.")
     output_dtype: Literal["float"] | None = Field(None, description="Voyage's; float32 alone.")
     user: str | None = Field(None, description="Not used.")
+    late_chunking: bool = Field(
+        default=False, description="Jina's: the texts are the chunks of one document, in order."
+    )
 
     @property
     def first(self) -> int | None:
@@ -119,6 +124,10 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
     """Embed texts; concurrent requests share batches."""
     texts = [body.input] if isinstance(body.input, str) else body.input
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
+    if body.late_chunking:
+        vectors = await in_thread(partial(_late, texts, role, model), limiter=service.apart)
+        data = _listed(first_dimensions(vectors, body.first), body.encoding_format)
+        return _answer(data, model, sum(tokens), full)
     embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))
 
     def answer() -> Json:
@@ -144,6 +153,20 @@ async def create_contextualized_embeddings(body: ContextualizedRequest, service:
         return _answer(_nested(body.inputs, vectors, body.encoding_format or "float"), model, sum(tokens), full)
 
     return await in_thread(answer)
+
+
+def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.ndarray, "chunks dim"]:
+    """Embed the chunks of one document together.
+
+    Raises:
+        ModelError: The model cannot pool chunks of one text.
+        RequestError: The texts are queries, or the model reads no context.
+    """
+    if role == "query" or not isinstance(model.embedder, ContextualEmbedder):
+        found = "queries" if role == "query" else model.id
+        message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
+        raise RequestError(400, message, param="late_chunking", code="unsupported_value")
+    return model.embedder.embed_chunks([texts])[0]
 
 
 def _prepared(

@@ -12,10 +12,12 @@ from starlette.types import ASGIApp
 
 from cde_rag._version import __version__
 from cde_rag.server import (
+    chat_routes,
     collection_routes,
     context_routes,
     embedding_routes,
     job_routes,
+    judgments,
     page_routes,
     vector_store_routes,
 )
@@ -43,7 +45,8 @@ def create_app(service: Service) -> ASGIApp:
         title="cde-rag", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, strict_content_type=True
     )
     app.state.service = service
-    for routes in (embedding_routes, vector_store_routes, collection_routes, context_routes, job_routes, page_routes):
+    served = (embedding_routes, vector_store_routes, chat_routes, collection_routes, context_routes, job_routes)
+    for routes in (*served, judgments, page_routes):
         app.include_router(routes.router)
     app.add_api_route("/health", _health, methods=["GET"])
     app.add_api_route("/metrics", _metrics, methods=["GET"])

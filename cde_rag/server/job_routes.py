@@ -2,19 +2,19 @@
 
 from dataclasses import asdict
 from functools import partial
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync as in_thread
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from cde_rag.collection.collection import Collection
-from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.canary import Canary
 from cde_rag.server.jobs import Job, OnProgress
 from cde_rag.server.refusals import Json
 from cde_rag.server.registry import ServedCollection, unbatched
 from cde_rag.server.service import Serving, Strict
+from cde_rag.server.uploads import check_upload, uploaded
 
 router = APIRouter(prefix="/v1")
 
@@ -43,15 +43,16 @@ async def start_recontextualize(name: str, body: RecontextualizeRequest, service
     """Start the move of a collection to a new context; it is searched and written in its old one until the switch."""
     served = service.registry.collection(name)
 
-    def run(on_progress: OnProgress) -> Recontextualization:
+    def run(on_progress: OnProgress) -> dict[str, Any]:
         known = body.canary
-        return _apart(served).recontextualize(
+        report = _apart(served).recontextualize(
             seed=body.seed,
             context_size=body.context_size,
             strategy=body.strategy,
             canary=None if known is None else Canary({one.query: one.ids for one in known}, may_lose=body.may_lose),
             on_progress=on_progress,
         )
+        return asdict(report)
 
     return _accepted(await in_thread(service.jobs.start, "recontextualize", name, run))
 
@@ -61,10 +62,40 @@ async def start_rollback(name: str, service: Serving) -> Json:
     """Start the return of a collection to the context before."""
     served = service.registry.collection(name)
 
-    def run(on_progress: OnProgress) -> Recontextualization:
-        return _apart(served).rollback(on_progress=on_progress)
+    def run(on_progress: OnProgress) -> dict[str, Any]:
+        return asdict(_apart(served).rollback(on_progress=on_progress))
 
     return _accepted(await in_thread(service.jobs.start, "rollback", name, run))
+
+
+@router.post("/collections/{name}/drift", status_code=202)
+async def start_drift(name: str, service: Serving) -> Json:
+    """Start an estimate of what a new context would gain; it changes nothing, and cannot be cancelled."""
+    served = service.registry.collection(name)
+
+    def run(_: OnProgress) -> dict[str, Any]:
+        found = _apart(served).drift()
+        return {**found.to_json(), "pays": found.pays()}
+
+    return _accepted(await in_thread(service.jobs.start, "drift", name, run))
+
+
+@router.post("/collections/{name}/files", status_code=202)
+async def upload_file(
+    name: str,
+    request: Request,
+    service: Serving,
+    filename: Annotated[str, Query(min_length=1, max_length=200, description="Name that ends in .md or .txt.")],
+) -> Json:
+    """Start to index a text or Markdown file, which is the body, in UTF-8; it replaces the file of its name."""
+    served = service.registry.collection(name)
+    check_upload(filename)
+    content = await request.body()
+
+    def run(on_progress: OnProgress) -> dict[str, Any]:
+        return uploaded(served.collection, filename, content, on_progress)
+
+    return _accepted(await in_thread(service.jobs.start, "upload", name, run))
 
 
 def _apart(served: ServedCollection) -> Collection:

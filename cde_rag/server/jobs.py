@@ -5,15 +5,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.upsert import Progress
 from cde_rag.server.refusals import RequestError, refusal
 
 OnProgress: TypeAlias = Callable[[Progress], None]
-Run: TypeAlias = Callable[[OnProgress], Recontextualization]
+Run: TypeAlias = Callable[[OnProgress], dict[str, Any]]
 KEPT: Final = 100  # jobs that have ended
 _log = logging.getLogger("cde_rag.server")
 
@@ -27,7 +26,7 @@ class Job:
     """A run over a collection.
 
     Attributes:
-        kind: "recontextualize" or "rollback".
+        kind: "recontextualize", "rollback", "drift" or "upload".
         collection: Name of the collection.
         id: Its id.
         status: State of the run.
@@ -121,7 +120,7 @@ class Jobs:
                 raise _CancelledRunError
 
         try:
-            job.result = asdict(run(on_progress))
+            job.result = run(on_progress)
             job.status = "succeeded"
         except _CancelledRunError:
             job.status = "cancelled"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from anyio.to_thread import run_sync as in_thread
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from cde_rag.server.service import Serving, Strict
 
 router = APIRouter()
 FOLDER: Final = Path(__file__).parent / "page"
+SCRIPTS: Final = ("page.js", "common.js", "chat.js", "documents.js")
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -34,22 +35,25 @@ class CompareRequest(Strict):
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
 
 
-@router.get("/", include_in_schema=False)
 async def page() -> Response:
     """Return the page."""
     return await _file("page.html", "text/html")
 
 
-@router.get("/page.css", include_in_schema=False)
 async def style() -> Response:
     """Return the page's style."""
     return await _file("page.css", "text/css")
 
 
-@router.get("/page.js", include_in_schema=False)
-async def script() -> Response:
-    """Return the page's script."""
-    return await _file("page.js", "text/javascript")
+async def script(request: Request) -> Response:
+    """Return one of the page's scripts."""
+    return await _file(request.url.path.rpartition("/")[2], "text/javascript")
+
+
+router.add_api_route("/", page, methods=["GET"], include_in_schema=False)
+router.add_api_route("/page.css", style, methods=["GET"], include_in_schema=False)
+for _name in SCRIPTS:
+    router.add_api_route(f"/{_name}", script, methods=["GET"], include_in_schema=False)
 
 
 async def _file(name: str, media_type: str) -> Response:

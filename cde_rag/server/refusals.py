@@ -53,11 +53,15 @@ class Json(Response):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def error_response(error: RequestError) -> Json:
-    """Return the response of a refused request: `{"error": {"message", "type", "param", "code"}}`."""
+def error_body(error: RequestError) -> dict[str, Any]:
+    """Return the body of a refused request: `{"error": {"message", "type", "param", "code"}}`."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    body = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
-    return Json({"error": body}, status_code=error.status, headers=error.headers)
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+
+
+def error_response(error: RequestError) -> Json:
+    """Return the response of a refused request."""
+    return Json(error_body(error), status_code=error.status, headers=error.headers)
 
 
 def refusal(error: Exception) -> RequestError:

@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, cast
 
 from cde_rag.collection.collection import Collection
@@ -25,11 +27,24 @@ class ServedCollection:
         name: Name in addresses and in ids of models.
         collection: The collection; its embedder goes through the batcher.
         has_words: True if it can be searched by words.
+        folder: Its folder on this machine, if it is in one.
     """
 
     name: str
     collection: Collection
     has_words: bool
+    folder: Path | None = None
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Bytes of the files in its folder; None without one."""
+        if self.folder is None:
+            return None
+        total = 0
+        for path in self.folder.rglob("*"):
+            with suppress(FileNotFoundError):  # of a file that is written anew at this moment
+                total += path.stat().st_size if path.is_file() else 0
+        return total
 
     def by(self, wanted: str | None) -> str:
         """Return the ranking to use: hybrid by default, vectors for a collection without words.
@@ -82,6 +97,7 @@ class Registry:
         collections: Open collections by name. Their embedders are put behind the batcher.
         batcher: Batcher of all texts.
         contexts: Embedders of further contexts by name.
+        folders: Folders of collections by name, where they are in folders of this machine.
     """
 
     def __init__(
@@ -89,6 +105,7 @@ class Registry:
         collections: Mapping[str, Collection],
         batcher: TokenBatcher,
         contexts: Mapping[str, Embedder] | None = None,
+        folders: Mapping[str, Path] | None = None,
     ) -> None:
         self.batcher = batcher
         self._lock = threading.Lock()
@@ -96,7 +113,9 @@ class Registry:
         self.collections: dict[str, ServedCollection] = {}
         for name, collection in collections.items():
             collection.embedder = BatchedEmbedder(collection.embedder, batcher)
-            self.collections[name] = ServedCollection(name, collection, has_words(collection))
+            self.collections[name] = ServedCollection(
+                name, collection, has_words(collection), (folders or {}).get(name)
+            )
 
     def collection(self, name: str) -> ServedCollection:
         """Return a collection.

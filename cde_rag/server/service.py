@@ -5,12 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
+from anyio import CapacityLimiter
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import NullRanker
 from cde_rag.server.jobs import Jobs
+from cde_rag.server.language_model import LanguageModel
 from cde_rag.server.meters import Meters
 from cde_rag.server.registry import Registry
 from cde_rag.server.token_batcher import Role
@@ -32,6 +34,7 @@ class ServerOptions:
         max_body_bytes: Bytes of a request's body.
         max_requests: Requests that are answered at one time.
         contexts: Folder of the contexts that are made over HTTP; None: none can be made.
+        language_model: Language model that answers chats; None: they get the passages alone.
     """
 
     default_role: Role | None = None
@@ -39,6 +42,7 @@ class ServerOptions:
     max_body_bytes: int = 16_000_000
     max_requests: int = 1_000
     contexts: Path | None = None
+    language_model: LanguageModel | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,11 @@ class Service:
     def meters(self) -> Meters:
         """Counts of requests and batches."""
         return Meters(self.registry.batcher)
+
+    @cached_property
+    def apart(self) -> CapacityLimiter:
+        """Bound of one call of a model at a time, for those that cannot share batches."""
+        return CapacityLimiter(1)
 
     @cached_property
     def null(self) -> NullRanker:

@@ -14,7 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cde_rag.server.access import ApiKeys, check_host, check_origin
 from cde_rag.server.refusals import RequestError, error_response, refusal
 
-OPEN_PATHS: Final = frozenset({"/", "/page.css", "/page.js", "/health", "/ready"})  # they need no key
+OPEN_PATHS: Final = frozenset(  # they need no key
+    {"/", "/page.css", "/page.js", "/common.js", "/chat.js", "/documents.js", "/health", "/ready"}
+)
 STREAMED: Final = "/v1/contexts"  # its body is read in pieces, and has a bound of its own
 _log = logging.getLogger("cde_rag.server")
 

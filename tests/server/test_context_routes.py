@@ -181,12 +181,11 @@ def test_a_canary_keeps_the_collection_where_it_is(server: Running) -> None:
 
 def test_a_job_is_cancelled_at_its_next_write_and_resumed() -> None:
     """The run writes until it is cancelled; one job at a time for a collection."""
-    from cde_rag.indexing.backfill import Recontextualization
     from cde_rag.indexing.upsert import Progress
 
     jobs, written = Jobs(), list[int]()
 
-    def run(on_progress: Any) -> Recontextualization:
+    def run(on_progress: Any) -> dict[str, Any]:
         while True:
             written.append(1)
             on_progress(Progress(len(written), None, 1.0))
@@ -203,7 +202,7 @@ def test_a_job_is_cancelled_at_its_next_write_and_resumed() -> None:
     assert (job.status, other.status) == ("cancelled", "running")
     jobs.close()
     assert other.status == "cancelled"
-    assert jobs.start("rollback", "papers", lambda _: Recontextualization(1, 1, 1, "f", 0.0)).collection == "papers"
+    assert jobs.start("rollback", "papers", lambda _: {}).collection == "papers"
     jobs.close()
 
 

@@ -173,7 +173,8 @@ def test_texts_beyond_the_limit_are_counted_or_refused(server: Running) -> None:
         ({"input": ["river", " "]}, "Text 1 is empty or blank"),
         ({"input": "\ud800"}, "Unicode"),
         ({"model": 3}, "model"),
-        ({"late_chunking": True}, "late_chunking"),
+        ({"late_chunking": True}, "found queries"),
+        ({"late_chunking": "yes"}, "late_chunking"),
         ({"encoding_format": "ubinary"}, "encoding_format"),
         ({"dimensions": "6"}, "dimensions"),
         ({"dimensions": 6, "output_dimension": 5}, "two names"),
@@ -183,6 +184,14 @@ def test_texts_beyond_the_limit_are_counted_or_refused(server: Running) -> None:
 def test_bad_fields_are_named(server: Running, change: Any, message: str) -> None:
     body = {"model": f"{MODEL}:query", "input": "river"} | change
     assert message in server.post("/v1/embeddings", body, 400)["error"]["message"]
+
+
+def test_late_chunking_takes_the_list_as_one_document(server: Running) -> None:
+    given = texts(9)
+    body = {"model": MODEL, "input": given, "input_type": "document", "late_chunking": True}
+    found = [one["embedding"] for one in server.post("/v1/embeddings", body)["data"]]
+    np.testing.assert_allclose(found, server.embedder.embed_chunks([given])[0], **NEAR)
+    assert np.abs(np.array(found) - server.embedder.embed_documents(given)).max() > 1e-3
 
 
 class Gate(ContextualEmbedder):

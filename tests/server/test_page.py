@@ -1,20 +1,25 @@
-"""The page at `/` in a real browser: what is searched is shown in four columns, texts are never HTML, nothing is
-requested from elsewhere, and it works by keyboard, at phone width and in the dark."""
+"""The page at `/` in a real browser: what is searched is shown in four columns, questions are answered with citations,
+a collection gets files and moves to another context, texts are never HTML, nothing is requested from elsewhere, and it
+works by keyboard, at phone width and in the dark."""
 
 import json
 import shutil
+import zipfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from fake_llm import FakeLLM, fake_llm
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from served import Running, make, running, texts
 
 from cde_rag import Context, ContextualEmbedder
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import CANDIDATES, NullRanker
+from cde_rag.server.language_model import RemoteModel
 
 CHROMIUM = shutil.which("chromium")
 HOSTILE = '<img src="http://evil.example/x" onerror="document.title=\'taken\'"><script>document.title="taken"</script>'
@@ -198,3 +203,170 @@ def test_the_address_names_collection_and_query(server: Running, browser: Browse
     expect(again.page.locator("li[data-id]").first).to_be_visible()
     assert again.page.locator("#query").input_value() == "river & bank"
     assert again.errors == []
+
+
+@pytest.fixture
+def llm() -> Generator[FakeLLM, None, None]:
+    with fake_llm() as fake:
+        yield fake
+
+
+@pytest.fixture
+def chatting(tmp_path: Path, llm: FakeLLM) -> Generator[Running, None, None]:
+    service, embedder = make(tmp_path, language_model=RemoteModel(llm.url))
+    with running(service) as url:
+        yield Running(url, service, embedder)
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tmp_path: Path) -> None:
+    """Index, search, mark, chat, recontextualize, roll back."""
+    guide = tmp_path / "guide.md"
+    guide.write_text("# Ferries\n\nA boat stays at the bank of a river.\n", encoding="utf-8")
+    papers = chatting.service.registry.collection("papers").collection
+    visit = Visit(browser, chatting.url)
+    page, outcome = visit.page, visit.page.locator("#outcome")
+    page.get_by_label("Collection").select_option("papers")
+
+    page.get_by_role("link", name="Collection").click()
+    expect(page.locator("#facts")).to_contain_text("Documents40")
+    page.get_by_label("Text or Markdown files").set_input_files(guide)
+    page.get_by_role("button", name="Add").click()
+    expect(outcome).to_contain_text("Passages: 1 added", timeout=60_000)
+    expect(page.locator("#facts")).to_contain_text("Documents41")
+
+    page.get_by_role("link", name="Search").click()
+    visit.search("boat bank river")
+    item = page.locator('#column-words li[data-id="uploads/guide.md#0"]')
+    item.get_by_role("button", name="Mark as right").click()
+    page.locator("#column-words li").last.get_by_role("button", name="Mark as wrong").click()
+    expect(page.locator("#count")).to_have_text("1 query with judged passages.")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as BEIR set").click()
+    assert download.value.suggested_filename == "papers-judged.zip"
+    with zipfile.ZipFile(download.value.path()) as archive:
+        grades = archive.read("qrels/test.tsv").decode().splitlines()
+    assert grades[1] == "q0\tuploads/guide.md#0\t1"
+    assert grades[2].endswith("\t0")
+
+    page.get_by_role("link", name="Chat").click()
+    expect(page.locator("#model")).to_contain_text(llm.url)
+    page.get_by_label("Question").fill("Where does a boat stay?")
+    page.get_by_label("Question").press("Enter")
+    expect(page.locator(".answer .said")).to_have_text("Rivers have banks [1].", timeout=60_000)
+    first = papers.searcher("hybrid").search("Where does a boat stay?", 6)[0]
+    page.locator(".answer .said .cite").click()
+    expect(page.locator("dialog article.found")).to_contain_text(first.text)
+    page.keyboard.press("Escape")
+
+    page.get_by_role("link", name="Collection").click()
+    page.get_by_label("Random seed of the sample").fill("7")
+    page.get_by_role("button", name="Recontextualize").click()
+    expect(outcome).to_contain_text("Moved to context", timeout=60_000)
+    assert papers.inspect().fingerprint != chatting.embedder.fingerprint
+    expect(page.locator("#facts")).to_contain_text(papers.inspect().fingerprint[:16])
+    page.get_by_role("button", name="Roll back").click()
+    expect(outcome).to_contain_text("Back in context", timeout=60_000)
+    assert papers.inspect().fingerprint == chatting.embedder.fingerprint
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.get_by_role("alert")).not_to_be_empty(timeout=60_000)  # there is nothing to return to, or it returns
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_an_answer_is_streamed_stopped_and_never_html(chatting: Running, llm: FakeLLM, browser: Browser) -> None:
+    llm.pieces = [f"{HOSTILE} [1] [99] ", "the end"]
+    llm.gate.clear()
+    visit = Visit(browser, f"{chatting.url}/?collection=papers#chat")
+    page = visit.page
+    page.get_by_label("Question").fill(HOSTILE)
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".answer .said")).to_contain_text("[99]")  # while the model still writes
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".answer .note")).to_have_text("Stopped.")
+    assert llm.cut.wait(60)
+    llm.gate.set()
+    assert page.locator(".answer .said .cite").all_text_contents() == ["[1]"]  # there is no passage 99
+    page.get_by_label("Question").fill("And then?")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".answer .said").last).to_contain_text("the end")
+    sent = [turn["content"] for turn in llm.asked[-1]["messages"][1:]]
+    assert sent[0] == HOSTILE
+    assert sent[-1] == "And then?"
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator("#talk article")).to_have_count(0)
+    page.get_by_text("Earlier conversations").click()
+    page.locator("#conversations .cite").click()
+    expect(page.locator("#talk article")).to_have_count(4)
+    assert page.title() == "cde-rag: chat"
+    assert page.locator("main img, main script").count() == 0
+    assert visit.errors == []
+    llm.status = 400
+    page.get_by_label("Question").fill("Once more?")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_role("alert")).to_contain_text("no room")
+    page.close()
+
+
+@needs_a_browser
+def test_without_a_language_model_the_passages_are_shown_with_the_reason(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers#chat")
+    expect(visit.page.locator("#model")).to_contain_text("no language model")
+    visit.page.get_by_label("Question").fill("river bank")
+    visit.page.get_by_role("button", name="Ask").click()
+    expect(visit.page.locator(".answer .said")).to_contain_text("no language model")
+    expect(visit.page.locator(".sources .text")).to_have_count(6)
+    visit.page.get_by_label("Collection").select_option("notes")
+    visit.page.get_by_label("Question").fill("river bank")
+    visit.page.get_by_role("button", name="Ask").click()
+    expect(visit.page.locator(".answer .said")).to_contain_text("no passage")
+    visit.page.close()
+
+
+@needs_a_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation_in_any_view(chatting: Running, browser: Browser, scheme: Any) -> None:
+    visit = Visit(browser, chatting.url, viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    page, axe = visit.page, Axe()
+    page.get_by_label("Collection").select_option("papers")
+
+    def check() -> None:
+        found = axe.run(page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+
+    visit.search("river bank")
+    check()
+    page.locator("#column-own .open").first.click()
+    expect(page.locator("dialog article.found")).to_be_visible()
+    check()
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Chat").click()
+    page.get_by_label("Question").fill("river")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".sources")).to_be_visible()
+    check()
+    page.get_by_role("link", name="Collection").click()
+    expect(page.locator("#facts div").first).to_be_visible()
+    check()
+    page.close()
+
+
+@needs_a_browser
+def test_a_server_that_has_gone_is_a_sentence(tmp_path: Path, browser: Browser) -> None:
+    service, _ = make(tmp_path)
+    with running(service) as url:
+        visit = Visit(browser, url)
+        expect(visit.page.get_by_label("Collection").locator("option")).to_have_count(2)
+    visit.page.get_by_label("Query").fill("river")
+    visit.page.get_by_label("Query").press("Enter")
+    expect(visit.page.get_by_role("alert")).to_contain_text("does not answer")
+    visit.page.get_by_role("link", name="Chat").click()
+    visit.page.get_by_label("Question").fill("river")
+    visit.page.get_by_role("button", name="Ask").click()
+    expect(visit.page.get_by_role("alert")).to_contain_text("does not answer")
+    visit.page.close()

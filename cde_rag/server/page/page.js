@@ -1,37 +1,22 @@
-"use strict";
-// Texts of documents are set as text, never as HTML.
-const byId = (id) => document.getElementById(id);
+// The page: its views, the chosen collection, and the search.
+import * as chat from "./chat.js";
+import { byId, call, collectionPath, download, made, openPassage, problem, send } from "./common.js";
+import * as documents from "./documents.js";
+
 const COLUMNS = {
   own: ["Own context", "by vectors, as the collection is stored"],
   null: ["Null context", "the other columns' candidates, embedded without a corpus"],
   words: ["BM25", "by words alone"],
   hybrid: ["Hybrid", "vectors and words together; the default"],
 };
+const VIEWS = { search: "search", chat: "chat", documents: "collection" };
 let turn = 0; // of the newest search: answers of earlier ones are dropped
 let known = [];
-const judged = new Map(); // query → ids that are right
+const judged = new Map(); // query → id → "right" or "wrong"
 
-function made(tag, text, properties = {}) {
-  const element = Object.assign(document.createElement(tag), properties);
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
-
-async function call(path, body) {
-  const headers = { "content-type": "application/json" };
-  if (byId("key").value) headers.authorization = `Bearer ${byId("key").value}`;
-  const options = body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) };
-  const response = await fetch(path, options);
-  const answer = await response.json();
-  if (response.status === 401) byId("access").hidden = false;
-  if (!response.ok) throw new Error(answer.error.message);
-  return answer;
-}
-
-function say(text, problem = "") {
+function say(text, wrong = "") {
   byId("status").textContent = text;
-  byId("problem").textContent = problem;
-  byId("problem").hidden = !problem;
+  problem(wrong);
 }
 
 async function start() {
@@ -48,7 +33,7 @@ async function start() {
   describe();
 }
 
-// A page's address names its collection and query, so that it can be kept and sent.
+// A page's address names its collection, query and view, so that it can be kept and sent.
 async function openPage() {
   const asked = new URLSearchParams(location.search);
   await start();
@@ -56,7 +41,26 @@ async function openPage() {
   describe();
   if (asked.get("q")) {
     byId("query").value = asked.get("q");
-    byId("query").form.requestSubmit();
+    byId("search").requestSubmit();
+  }
+  await openView();
+}
+
+async function openView() {
+  const named = location.hash.slice(1);
+  if (named && !(named in VIEWS)) return; // a column
+  const view = named || "search";
+  document.title = `cde-rag: ${VIEWS[view]}`;
+  for (const each of Object.keys(VIEWS)) byId(`view-${each}`).hidden = each !== view;
+  for (const link of byId("views").children) {
+    if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  try {
+    if (view === "chat") await chat.describe();
+    if (view === "documents") await documents.describe();
+  } catch (error) {
+    problem(error.message);
   }
 }
 
@@ -71,7 +75,7 @@ function describe() {
 async function search(event) {
   event.preventDefault();
   const query = byId("query").value;
-  const number = ++turn;
+  const mine = ++turn;
   let where = null;
   try {
     where = byId("where").value.trim() ? JSON.parse(byId("where").value) : null;
@@ -85,17 +89,17 @@ async function search(event) {
     if (!known.length) await start();
     const name = byId("collection").value;
     const k = Number(byId("k").value) || 10;
-    history.replaceState(null, "", `?${new URLSearchParams({ collection: name, q: query })}`);
+    history.replaceState(null, "", `?${new URLSearchParams({ collection: name, q: query })}${location.hash}`);
     const found = await call(`v1/collections/${encodeURIComponent(name)}/compare`, { query, k, where });
-    if (number === turn) show(found.columns, query, name);
+    if (mine === turn) show(found.columns, query, name);
   } catch (error) {
-    if (number === turn) {
+    if (mine === turn) {
       byId("columns").replaceChildren();
       byId("jump").hidden = true;
       say("", error.message);
     }
   } finally {
-    if (number === turn) byId("columns").removeAttribute("aria-busy");
+    if (mine === turn) byId("columns").removeAttribute("aria-busy");
   }
 }
 
@@ -116,9 +120,12 @@ function columnOf(column, own, query, name) {
   const heading = made("h2", title, { id: `heading-${column.name}` });
   section.setAttribute("aria-labelledby", heading.id);
   section.append(heading, made("p", column.missing || about));
-  const list = made("ol");
-  list.append(...(column.hits || []).map((hit, place) => hitOf(hit, place + 1, column.name, own, query, name)));
-  section.append(list);
+  const hits = column.hits || [];
+  if (hits.length) {
+    const list = made("ol");
+    list.append(...hits.map((hit, place) => hitOf(hit, place + 1, column.name, own, query, name)));
+    section.append(list);
+  }
   return section;
 }
 
@@ -131,12 +138,15 @@ function hitOf(hit, place, column, own, query, name) {
   const facts = made("p", undefined, { className: "facts" });
   facts.append(made("span", `score ${hit.score.toFixed(3)}`));
   if (column !== "own") facts.append(made("span", moved(own.get(hit.id), place)));
-  const right = made("button", "right", { type: "button", className: "right" });
-  const ids = judged.get(query);
-  right.setAttribute("aria-pressed", String(Boolean(ids && ids.has(hit.id))));
-  right.setAttribute("aria-label", `Mark ${title} as right for this query`);
-  right.addEventListener("click", () => judge(query, hit.id));
-  facts.append(right);
+  const marks = made("span", undefined, { className: "marks" });
+  for (const mark of ["right", "wrong"]) {
+    const button = made("button", mark, { type: "button", className: mark });
+    button.setAttribute("aria-pressed", String(judged.get(query)?.get(hit.id) === mark));
+    button.setAttribute("aria-label", `Mark as ${mark}: ${title}`);
+    button.addEventListener("click", () => judge(query, hit.id, mark));
+    marks.append(button);
+  }
+  facts.append(marks);
   item.append(open, made("p", hit.text, { className: "text" }), facts);
   for (const kind of ["pointerenter", "focusin"]) item.addEventListener(kind, () => highlight(hit.id));
   for (const kind of ["pointerleave", "focusout"]) item.addEventListener(kind, () => highlight(null));
@@ -153,47 +163,72 @@ function highlight(id) {
   for (const item of document.querySelectorAll("li[data-id]")) item.classList.toggle("same", item.dataset.id === id);
 }
 
-function judge(query, id) {
-  const ids = judged.get(query) || new Set();
-  if (!ids.delete(id)) ids.add(id);
-  judged.set(query, ids);
+function judge(query, id, mark) {
+  const marks = judged.get(query) ?? new Map();
+  if (marks.get(id) === mark) marks.delete(id);
+  else marks.set(id, mark);
+  judged.set(query, marks);
   for (const item of document.querySelectorAll("li[data-id]")) {
-    if (item.dataset.id === id) item.querySelector(".right").setAttribute("aria-pressed", String(ids.has(id)));
+    if (item.dataset.id !== id) continue;
+    for (const each of ["right", "wrong"]) {
+      item.querySelector(`.${each}`).setAttribute("aria-pressed", String(marks.get(id) === each));
+    }
   }
-  const queries = [...judged.values()].filter((some) => some.size).length;
-  byId("count").textContent = `${queries} ${queries === 1 ? "query" : "queries"} with passages marked right.`;
+  const queries = judgments().length;
+  byId("count").textContent = `${queries} ${queries === 1 ? "query" : "queries"} with judged passages.`;
   byId("judged").hidden = !queries;
 }
 
-function save() {
-  const lines = [...judged].filter(([, ids]) => ids.size).map(([query, ids]) => JSON.stringify({ query, ids: [...ids] }));
-  const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "application/jsonl" }));
-  made("a", undefined, { href: url, download: "canary.jsonl" }).click();
-  URL.revokeObjectURL(url);
+function judgments() {
+  const withMark = (marks, mark) => [...marks].filter(([, each]) => each === mark).map(([id]) => id);
+  return [...judged]
+    .map(([query, marks]) => ({ query, right: withMark(marks, "right"), wrong: withMark(marks, "wrong") }))
+    .filter((one) => one.right.length || one.wrong.length);
 }
 
-async function openPassage(name, id, title) {
-  byId("passage-title").textContent = title;
-  byId("passages").replaceChildren(made("p", "Loading …"));
-  byId("passage").showModal();
+function save() {
+  const lines = judgments().filter((one) => one.right.length).map(({ query, right }) => ({ query, ids: right }));
+  if (!lines.length) {
+    problem("A canary file holds queries with passages that are right. Mark one first.");
+    return;
+  }
+  const text = lines.map((line) => `${JSON.stringify(line)}\n`).join("");
+  download(new Blob([text], { type: "application/jsonl" }), "canary.jsonl");
+}
+
+async function saveSet() {
+  problem();
   try {
-    const path = `v1/collections/${encodeURIComponent(name)}/neighbours?id=${encodeURIComponent(id)}&around=2`;
-    const records = (await call(path)).records;
-    byId("passages").replaceChildren(
-      ...records.map((record) => {
-        const article = made("article", undefined, { className: record.id === id ? "found" : "" });
-        article.append(made("h3", record.id === id ? `${record.id} (this hit)` : record.id), record.text);
-        return article;
-      }),
-    );
+    const response = await send(`${collectionPath()}/judgments`, { body: { judgments: judgments() } });
+    download(await response.blob(), `${byId("collection").value}-judged.zip`);
   } catch (error) {
-    byId("passages").replaceChildren(made("p", error.message));
+    problem(error.message);
   }
 }
 
+async function choose() {
+  describe();
+  judged.clear(); // ids are the other collection's
+  byId("judged").hidden = true;
+  byId("columns").replaceChildren();
+  byId("jump").hidden = true;
+  say("");
+  chat.fresh();
+  await openView();
+}
+
 byId("search").addEventListener("submit", search);
-byId("collection").addEventListener("change", describe);
+byId("collection").addEventListener("change", choose);
 byId("close").addEventListener("click", () => byId("passage").close());
 byId("save").addEventListener("click", save);
-byId("key").addEventListener("change", start);
+byId("save-set").addEventListener("click", saveSet);
+byId("key").addEventListener("change", async () => {
+  await start();
+  await openView();
+});
+window.addEventListener("hashchange", () => {
+  problem();
+  openView();
+});
+documents.onChange(start);
 openPage();

@@ -1,0 +1,195 @@
+"""Routes of chat: OpenAI's `/v1/chat/completions`, answered from the passages of a collection."""
+
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Literal
+
+from anyio.to_thread import run_sync as in_thread
+from fastapi import APIRouter
+from pydantic import Field, field_validator
+from starlette.responses import Response, StreamingResponse
+
+from cde_rag.server.citations import cited, prompt, without_model
+from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling
+from cde_rag.server.refusals import Json, RequestError, error_body, refusal
+from cde_rag.server.registry import SUFFIXES, ServedCollection
+from cde_rag.server.service import Service, Serving, Strict
+
+router = APIRouter(prefix="/v1/chat")
+NO_PASSAGE = "The collection holds no passage that matches the question, and so there is no answer."
+
+
+class ChatText(Strict):
+    """Text in a message of several parts."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Strict):
+    """Turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ChatText]
+    name: str | None = Field(None, description="Not used.")
+    refusal: str | None = Field(None, description="Not used.")
+
+    @property
+    def text(self) -> str:
+        """The message's text."""
+        return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+
+
+class StreamOptions(Strict):
+    """Options of a streamed answer."""
+
+    include_usage: Literal[False] = False
+
+
+class ChatRequest(Strict):
+    """Body of `/v1/chat/completions`."""
+
+    model: str = Field(description="Collection that is searched: its name, or its model from /v1/models.")
+    messages: list[ChatMessage] = Field(min_length=1, max_length=1_000, description="The last one is the question.")
+    stream: bool = Field(default=False, description="Answer as server-sent events.")
+    k: int = Field(6, ge=1, le=50, description="Maximum number of passages.")
+    by: Literal["hybrid", "vectors", "words"] | None = Field(None, description="As in a search.")
+    where: dict[str, Any] | None = Field(None, description="Filter over the metadata of passages.")
+    max_tokens: int | None = Field(None, ge=1, le=100_000, description="Tokens of the answer.")
+    max_completion_tokens: int | None = Field(None, ge=1, le=100_000, description="The same, by its newer name.")
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stop: str | list[str] | None = None
+    n: Literal[1] | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="Not used.")
+
+    @field_validator("messages")
+    @classmethod
+    def _ends_with_a_question(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
+        if messages[-1].role != "user" or not messages[-1].text.strip():
+            raise ValueError("expected a last message of the role user that is not blank")
+        return messages
+
+    @property
+    def sampling(self) -> Sampling:
+        """Options of the language model."""
+        return Sampling(
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            stop=[self.stop] if isinstance(self.stop, str) else self.stop,
+        )
+
+    @property
+    def conversation(self) -> list[dict[str, str]]:
+        """The messages as texts; "developer" is a system message."""
+        return [
+            {"role": "system" if one.role == "developer" else one.role, "content": one.text} for one in self.messages
+        ]
+
+
+@router.get("")
+async def describe_chat(service: Serving) -> Json:
+    """Tell which language model answers, or why none does."""
+    model = service.options.language_model
+    return Json({"language_model": None if model is None else model.name, "reason": None if model else NO_MODEL})
+
+
+@router.post("/completions")
+async def create_chat_completion(body: ChatRequest, service: Serving) -> Response:
+    """Answer the last message from passages of a collection, with their numbers in brackets.
+
+    The passages stand in `citations`, in a streamed answer in its first event. Without a language model the answer is
+    the passages and the reason, which also stands in `no_answer`.
+    """
+    served = service.registry.collection(named(body.model, service))
+    searcher = served.collection.searcher(served.by(body.by))
+    question = body.messages[-1].text
+    citations = cited(await in_thread(partial(searcher.search, question, body.k, where=body.where)))
+    language_model = service.options.language_model
+    no_answer = NO_PASSAGE if not citations else NO_MODEL if language_model is None else None
+    fields: dict[str, Any] = {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "created": int(time.time()),
+        "model": model_id(served),
+    }
+    found = {"citations": citations, "no_answer": no_answer}
+    if language_model is None or no_answer is not None:
+        deltas = _given(without_model(citations, no_answer or NO_MODEL))
+    else:
+        deltas = answered(language_model, body, citations)
+    if body.stream:
+        events = _events(deltas, {**fields, "object": "chat.completion.chunk"}, found)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    text, finish = "", "stop"
+    async with aclosing(deltas):
+        async for delta in deltas:
+            text, finish = text + delta.text, delta.finish or finish
+    message = {"role": "assistant", "content": text}
+    choices = [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}]
+    return Json({**fields, "object": "chat.completion", "choices": choices, **found})
+
+
+def named(model: str, service: Service) -> str:
+    """Return the name of the collection that a request's model names: NAME or MODEL@NAME, with a role or none.
+
+    Raises:
+        RequestError: 404, the collection has another model.
+    """
+    asked = next((model.removesuffix(suffix) for suffix in SUFFIXES if model.endswith(suffix)), model)
+    name = asked.rpartition("@")[2]
+    served = service.registry.collection(name)
+    if asked not in (name, model_id(served)):
+        message = f"There is no model {model!r:.200}; the collection {name!r} is {model_id(served)}."
+        raise RequestError(404, message, code="model_not_found", param="model")
+    return name
+
+
+def model_id(served: ServedCollection) -> str:
+    """Return the id of a collection's model in `/v1/models`."""
+    return f"{served.collection.embedder.context.identity.name}@{served.name}"
+
+
+async def answered(
+    model: LanguageModel, body: ChatRequest, citations: list[dict[str, Any]]
+) -> AsyncGenerator[Delta, None]:
+    """Yield the pieces of a language model's answer."""
+    messages = prompt(body.conversation, citations, model.characters)
+    async with aclosing(model.stream(messages, body.sampling)) as deltas:
+        async for delta in deltas:
+            yield delta
+
+
+async def _given(text: str) -> AsyncGenerator[Delta, None]:
+    yield Delta(text, "stop")
+
+
+async def _events(
+    deltas: AsyncGenerator[Delta, None], fields: dict[str, Any], found: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    """Yield the server-sent events of an answer: citations first, then its pieces, or the reason of a failure."""
+
+    def event(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]
+        return _event({**fields, "choices": choices, **more})
+
+    yield event({"role": "assistant", "content": ""}, **found)
+    try:
+        async with aclosing(deltas):
+            async for delta in deltas:
+                yield event({"content": delta.text} if delta.text else {}, delta.finish)
+    except Exception as error:  # noqa: BLE001 (the status has been sent: the error is an event, as OpenAI's clients read)
+        yield _event(error_body(refusal(error)))
+    yield b"data: [DONE]\n\n"
+
+
+def _event(content: object) -> bytes:
+    return b"data: " + json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n\n"

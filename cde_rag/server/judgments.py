@@ -1,0 +1,82 @@
+"""Judgments of people on hits, as a retrieval set in the layout of BEIR."""
+
+import csv
+import io
+import json
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from typing import IO, Annotated
+
+from anyio.to_thread import run_sync as in_thread
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.background import BackgroundTask
+from starlette.responses import FileResponse, Response
+
+from cde_rag.collection.collection import Collection
+from cde_rag.errors import CorpusError
+from cde_rag.server.service import Serving, Strict
+
+router = APIRouter(prefix="/v1/collections")
+
+
+class Judgment(Strict):
+    """Hits of a query that somebody judged."""
+
+    query: str
+    right: list[str] = Field(default_factory=list, description="Ids of passages that answer it.")
+    wrong: list[str] = Field(default_factory=list, description="Ids of passages that do not.")
+
+
+class JudgmentsRequest(Strict):
+    """Body with all judgments."""
+
+    judgments: Annotated[list[Judgment], Field(min_length=1, max_length=10_000)]
+
+
+@router.post("/{name}/judgments")
+async def make_retrieval_set(name: str, body: JudgmentsRequest, service: Serving) -> Response:
+    """Return a zip of a retrieval set in the layout of BEIR, for `cde-rag evaluate`: all documents, these queries."""
+    collection = service.registry.collection(name).collection
+    content = await in_thread(retrieval_set, collection, body.judgments)
+    return FileResponse(
+        content.name,
+        media_type="application/zip",
+        filename=f"{name}-judged.zip",
+        background=BackgroundTask(content.close),
+    )
+
+
+def retrieval_set(collection: Collection, judgments: Sequence[Judgment]) -> IO[bytes]:
+    """Write a retrieval set into a temporary file, as a zip.
+
+    Args:
+        collection: Its records are the corpus; a record's parent is the field `parent`.
+        judgments: Grades are 1 for right and 0 for wrong; queries without a right one are left out.
+
+    Raises:
+        CorpusError: No query has a passage that is right.
+    """
+    asked = [judgment for judgment in judgments if judgment.query.strip() and judgment.right]
+    if not asked:
+        raise CorpusError("Expected a query with a passage that is right, found none. Mark one first.")
+    rows = io.StringIO()
+    table = csv.writer(rows, delimiter="\t", lineterminator="\n")
+    table.writerow(["query-id", "corpus-id", "score"])
+    for number, judgment in enumerate(asked):
+        wrong = [id_ for id_ in judgment.wrong if id_ not in judgment.right]
+        table.writerows([[f"q{number}", id_, 1] for id_ in judgment.right] + [[f"q{number}", id_, 0] for id_ in wrong])
+    queries = [json.dumps({"_id": f"q{number}", "text": one.query}) for number, one in enumerate(asked)]
+    file = tempfile.NamedTemporaryFile(suffix=".zip")  # noqa: SIM115 (closed once it has been sent)
+    key = collection.parent_key
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("corpus.jsonl", "w", force_zip64=True) as corpus:
+            for record in collection.scroll():
+                row = {"_id": record.id, "title": record.title, "text": record.text}
+                parent = record.metadata.get(key) if key else None
+                corpus.write((json.dumps({**row, "parent": parent} if parent else row) + "\n").encode())
+        archive.writestr("queries.jsonl", "".join(f"{query}\n" for query in queries))
+        archive.writestr("qrels/test.tsv", rows.getvalue())
+    file.flush()
+    return file

