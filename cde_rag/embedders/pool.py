@@ -31,6 +31,7 @@ class EmbedderSpec:
         folder: Folder of its files on the machine of the pool; empty for a model of the hub.
         context: The Context's bytes.
         dtype: Dtype of the model as it was given; None: as the model's class says.
+        runtime: Runtime of the model as it was given; None: the fastest of the worker's machine.
         mini_batch_size: Texts per forward pass.
     """
 
@@ -38,6 +39,7 @@ class EmbedderSpec:
     folder: str
     context: bytes
     dtype: str | None
+    runtime: str | None
     mini_batch_size: int
 
     @classmethod
@@ -49,6 +51,7 @@ class EmbedderSpec:
             folder="" if folder is None else str(Path(folder).resolve()),
             context=embedder.context.to_bytes(),
             dtype=embedder.model.given_dtype,
+            runtime=embedder.model.given_runtime,
             mini_batch_size=embedder.mini_batch_size,
         )
 
