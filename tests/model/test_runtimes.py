@@ -1,5 +1,5 @@
-"""Runtimes without torch: their vectors are torch's, for every model, context, sibling, role and length; their files are
-checked; and a collection is made, searched and changed in a process that cannot import torch.
+"""Runtimes without torch: their vectors are torch's, for every model, context, sibling, role and length; their files
+are checked; and a collection is made, searched and changed in a process that cannot import torch.
 """
 
 import json
@@ -34,7 +34,10 @@ from cde_rag.model.two_stage import TwoStage
 from cde_rag.stores.faiss import FaissStore
 
 pytest.importorskip("onnx")
-pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning"),
+]
 RUNTIMES = ("openvino", "onnx")
 TOLERANCE = 2e-5
 DOCUMENTS = [f"{' '.join(np.random.default_rng(i).choice(WORDS, 3 + i % 9))}" for i in range(40)]
@@ -102,7 +105,7 @@ groups = st.lists(st.sampled_from(DOCUMENTS), max_size=4, unique=True)
 
 
 @pytest.mark.parametrize("name", [*SIZES, "pair"])
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_vectors_are_those_of_torch(loaded, name: str, data: st.DataObject):
     documents, batch = data.draw(st.lists(st.sampled_from(DOCUMENTS), max_size=30)), data.draw(texts)
@@ -145,7 +148,7 @@ def test_a_model_of_another_runtime_has_the_same_space(folders, loaded, tmp_path
         papers.add(DOCUMENTS, ids=map(str, range(40)))
     for runtime in ("torch", *RUNTIMES):
         options = EmbedderOptions(device="cpu", dtype="float32", runtime=runtime)
-        with Collection.open(tmp_path / "papers", options=options) as papers:
+        with Collection.open(tmp_path / "papers", model=folders["whole"], options=options) as papers:
             assert papers.embedder.model.runtime == runtime  # type: ignore[attr-defined]
             assert papers.embedder.options == options
             hits = papers.search(DOCUMENTS[3], k=3)
@@ -341,6 +344,7 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] == "torch"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_process_without_torch_makes_fills_and_searches_a_collection(runtime: str, tmp_path: Path, cache: Path):
     command = [sys.executable, "-c", WITHOUT_TORCH, runtime, str(tmp_path / "papers.faiss")]

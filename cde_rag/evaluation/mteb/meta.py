@@ -5,7 +5,7 @@ from typing import Any
 
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 
-from cde_rag.model import CDEModel
+from cde_rag.model import CDEModel, model_files
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_network import PairNetwork
 
