@@ -89,7 +89,9 @@ def main() -> None:
         for key in embedders
     ]
     for row in rows:
-        print(f"{row['runtime']:9} {row['dtype']:9} documents {row['documents']}  query {row['query']}  {row['cosine']}")
+        print(
+            f"{row['runtime']:9} {row['dtype']:9} documents {row['documents']}  query {row['query']}  {row['cosine']}"
+        )
     kept: list[dict[str, str]] = []
     if options.output.exists():
         with options.output.open(encoding="utf-8", newline="") as lines:
