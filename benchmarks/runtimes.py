@@ -27,10 +27,11 @@ FIELDS = ("cpu", "flags", "threads", "runtime", "dtype", "documents", "query", "
 QUERIES = 16  # of each block: beginnings of its texts
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Of one call."""
+def seconds(work: Callable[[list[str]], object], *calls: list[str]) -> float:
+    """Of one call after another."""
     start = time.perf_counter()
-    work()
+    for texts in calls:
+        work(texts)
     return time.perf_counter() - start
 
 
@@ -61,14 +62,14 @@ def main() -> None:
     vectors: dict[tuple[str, str], list[np.ndarray]] = {key: [] for key in embedders}
     for start in range(0, len(texts), options.block):
         block = texts[start : start + options.block]
-        queries = [" ".join(text.split()[:12]) for text in block[:QUERIES]]
-        document = seconds(lambda: peer.encode(block))
+        queries = [[" ".join(text.split()[:12])] for text in block[:QUERIES]]
+        document = seconds(peer.encode, block)
         with limited_threads(1):
-            query = seconds(lambda: [peer.encode([each]) for each in queries])
+            query = seconds(peer.encode, *queries)
         for key, embedder in embedders.items():
-            own = seconds(lambda: vectors[key].append(embedder.embed_passages(block, None).vectors))
-            single = seconds(lambda: [embedder.embed_queries([each]) for each in queries])
-            ratios[key].append((document / own, query / single))
+            own = seconds(embedder.embed_documents, block)
+            ratios[key].append((document / own, query / seconds(embedder.embed_queries, *queries)))
+            vectors[key].append(embedder.embed_documents(block))
     exact = np.concatenate(vectors["torch", "float32"])
     rows = [
         dict(

@@ -73,8 +73,7 @@ def doctor(
     else:
         extras = {f"extra {extra}": _packages(versions) for extra, versions in found.pop("extras").items()}
         runtimes = {f"runtime {name}": versions for name, versions in found.pop("runtimes").items()}
-        times = found.pop("runtime_times")
-        rows = {f"time {name}": row for name, row in times.items()} if isinstance(times, dict) else {"times": times}
+        rows = {f"time {name}": row for name, row in found.pop("runtime_times").items()}
         print_fields({**found, **runtimes, **rows, **extras})
     if found["self_test"] != "passed":
         raise typer.Exit(1)
@@ -119,10 +118,10 @@ def _runtimes(*, measure: bool) -> dict[str, Any]:
     }
     try:
         if not (measure or (len(here) > 1 and runtime_choice.asked(None) is None)):
-            return {"runtimes": found, "runtime_times": None, "fastest_runtime": None}
+            return {"runtimes": found, "runtime_times": {}, "fastest_runtime": None}
         rows = loading.timings(find("cde-mini"), again=measure)
     except CDEError as error:
-        return {"runtimes": found, "runtime_times": f"not measured: {error}", "fastest_runtime": None}
+        return {"runtimes": found, "runtime_times": {}, "fastest_runtime": f"not measured: {error}"}
     best = runtime_choice.fastest(rows)
     times = {
         f"{row.runtime} {row.dtype}": f"{row.document_ms:.1f} ms a document, {row.query_ms:.1f} ms a query, "

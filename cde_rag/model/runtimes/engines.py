@@ -15,7 +15,7 @@ _PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
 
 
 @runtime_checkable
-class Engine(Protocol):
+class CompiledGraph(Protocol):
     """A compiled graph. Thread-safe."""
 
     def run(self, inputs: Inputs) -> Float32[np.ndarray, "batch dim"]:

@@ -26,7 +26,7 @@ from cde_rag.model.pair.pair_tokenizer import PairTokenizer
 from cde_rag.model.roles import QUERY
 from cde_rag.model.runtimes import array_context, stage_graphs
 from cde_rag.model.runtimes.array_context import ArrayContext
-from cde_rag.model.runtimes.engines import ENGINES, Engine
+from cde_rag.model.runtimes.engines import ENGINES, CompiledGraph
 from cde_rag.model.runtimes.graph_cache import kept_graph
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.threads import batch_threads
@@ -149,7 +149,7 @@ class GraphRunner:
             stored.state(lambda name: array_context.is_of_context_path(name.removeprefix(wanted))), wanted
         )
         self._compiling = threading.Lock()
-        self._engines: dict[tuple[str, int], Engine] = {}
+        self._engines: dict[tuple[str, int], CompiledGraph] = {}
         self._engine("second", 1)
 
     def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
@@ -209,7 +209,7 @@ class GraphRunner:
         first = [[each for each in row if each < start] for row in rows]
         return first, [[each - start for each in row if each >= start] for row in rows]
 
-    def _engine(self, stage: str, threads: int) -> Engine:
+    def _engine(self, stage: str, threads: int) -> CompiledGraph:
         key = (stage, threads)
         if (found := self._engines.get(key)) is not None:
             return found

@@ -106,7 +106,7 @@ def part(state: State, prefix: str) -> dict[str, Array]:
 
 
 def _second_stage(graph: "_Graph", config: ModelConfig, state: State, ids: str, mask: str) -> str:
-    given = _Given(graph, config, state)
+    given = _StageInputs(graph, config, state)
     encoder = _Encoder(graph, config, state)
     x = encoder.embed(ids, given.role)
     bias = graph.text_bias(mask)
@@ -264,7 +264,7 @@ class _Encoder:
         return self._graph.op("MatMul", self._graph.op("Softmax", scores, attributes={"axis": -1}), value)
 
 
-class _Given:
+class _StageInputs:
     """Inputs of the second stage beside the text: role, prepared context and siblings."""
 
     def __init__(self, graph: _Graph, config: ModelConfig, state: State) -> None:
