@@ -31,16 +31,16 @@ class EmbedderSpec:
         folder: Folder of its files on the machine of the pool; empty for a model of the hub.
         context: The Context's bytes.
         dtype: Dtype of the model as it was given; None: as the model's class says.
-        runtime: Runtime of the model as it was given; None: the fastest of the worker's machine.
         mini_batch_size: Texts per forward pass.
+        runtime: Runtime of the model as it was given; None: the fastest of the worker's machine.
     """
 
     model: str
     folder: str
     context: bytes
     dtype: str | None
-    runtime: str | None
     mini_batch_size: int
+    runtime: str | None = None
 
     @classmethod
     def of(cls, embedder: "ContextualEmbedder") -> "EmbedderSpec":
