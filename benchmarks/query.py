@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag.evaluation.demo_corpus import documentation
 from cde_rag.model.attention import mean_pool
-from cde_rag.model.batching import pad
-from cde_rag.model.cde_model import DTYPES
 from cde_rag.model.second_stage import QUERY
+from cde_rag.model.torch_runner import DTYPES, pad
 
 WORDS = "how do I read a large file line by line without keeping all of it in memory when it is compressed with gzip"
 
@@ -31,7 +30,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 def measure(name: str, dtype: str, tokens: int, rounds: int) -> dict[str, float | str]:
     """Medians over interleaved rounds, in milliseconds, and the median of the rounds' ratios."""
-    model = CDEModel.from_pretrained(name, device="cpu", dtype=dtype)
+    model = CDEModel.from_pretrained(name, device="cpu", dtype=dtype, runtime="torch")
     texts = [record.text for record, _ in zip(documentation(), range(2000), strict=False)]
     embedder = ContextualEmbedder.from_corpus(texts, model=model)
     words = WORDS.split() * tokens

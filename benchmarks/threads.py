@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    model = CDEModel.from_pretrained("cde-mini", device="cpu")
+    model = CDEModel.from_pretrained("cde-mini", device="cpu", runtime="torch")
     embedder, default = ContextualEmbedder(model, Context.generic(model)), torch.get_num_threads()
     rows = []
     for busy in (0, available_cores()):

@@ -113,7 +113,7 @@ def recipe(start: Path, *, updates: int, seed: int) -> TrainingConfig:
 
 def measured(model: Path, sets: list[RetrievalSet]) -> list[np.ndarray]:
     """NDCG@10 of each query of each set."""
-    loaded = CDEModel.from_pretrained(model, dtype="float32")
+    loaded = CDEModel.from_pretrained(model, dtype="float32", runtime="torch")
     return [model_scores(loaded, one) for one in sets]
 
 

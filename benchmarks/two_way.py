@@ -18,7 +18,7 @@ import torch
 
 from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag.evaluation.beir import read_corpus
-from cde_rag.model.checkpoints import BUNDLED
+from cde_rag.model.model_files import BUNDLED
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way import checkpoint, published
 from cde_rag.model.two_way.network import TwoWay

@@ -144,7 +144,7 @@ def _on_sets(
     if name in ON_SETS and len(models) > 1:
         raise typer.BadParameter(f"{name} looks at one; {', '.join(ON_MODELS)} compares", param_hint="--model")
     found = _read_sets(sets, data)
-    labs = [Laboratory(CDEModel.from_pretrained(model), found, cache, seed) for model in models]
+    labs = [Laboratory(CDEModel.from_pretrained(model, runtime="torch"), found, cache, seed) for model in models]
     for asked, lab in zip(models, labs, strict=True):
         if not isinstance(lab.model.network, TwoStage):
             raise typer.BadParameter(f"expected a one-way model, found {asked}, a two-way one", param_hint="--model")

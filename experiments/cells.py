@@ -128,7 +128,8 @@ def cell_rows(
     found: dict[tuple[str, str], list[Figures]] = {}
     runs = [(cell, recipe) for cell in cells for recipe in cell.recipes]
     for cell, recipe in tqdm(runs, desc="cells", unit="run"):
-        model = CDEModel.from_pretrained(train(prepared, recipe, folder / f"{cell.name}-{recipe.seed}"))
+        trained = train(prepared, recipe, folder / f"{cell.name}-{recipe.seed}")
+        model = CDEModel.from_pretrained(trained, runtime="torch")
         for given, figures in readings(Laboratory(model, sets, folder / "vectors", seed)).items():
             found.setdefault((cell.name, given), []).append(figures)
     reference = average(found[cells[0].name, cells[0].given])

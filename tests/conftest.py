@@ -19,6 +19,9 @@ os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 CI = os.environ.get("CI") == "true"
 
+# Nothing is measured, and no cache is written; tests/model/test_runtimes.py names its runtimes.
+os.environ["CDE_RAG_RUNTIME"] = "torch"
+
 # No deadline: on two shared cores time says nothing about one example. CI tries the same examples every time.
 settings.register_profile("house", deadline=None, derandomize=CI)
 settings.load_profile("house")

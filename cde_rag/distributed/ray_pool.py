@@ -12,6 +12,7 @@ from cde_rag.embedders.process_pool import TIMEOUT_S
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.embedders.worker import embed_slice
 from cde_rag.errors import CDEError, CorpusError, PoolError, StoreError, require
+from cde_rag.model.threads import set_threads
 
 EXTRA: Final = "ray"
 _ERRORS: Final = {"CorpusError": CorpusError, "PoolError": PoolError, "StoreError": StoreError}
@@ -57,9 +58,7 @@ class EmbeddingActor:
     """
 
     def __init__(self, threads: int, device: str | None) -> None:
-        import torch
-
-        torch.set_num_threads(threads)
+        set_threads(threads)
         self._device = device
 
     def embed(self, spec: EmbedderSpec, part: Slice) -> Embedded:

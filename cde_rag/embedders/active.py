@@ -158,6 +158,7 @@ def loaded(
                 context,
                 device=options.device,
                 dtype=options.dtype,
+                runtime=options.runtime,
                 mini_batch_size=options.mini_batch_size,
                 pool=options.pool,
             )

@@ -24,12 +24,22 @@ from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
-from cde_rag.model.cde_model import DTYPES
-from cde_rag.model.second_stage import DOCUMENT, QUERY
+from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.sibling_vectors import SiblingVectors
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
-_UNSAID = (None, 0, "random", None, "all", None, None, 32, None)  # of the arguments that a plain embedder does not take
+_UNSAID = (
+    None,
+    0,
+    "random",
+    None,
+    "all",
+    None,
+    None,
+    None,
+    32,
+    None,
+)  # of what a plain embedder does not take
 TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
 
@@ -43,6 +53,7 @@ class ContextualEmbedder:
         context: Made by the same weights.
         device: For a model given by name; see CDEModel.
         dtype: For a model given by name; see CDEModel.
+        runtime: For a model given by name; see `CDEModel.from_pretrained`.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
         pool: Worker processes for the passages of long calls, such as `ProcessPool(4)`; queries stay in this process.
 
@@ -58,14 +69,15 @@ class ContextualEmbedder:
         *,
         device: str | None = None,
         dtype: str | None = None,
+        runtime: str | None = None,
         mini_batch_size: int = 32,
         pool: Pool | None = None,
     ) -> None:
-        self.model = as_model(model, device, dtype)
+        self.model = as_model(model, device, dtype, runtime)
         self.context = context
         self.mini_batch_size = mini_batch_size
         self.pool = pool
-        self._prepared = self.model.prepare(context).to(DTYPES[self.model.dtype])
+        self._prepared = self.model.prepare(context)
 
     @overload
     @classmethod
@@ -85,6 +97,7 @@ class ContextualEmbedder:
         source: str = "all",
         device: str | None = None,
         dtype: str | None = None,
+        runtime: str | None = None,
         mini_batch_size: int = 32,
         pool: Pool | None = None,
     ) -> "ContextualEmbedder": ...
@@ -102,6 +115,7 @@ class ContextualEmbedder:
         source: str = "all",
         device: str | None = None,
         dtype: str | None = None,
+        runtime: str | None = None,
         mini_batch_size: int = 32,
         pool: Pool | None = None,
     ) -> "ContextualEmbedder | ArithmeticEmbedder":
@@ -119,6 +133,7 @@ class ContextualEmbedder:
             source: What `texts` are, for information: "all", or such as "first_slice" of a corpus.
             device: As in the class.
             dtype: As in the class.
+            runtime: As in the class.
             mini_batch_size: As in the class.
             pool: As in the class.
 
@@ -133,7 +148,8 @@ class ContextualEmbedder:
         """
         check_list(texts, call="from_corpus")
         if isinstance(model, PlainEmbedder | FunctionEmbedder):
-            if (context_size, seed, strategy, strata, source, device, dtype, mini_batch_size, pool) != _UNSAID:
+            given = (context_size, seed, strategy, strata, source, device, dtype, runtime, mini_batch_size, pool)
+            if given != _UNSAID:
                 raise TypeError(
                     f"{model!r} has its own device, dtype and batch size: give model alone here, or the arguments of "
                     "ArithmeticEmbedder.from_corpus there."
@@ -141,7 +157,7 @@ class ContextualEmbedder:
             return ArithmeticEmbedder.from_corpus(texts, model=model)
         if (strategy == "strata") != (strata is not None):
             raise ValueError(f"strata and strategy='strata' come together; found strategy={strategy!r}.")
-        loaded = as_model(model, device, dtype)
+        loaded = as_model(model, device, dtype, runtime)
         context_size = context_size_for(loaded, context_size)
         if strategy == "random":
             sample = sample_random(texts, context_size, seed=seed)
@@ -175,9 +191,13 @@ class ContextualEmbedder:
 
     @property
     def options(self) -> EmbedderOptions:
-        """Device, dtype and batch size, for the embedder that follows this one."""
+        """Device, dtype, runtime and batch size, for the embedder that follows this one."""
         return EmbedderOptions(
-            device=self.device, dtype=self.model.given_dtype, mini_batch_size=self.mini_batch_size, pool=self.pool
+            device=self.device,
+            dtype=self.model.given_dtype,
+            runtime=self.model.given_runtime,
+            mini_batch_size=self.mini_batch_size,
+            pool=self.pool,
         )
 
     @property
@@ -366,10 +386,12 @@ def context_size_for(model: CDEModel, asked: int | None) -> int:
     return expected
 
 
-def as_model(model: str | Path | CDEModel, device: str | None = None, dtype: str | None = None) -> CDEModel:
+def as_model(
+    model: str | Path | CDEModel, device: str | None = None, dtype: str | None = None, runtime: str | None = None
+) -> CDEModel:
     """Load a model given by name.
 
-    Raises like `from_pretrained`, and TypeError for a loaded model with a device or dtype, or for another object.
+    Raises like `from_pretrained`, and TypeError for a loaded model with one of the others, or for another object.
     """
     if not isinstance(cast(object, model), str | Path | CDEModel):
         raise TypeError(
@@ -377,7 +399,9 @@ def as_model(model: str | Path | CDEModel, device: str | None = None, dtype: str
             'PlainEmbedder("a-sentence-transformers-model") or FunctionEmbedder(function, name="my-model-1").'
         )
     if not isinstance(model, CDEModel):
-        return CDEModel.from_pretrained(model, device=device, dtype=dtype)
-    if device is not None or dtype is not None:
-        raise TypeError("device and dtype are chosen where a model is loaded: CDEModel.from_pretrained(name, dtype=…).")
+        return CDEModel.from_pretrained(model, device=device, dtype=dtype, runtime=runtime)
+    if (device, dtype, runtime) != (None, None, None):
+        raise TypeError(
+            "device, dtype and runtime are chosen where a model is loaded: CDEModel.from_pretrained(name, dtype=…)."
+        )
     return model

@@ -32,6 +32,7 @@ class EmbedderSpec:
         context: The Context's bytes.
         dtype: Dtype of the model as it was given; None: as the model's class says.
         mini_batch_size: Texts per forward pass.
+        runtime: Runtime of the model as it was given; None: the fastest of the worker's machine.
     """
 
     model: str
@@ -39,6 +40,7 @@ class EmbedderSpec:
     context: bytes
     dtype: str | None
     mini_batch_size: int
+    runtime: str | None = None
 
     @classmethod
     def of(cls, embedder: "ContextualEmbedder") -> "EmbedderSpec":
@@ -49,6 +51,7 @@ class EmbedderSpec:
             folder="" if folder is None else str(Path(folder).resolve()),
             context=embedder.context.to_bytes(),
             dtype=embedder.model.given_dtype,
+            runtime=embedder.model.given_runtime,
             mini_batch_size=embedder.mini_batch_size,
         )
 

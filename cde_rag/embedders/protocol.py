@@ -21,6 +21,7 @@ class EmbedderOptions:
     Attributes:
         device: Such as "cpu" or "cuda"; None: CUDA where there is one.
         dtype: "float32", "bfloat16" or "float16"; None: as the model's class says.
+        runtime: "torch", "openvino" or "onnx", of contextual models; None: the fastest, see `CDEModel.from_pretrained`.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
         pool: Worker processes that embed passages, of contextual models; see `ProcessPool`.
 
@@ -31,6 +32,7 @@ class EmbedderOptions:
 
     device: str | None = None
     dtype: str | None = None
+    runtime: str | None = None
     mini_batch_size: int = 32
     pool: "Pool | None" = None
 

@@ -70,7 +70,9 @@ def load(
         raise ModelError(f"{folder} was written while it was read. Load it again.")
     if max_length:
         _shorten(model, max_length)
-    return model if dtype is None else model.to(DTYPES[dtype]), _identity(exact, digests, model, prefixes)
+    return model if dtype is None else model.to(getattr(require("torch", "torch"), dtype)), _identity(
+        exact, digests, model, prefixes
+    )
 
 
 def _resolve(name: str) -> tuple[Path, str]:

@@ -31,6 +31,7 @@ def load_embedder(spec: EmbedderSpec, device: str | None) -> ContextualEmbedder:
             Context.from_bytes(spec.context, where="The context of the pool"),
             device=device,
             dtype=spec.dtype,
+            runtime=spec.runtime,
             mini_batch_size=spec.mini_batch_size,
         )
     except ModelError as error:

@@ -13,7 +13,8 @@ from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings
 from cde_rag.evaluation.ranking import Ranking, rank, rank_hybrid, rank_vectors
-from cde_rag.model.cde_model import DTYPES, native_dtype
+from cde_rag.model.cde_model import native_dtype
+from cde_rag.model.torch_runner import DTYPES
 from cde_rag.search.fusion import Scored
 
 FOR_PARENTS = frozenset({"siblings_mean", "lead", "whitened_lead", "neighbours", "late_chunking"})  # need parents

@@ -261,7 +261,7 @@ def _loaded(model: "str | Path | CDEModel", options: EmbedderOptions) -> "CDEMod
     from cde_rag.embedders.contextual import as_model
     from cde_rag.model import CDEModel
 
-    return model if isinstance(model, CDEModel) else as_model(model, options.device, options.dtype)
+    return model if isinstance(model, CDEModel) else as_model(model, options.device, options.dtype, options.runtime)
 
 
 def _check(store: Store, parent_key: str | None, dim: int, max_siblings: int) -> None:

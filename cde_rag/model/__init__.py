@@ -1,4 +1,4 @@
-"""Two-stage models: config · first_stage · context_path · second_stage · checkpoints."""
+"""Two-stage models: config · first_stage · context_path · second_stage · checkpoints · runtimes."""
 
 from cde_rag.model.cde_model import CDEModel
 

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
+from jaxtyping import Bool, Int64
 
 
 def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
@@ -15,12 +13,14 @@ def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def pad(rows: Sequence[Sequence[int]]) -> tuple[Int[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
+def padded(
+    rows: Sequence[Sequence[int]],
+) -> tuple[Int64[np.ndarray, "batch tokens"], Bool[np.ndarray, "batch tokens"]]:
     """Pad token ids on the right with 0; return them with a mask that is True if there is a token."""
     width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    mask = np.zeros((len(rows), width), dtype=np.bool_)
     for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(row)
+        ids[number, : len(row)] = row
         mask[number, : len(row)] = True
     return ids, mask

@@ -3,30 +3,31 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float32
 
 from cde_rag.context.context import Context
-from cde_rag.errors import ContextMismatchError, ModelError
-from cde_rag.model import checkpoints, loading
-from cde_rag.model.batching import length_buckets, pad
-from cde_rag.model.context_path import PreparedContext
+from cde_rag.errors import ContextMismatchError, ModelError, require
+from cde_rag.model import loading, model_files
+from cde_rag.model.batching import length_buckets
 from cde_rag.model.names import ModelName
-from cde_rag.model.pair.pair_network import PairNetwork
-from cde_rag.model.second_stage import DOCUMENT, QUERY
-from cde_rag.model.threads import batch_threads, limited_threads
+from cde_rag.model.roles import DOCUMENT, QUERY
+from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
+from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way.layers import PreparedKeys
-from cde_rag.model.two_way.network import PreparedTokens, TwoWay
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+if TYPE_CHECKING:
+    from cde_rag.model.loading import AnyNetwork
+
+DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
 def native_dtype(device: str) -> str:
-    """Return the fastest native dtype of a device: bf16 if supported, else fp16 on GPUs and fp32 on CPUs."""
+    """Return torch's fastest native dtype of a device: bf16 if supported, else fp16 on GPUs and fp32 on CPUs."""
+    import torch
+
     if device.startswith("cuda"):
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.startswith("mps"):
@@ -43,7 +44,7 @@ class CDEModel:
     The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
 
     Args:
-        network: Both stages, float32.
+        network: Both stages: a network of torch, float32; or a GraphRunner, which has its own device and dtype.
         tokenizer: Tokenizer of both stages.
         digest: sha256 hex of config and weights.
         device: Device of the computation, such as "cpu" or "cuda"; by default CUDA if available, else the CPU.
@@ -52,37 +53,35 @@ class CDEModel:
     Attributes:
         folder: Folder of its files; None if it was not read from files.
         given_dtype: The dtype as it was given; None if it was chosen by the device.
-        threads: CPU threads of a batch, at least 1; a single query takes one.
+        given_runtime: The runtime as it was given; None if it was chosen.
 
     Raises:
+        MissingExtraError: A network of torch, and torch is not installed.
         ModelError: `dtype` is another one.
     """
 
     def __init__(
         self,
-        network: TwoStage | TwoWay | PairNetwork,
+        network: "AnyNetwork | GraphRunner",
         tokenizer: TextTokenizer,
         digest: str,
         *,
         device: str | None = None,
         dtype: str | None = None,
     ) -> None:
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        if dtype not in (None, *DTYPES):
+            raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
         self.given_dtype = dtype
-        self.dtype = dtype or native_dtype(self.device)
-        if self.dtype not in DTYPES:
-            raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {self.dtype!r}.")
+        self.given_runtime: str | None = None
+        self._stages = network if isinstance(network, GraphRunner) else _torch_runner(network, device, dtype)
         self.folder: Path | None = None
-        self.threads = batch_threads()
         self.config = network.config
-        self.network = network.to(self.device)
-        self.network.set_dtype(DTYPES[self.dtype])
         self.tokenizer = tokenizer
         self.identity = self.config.identity(digest, tokenizer.sha256)
         self._prefixes = {QUERY: self.identity.prefixes["query"], DOCUMENT: self.identity.prefixes["document"]}
 
     def __repr__(self) -> str:
-        return f"CDEModel({self.identity.name}, {self.device}, {self.dtype})"
+        return f"CDEModel({self.identity.name}, {self.runtime}, {self.device}, {self.dtype})"
 
     @classmethod
     def from_pretrained(
@@ -91,6 +90,7 @@ class CDEModel:
         *,
         device: str | None = None,
         dtype: str | None = None,
+        runtime: str | None = None,
         revision: str | None = None,
         token: str | None = None,
         attention: str | None = None,
@@ -105,6 +105,9 @@ class CDEModel:
                 "jxm/cde-small-v2"; the name in a Context's identity finds the very same model again.
             device: Device of the computation, as in the class.
             dtype: Dtype of the second stage's layers, as in the class.
+            runtime: "torch", "openvino" or "onnx"; by default the environment's CDE_RAG_RUNTIME, or the fastest that is
+                installed: the first use of a one-way model on a machine measures for some seconds. GPUs and published
+                models need torch.
             revision: Branch, tag or commit of a hub id. The newest by default; the identity's name pins it.
             token: Token for private and gated models of the hub; by default the one that `hf auth login` left.
             attention: For published models: "two_way", exact (the default), or "two_way_cached", an approximation in
@@ -117,12 +120,12 @@ class CDEModel:
                 "search_document: " by default. Also trained: "classification: " and "clustering: ".
 
         Raises:
-            MissingExtraError: Published models need the extra `hub`.
+            MissingExtraError: The runtime is not installed, or none is; published models need the extra `hub`.
             ModelError: There is no such model; its files are incomplete, damaged, too large, pickled or of a newer
-                format; or it is not in the cache and there is no network.
+                format; it is not in the cache and there is no network; or the runtime does not run it.
         """
         text = str(name)
-        parsed = ModelName(base=text) if checkpoints.local(text) else ModelName.parse(text)
+        parsed = ModelName(base=text) if model_files.local(text) else ModelName.parse(text)
         asked = parsed.asked(
             revision=revision,
             attention=attention,
@@ -130,10 +133,49 @@ class CDEModel:
             context_size=context_size,
             prefixes=prefixes,
         )
-        network, tokenizer, digest, folder = loading.load(asked, token=token)
-        model = cls(network, tokenizer, digest, device=device, dtype=dtype)
+        folder, exact = loading.resolve(asked, token=token)
+        chosen, fitting = loading.chosen_runtime(folder, exact, runtime=runtime, device=device, dtype=dtype)
+        if chosen == "torch":
+            network, tokenizer, digest = loading.read(folder, exact)
+            model = cls(network, tokenizer, digest, device=device, dtype=fitting)
+        else:
+            stored = StoredModel.read(folder)
+            stages = GraphRunner(stored, chosen, fitting or "float32")
+            model = cls(stages, stored.tokenizer, stored.digest)
+        model.given_dtype, model.given_runtime = dtype, runtime
         model.folder = folder
         return model
+
+    @property
+    def runtime(self) -> str:
+        """Runtime of the stages: "torch", "openvino" or "onnx"."""
+        return self._stages.runtime
+
+    @property
+    def device(self) -> str:
+        """Device of the computation, such as "cpu"."""
+        return self._stages.device
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the second stage's layers."""
+        return self._stages.dtype
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a batch, at least 1; a single query takes one."""
+        return self._stages.threads
+
+    @property
+    def network(self) -> Any:
+        """Network of torch: a `TwoStage`, `TwoWay` or `PairNetwork`.
+
+        Raises:
+            ModelError: The model runs without torch.
+        """
+        if isinstance(self._stages, GraphRunner):
+            raise ModelError(f"Expected a model in torch, found one in {self.runtime}. Load it with runtime='torch'.")
+        return getattr(self._stages, "network")  # noqa: B009 (of TorchRunner, whose module needs torch)
 
     @property
     def dim(self) -> int:
@@ -168,13 +210,10 @@ class CDEModel:
         tokenized = self.tokenizer(texts, self.config.first_stage_max_length, prefix=self._prefixes[DOCUMENT])
         rows = [tokens.ids for tokens in tokenized]
         for bucket in length_buckets([len(row) for row in rows], mini_batch_size):
-            ids, mask = pad([rows[position] for position in bucket])
-            with torch.inference_mode(), limited_threads(self.threads):
-                batch = self.network.read(ids.to(self.device), mask.to(self.device))
-            vectors[bucket] = batch.cpu().numpy()
+            vectors[bucket] = self._stages.read([rows[position] for position in bucket])
         return vectors
 
-    def prepare(self, context: Context) -> PreparedContext | PreparedTokens | PreparedKeys:
+    def prepare(self, context: Context) -> object:
         """Compute the input of the second stage from a Context, once per Context.
 
         Raises:
@@ -187,17 +226,13 @@ class CDEModel:
                 found=self.identity.weights_sha256,
                 remedy=f"The context was made by {context.identity.name!r}: load that model, or fit a new context.",
             )
-        with torch.inference_mode():
-            return self.network.prepare(
-                torch.tensor(context.context_embeddings, device=self.device),
-                torch.tensor(context.counts, device=self.device),
-            )
+        return self._stages.prepare(context.context_embeddings, context.counts)
 
     def second_stage(
         self,
         rows: Sequence[Sequence[int]],
         role: int,
-        prepared: PreparedContext | PreparedTokens | PreparedKeys,
+        prepared: object,
         siblings: Float32[np.ndarray, "batch siblings dim"] | None = None,
         sibling_mask: Bool[np.ndarray, "batch siblings"] | None = None,
     ) -> Float32[np.ndarray, "batch dim"]:
@@ -217,10 +252,12 @@ class CDEModel:
             ModelError: Siblings were given to a two-way model.
             TypeError: `prepared` is of a model with another kind of context attention.
         """
-        ids, mask = (each.to(self.device) for each in pad(rows))
-        given = None if siblings is None else torch.tensor(siblings, device=self.device)
-        there = None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device)
-        threads = 1 if role == QUERY and len(rows) == 1 else self.threads
-        with torch.inference_mode(), limited_threads(threads):
-            vectors: torch.Tensor = self.network(ids, mask, role, prepared, given, there)
-        return vectors.cpu().numpy()
+        return self._stages.embed(rows, role, prepared, siblings, sibling_mask)
+
+
+def _torch_runner(network: "AnyNetwork", device: str | None, dtype: str | None) -> StageRunner:
+    torch: Any = require("torch", "torch")
+    from cde_rag.model.torch_runner import TorchRunner
+
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return TorchRunner(network, place, dtype or native_dtype(place))

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,47 +13,16 @@ from torch import Tensor
 
 from cde_rag.errors import ModelError
 from cde_rag.model.config import ModelConfig
+from cde_rag.model.model_files import ALIASES as ALIASES
+from cde_rag.model.model_files import CONFIG, TOKENIZER, WEIGHTS, checked, digest, read_header
+from cde_rag.model.model_files import find as find
+from cde_rag.model.model_files import local as local
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 
-BUNDLED = Path(__file__).parent / "bundled"
-ALIASES = {"cde-mini": "cde-mini-1"}  # what new collections get
 _DTYPES = (torch.int8, torch.bfloat16, torch.float16, torch.float32)
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 SCALE = ".scale"  # beside an int8 tensor: its float16 scales, per row and group
 GROUP = 64  # entries of a row that share a scale
-MAX_WEIGHTS_BYTES = 2 * 1024**3
-
-
-@runtime_checkable
-class WrittenAsJson(Protocol):
-    """Protocol of a model's config, as a digest needs it."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields that determine the vector space, and the model's name."""
-        ...
-
-
-def find(name: str | Path) -> Path:
-    """Return the folder of a model by its bundled name, an alias, or its own path.
-
-    Raises:
-        ModelError: There is no such model.
-    """
-    folder = local(name)
-    if folder is not None:
-        return folder
-    known = ", ".join(sorted({*ALIASES, *(path.name for path in BUNDLED.glob("*") if path.is_dir())}))
-    raise ModelError(
-        f"Expected a bundled model ({known}), a folder with {CONFIG}, or a hub id such as jxm/cde-small-v2, found "
-        f"{str(name)!r}."
-    )
-
-
-def local(name: str | Path) -> Path | None:
-    """Return the folder of a model by its bundled name, an alias, or its own path; None if there is no such model."""
-    bundled = BUNDLED / ALIASES.get(str(name), str(name))
-    return next((folder for folder in (bundled, Path(name)) if (folder / CONFIG).is_file()), None)
 
 
 def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:
@@ -113,27 +81,6 @@ def write(folder: Path, network: TwoStage, tokenizer_json: str) -> None:
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def checked(path: Path, expected: str) -> bytes:
-    """Read a file of a model and check its digest.
-
-    Raises:
-        ModelError: The file is missing, too large, or its sha256 is not `expected`.
-    """
-    try:
-        if path.stat().st_size > MAX_WEIGHTS_BYTES:
-            raise ModelError(f"{path} is larger than {MAX_WEIGHTS_BYTES} bytes; is it a model of this library?")
-        content = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"Expected {path}, found: {error}. Give the folder of a complete model.") from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise ModelError(
-            f"{path}: {CONFIG} expects sha256 {expected[:16]}…, found {found[:16]}…. The file is damaged or of another "
-            "model; install or download it again."
-        )
-    return content
-
-
 def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     """Read a model folder.
 
@@ -143,12 +90,7 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     Raises:
         ModelError: A file is missing, damaged, of a newer format, or its tensors are not those of the config.
     """
-    try:
-        text = (folder / CONFIG).read_text(encoding="utf-8")
-        value: Any = json.loads(text)
-        weights_sha256, tokenizer_sha256 = value.pop("weights_sha256"), value.pop("tokenizer_sha256")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ModelError(f"Expected a model config at {folder / CONFIG}, found: {error!r}.") from error
+    value, weights_sha256, tokenizer_sha256 = read_header(folder)
     config = ModelConfig.from_json(value)
     content = checked(folder / WEIGHTS, weights_sha256)
     tokenizer = TextTokenizer(checked(folder / TOKENIZER, tokenizer_sha256).decode())
@@ -159,9 +101,3 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise ModelError(f"{folder / WEIGHTS} does not hold the tensors that {CONFIG} describes: {error}") from error
     return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, weights_sha256)
-
-
-def digest(config: WrittenAsJson, weights_sha256: str) -> str:
-    """Compute the digest that a Context is bound to: sha256 hex of the config (without its name) and the weights."""
-    sizes = {key: value for key, value in config.to_json().items() if key != "name"}
-    return hashlib.sha256(json.dumps([sizes, weights_sha256], sort_keys=True).encode()).hexdigest()

@@ -1,23 +1,33 @@
-"""Loading of models by name: bundled models, folders and the hub."""
+"""Loading of models by name: bundled models, folders and the hub, and the choice of their runtime."""
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, Union
 
-from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints, hub
+from cde_rag.errors import MissingExtraError, ModelError, how_to_install, require
+from cde_rag.model import hub, model_files
+from cde_rag.model.model_files import CONFIG, TOKENIZER, WEIGHTS
 from cde_rag.model.names import ModelName
-from cde_rag.model.pair import pair_checkpoint
-from cde_rag.model.pair.pair_network import PairNetwork
+from cde_rag.model.pair.pair_config import is_pair
+from cde_rag.model.runtimes import runtime_choice
+from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
+from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way import checkpoint, published
-from cde_rag.model.two_way.network import TwoWay
+from cde_rag.model.two_way.config import is_published
 from cde_rag.model.weights import read_json
 
+if TYPE_CHECKING:
+    from cde_rag.model.pair.pair_network import PairNetwork
+    from cde_rag.model.two_stage import TwoStage
+    from cde_rag.model.two_way.network import TwoWay
 
-def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay | PairNetwork, TextTokenizer, str, Path]:
-    """Load a model.
+AnyNetwork: TypeAlias = Union["TwoStage", "TwoWay", "PairNetwork"]
+
+
+def load(name: ModelName, *, token: str | None) -> "tuple[AnyNetwork, TextTokenizer, str, Path]":
+    """Load a model's network, of torch.
 
     Args:
         name: Name of the model, with the options of its reading.
@@ -27,20 +37,121 @@ def load(name: ModelName, *, token: str | None) -> tuple[TwoStage | TwoWay | Pai
         The network in float32 and evaluation mode, the tokenizer, the digest of config and weights, and the folder.
 
     Raises:
-        MissingExtraError: A two-way model needs `transformers`, one from the hub `huggingface_hub`.
+        MissingExtraError: torch is not installed; a two-way model needs `transformers`, one from the hub
+            `huggingface_hub`.
         ModelError: No such model, or its files are incomplete, damaged, pickled or of a newer format.
     """
     folder, exact = resolve(name, token=token)
-    config = read_json(folder / checkpoints.CONFIG)
-    if published.is_published(config):
-        return *checkpoint.read(folder, exact), folder
+    return *read(folder, exact), folder
+
+
+def read(folder: Path, name: ModelName) -> "tuple[AnyNetwork, TextTokenizer, str]":
+    """Read the network of a model's folder.
+
+    Args:
+        folder: Folder from `resolve`.
+        name: Name from `resolve`, with the options of its reading.
+
+    Raises:
+        MissingExtraError: torch is not installed; a two-way model needs `transformers`.
+        ModelError: Its files are incomplete, damaged, pickled or of a newer format.
+    """
+    require("torch", "torch")
+    config = read_json(folder / CONFIG)
+    if is_published(config):
+        from cde_rag.model.two_way import checkpoint
+
+        return checkpoint.read(folder, name)
     if name.has_options:
-        raise ModelError(
-            f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."
-        )
-    if pair_checkpoint.is_pair(config):
-        return *pair_checkpoint.read(folder), folder
-    return *checkpoints.read(folder), folder
+        raise _only_two_way(name)
+    if is_pair(config):
+        from cde_rag.model.pair import pair_checkpoint
+
+        return pair_checkpoint.read(folder)
+    from cde_rag.model import checkpoints
+
+    return checkpoints.read(folder)
+
+
+def chosen_runtime(
+    folder: Path, name: ModelName, *, runtime: str | None, device: str | None, dtype: str | None
+) -> tuple[str, str | None]:
+    """Choose the runtime of a model, and its dtype: those that are given, or the fastest ones on this machine.
+
+    The first choice for a model on a machine measures for some seconds, if several runtimes are installed.
+
+    Args:
+        folder: Folder from `resolve`.
+        name: Name from `resolve`.
+        runtime: "torch", "openvino" or "onnx"; None: that of the environment's CDE_RAG_RUNTIME, or the fastest.
+        device: Such as "cpu"; anything else runs in torch.
+        dtype: Dtype of the second stage's layers; None: torch's own choice, or the fastest.
+
+    Returns:
+        The runtime, and its dtype; None for torch's own choice.
+
+    Raises:
+        MissingExtraError: No runtime is installed.
+        ModelError: There is no such runtime, or it runs no such model, device or dtype.
+    """
+    asked, config = runtime_choice.asked(runtime), read_json(folder / CONFIG)
+    if is_published(config) or asked == "torch":
+        if runtime not in (None, "torch"):
+            raise ModelError(f"Two-way models run in torch alone, not in {runtime!r}. Leave runtime out.")
+        return "torch", dtype
+    if name.has_options:
+        raise _only_two_way(name)
+    if asked is not None:
+        if device not in (None, "cpu"):
+            raise ModelError(f"The runtime {asked!r} runs on the CPU, not on {device!r}. Leave device or runtime out.")
+        return asked, dtype or runtime_choice.default_dtype(asked)
+    here = runtime_choice.installed()
+    if not here:
+        raise MissingExtraError(f"No runtime for models is installed. {how_to_install('torch')}, or 'openvino'.")
+    if device not in (None, "cpu") or dtype == "float16" or list(here) == ["torch"] or (device is None and _gpu()):
+        return "torch", dtype
+    best = runtime_choice.fastest(timings(folder), dtype)
+    return ("torch", dtype) if best is None else (best.runtime, best.dtype)
+
+
+def timings(folder: Path, *, again: bool = False) -> list[runtime_choice.Timing]:
+    """Return the times of a one-way model's runtimes on this machine, measured once and kept in the user's cache.
+
+    Args:
+        folder: Folder of the model.
+        again: Measure even if there are times.
+    """
+    stored = StoredModel.read(folder)
+    if not again and (found := runtime_choice.kept(stored.digest)) is not None:
+        return found
+
+    def stages(runtime: str, dtype: str) -> StageRunner:
+        if runtime != "torch":
+            return GraphRunner(stored, runtime, dtype)
+        network, *_ = read(folder, ModelName(base=str(folder)))
+        from cde_rag.model.torch_runner import TorchRunner
+
+        return TorchRunner(network, "cpu", dtype)
+
+    measured = runtime_choice.measure(stages, stored.tokenizer, stored.config.max_length)
+    runtime_choice.keep(stored.digest, measured)
+    return measured
+
+
+def _gpu() -> bool:
+    """Return True if torch would compute on a GPU; torch is only asked where there may be one."""
+    torch_version = runtime_choice.installed().get("torch", {}).get("torch", "+cpu")
+    if torch_version.endswith("+cpu") or not (sys.platform == "win32" or Path("/dev/nvidiactl").exists()):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _only_two_way(name: ModelName) -> ModelError:
+    return ModelError(
+        f"attention, semantics, sizes and prefixes are for two-way models; {name.base} is read in one way only."
+    )
 
 
 def convert(name: ModelName, target: Path, *, token: str | None) -> None:
@@ -51,8 +162,10 @@ def convert(name: ModelName, target: Path, *, token: str | None) -> None:
         ModelError: The model cannot be read, needs no conversion, or the target exists or cannot be written.
     """
     folder, exact = resolve(name, token=token)
-    if not published.is_published(read_json(folder / checkpoints.CONFIG)):
+    if not is_published(read_json(folder / CONFIG)):
         raise ModelError(f"{name.base} works without network as it is; give its name or folder where it is used.")
+    from cde_rag.model.two_way import checkpoint
+
     checkpoint.convert(folder, exact, target)
 
 
@@ -67,13 +180,15 @@ def copy(folder: Path, name: ModelName, target: Path) -> None:
     Raises:
         ModelError: The files are missing, or the target exists or cannot be written.
     """
-    if published.is_published(read_json(folder / checkpoints.CONFIG)):
+    if is_published(read_json(folder / CONFIG)):
+        from cde_rag.model.two_way import checkpoint
+
         return checkpoint.convert(folder, name, target)
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
     try:
         target.mkdir(parents=True)
-        for file in (checkpoints.CONFIG, checkpoints.WEIGHTS, checkpoints.TOKENIZER):
+        for file in (CONFIG, WEIGHTS, TOKENIZER):
             shutil.copyfile(folder / file, target / file)
     except OSError as error:
         raise ModelError(f"{target}: not written ({error}). Choose a writable folder with space.") from error
@@ -86,11 +201,11 @@ def resolve(name: ModelName, *, token: str | None) -> tuple[Path, ModelName]:
         MissingExtraError: `huggingface_hub` is not installed.
         ModelError: There is no such model.
     """
-    folder = checkpoints.local(name.base)
+    folder = model_files.local(name.base)
     if folder is None and name.is_hub_id:
         folder = hub.fetch(name.base, revision=name.revision, token=token)
         return folder, replace(name, revision=folder.name)
     if name.revision is not None:
         raise ModelError(f"A revision is for models of the hub; {name.base!r} is none. Leave the revision out.")
-    folder = checkpoints.find(name.base)
+    folder = model_files.find(name.base)
     return folder, replace(name, base=str(folder.resolve()))

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from cde_rag.model.attention import Embeddings, EncoderLayer, Given, mean_pool, split_heads
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.context_path import PreparedContext
-
-QUERY, DOCUMENT = 0, 1  # rows of `roles`
+from cde_rag.model.roles import DOCUMENT as DOCUMENT
+from cde_rag.model.roles import QUERY as QUERY
 
 
 class SecondStage(nn.Module):

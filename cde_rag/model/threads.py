@@ -2,16 +2,15 @@
 
 A single query takes one thread: where other work shares the cores, the threads of a parallel region wait for the
 slowest of them, and a query of some milliseconds takes up to thirty times as long (`benchmarks/threads.py`). A batch
-takes PyTorch's number of threads, at most the cores that this process may use.
+takes PyTorch's number of threads, at most the cores that this process may use. Nothing here loads PyTorch by itself.
 """
 
 import math
 import os
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import torch
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -27,13 +26,28 @@ def available_cores(cgroup: Path = CGROUP) -> int:
 
 
 def batch_threads() -> int:
-    """Return the threads of a batch: PyTorch's (`OMP_NUM_THREADS`, `torch.set_num_threads`), at most the cores."""
-    return min(torch.get_num_threads(), available_cores())
+    """Return the threads of a batch, at most the cores.
+
+    They are PyTorch's (`OMP_NUM_THREADS`, `torch.set_num_threads`) where it is loaded, else those of `OMP_NUM_THREADS`.
+    """
+    if (torch := sys.modules.get("torch")) is not None:
+        return min(torch.get_num_threads(), available_cores())
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(int(asked), available_cores()) if asked.isdecimal() and int(asked) else available_cores()
+
+
+def set_threads(threads: int) -> None:
+    """Set the threads of this process's batches, for worker processes."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
 def limited_threads(threads: int) -> Generator[None, None, None]:
     """Set PyTorch's threads in this thread to a number, and reset them afterwards."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -9,7 +9,7 @@ from tiny import tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
 
 from cde_rag.cli import app
-from cde_rag.model import checkpoints
+from cde_rag.model import checkpoints, model_files
 from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
@@ -46,7 +46,7 @@ def test_the_context_that_it_has_is_said_to_be_so(run, collection: Path):
 
 def test_to_another_bundled_model_and_back(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Both are found by their names, so that no later command has to name one."""
-    monkeypatch.setattr(checkpoints, "BUNDLED", tmp_path)
+    monkeypatch.setattr(model_files, "BUNDLED", tmp_path)
     for seed, name in enumerate(("old", "new")):
         network = tiny_network(seed=seed)
         network.config = replace(network.config, name=name)

@@ -19,6 +19,21 @@ def test_doctor_passes_here(run):
     assert 1 <= found["threads_of_a_batch"] <= found["cores"]
 
 
+def test_doctor_measures_when_asked(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.SECONDS", 0.01)
+    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.native_bfloat16", lambda: False)
+    assert json.loads(run("doctor", "--json").stdout)["runtime_times"] == {}  # CDE_RAG_RUNTIME names one
+    found = json.loads(run("doctor", "--json", "--measure").stdout)
+    assert found["runtime_times"].keys() == {f"{runtime} float32" for runtime in found["runtimes"]}
+    assert found["fastest_runtime"] in found["runtime_times"]
+    assert found["runtime"] == "torch"
+    monkeypatch.delenv("CDE_RAG_RUNTIME")
+    lines = run("doctor").stdout.splitlines()
+    assert any(re.fullmatch(r"time torch float32 +[\d.]+ ms a document, .*", line) for line in lines)
+    assert any(re.fullmatch(rf"runtime +{found['fastest_runtime'].split()[0]}", line) for line in lines)
+
+
 def test_doctor_speaks_to_people(run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(command.EXTRAS, "files", ("no-such-package",))
     lines = run("doctor").stdout.splitlines()

@@ -23,10 +23,10 @@ from cde_rag.context.sampling import Sample
 from cde_rag.embedders.contextual import fit
 from cde_rag.model import CDEModel
 from cde_rag.model.attention import attention
-from cde_rag.model.batching import pad
 from cde_rag.model.context_path import siblings_weight
 from cde_rag.model.second_stage import DOCUMENT
 from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.model.torch_runner import pad
 from cde_rag.model.two_stage import TwoStage
 
 TOLERANCE = 1e-5

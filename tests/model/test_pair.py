@@ -13,10 +13,10 @@ from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 from tiny_pair import tiny_pair, tiny_pieces
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.batching import pad
+from cde_rag.model import checkpoints, model_files
 from cde_rag.model.pair import four_bits, pair_checkpoint
-from cde_rag.model.pair.pair_tokenizer import halves
+from cde_rag.model.pair.pair_network import halves
+from cde_rag.model.torch_runner import pad
 
 TEXTS = ["the river", "a loan of the bank", "water and fish", "x" * 20, "THE bank?!"]
 SHARE = 0.6
@@ -34,8 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def package(folder, monkeypatch):
-    for module in (checkpoints, pair_checkpoint):
-        monkeypatch.setattr(module, "BUNDLED", folder.parent / "bundled")
+    monkeypatch.setattr(model_files, "BUNDLED", folder.parent / "bundled")
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_prefixes_stand_before_texts(folder):
     context = Context.generic(model)
     expected = model.first_stage(["river"])
     network = load(folder).network
-    from cde_rag.model.batching import pad
+    from cde_rag.model.torch_runner import pad
 
     np.testing.assert_allclose(network.read(*pad([plain[1].ids])).numpy(), expected, atol=1e-6)
     assert dict(context.identity.prefixes) == {"query": "search_query: ", "document": "search_document: "}

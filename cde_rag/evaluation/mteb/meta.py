@@ -5,7 +5,7 @@ from typing import Any
 
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 
-from cde_rag.model import CDEModel, checkpoints
+from cde_rag.model import CDEModel, model_files
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_network import PairNetwork
 
@@ -41,7 +41,7 @@ def model_meta(model: CDEModel, *, context_size: int) -> ModelMeta:
     """
     named, identity = ModelName.parse(model.identity.name), model.identity
     parameters = list(model.network.parameters())
-    if named.base == Path(named.base).name and (checkpoints.BUNDLED / named.base).is_dir():
+    if named.base == Path(named.base).name and (model_files.BUNDLED / named.base).is_dir():
         name, facts = f"cde-rag/{named.base}", _PAIRS if isinstance(model.network, PairNetwork) else _BUNDLED
     elif named.revision is not None:
         name, facts = named.base, _PUBLISHED.get(named.base, _UNKNOWN)

@@ -59,7 +59,9 @@ class CDEForMTEB:
         dtype: str | None = None,
     ) -> None:
         self.model = (
-            model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device, dtype=dtype)
+            model
+            if isinstance(model, CDEModel)
+            else CDEModel.from_pretrained(model, device=device, dtype=dtype, runtime="torch")
         )
         self.context_size = context_size_for(self.model, context_size)
         self._meta = model_meta(self.model, context_size=self.context_size)  # of the model as given, whatever the task
@@ -246,7 +248,9 @@ def _with_prefixes(model: CDEModel, prefixes: Mapping[str, str]) -> CDEModel:
     if model.identity.roles != "prefix" or model.identity.prefixes == prefixes:
         return model
     name = replace(ModelName.parse(model.identity.name), query_prefix=None, document_prefix=None)
-    again = CDEModel.from_pretrained(str(name), device=model.device, dtype=model.dtype, prefixes=prefixes)
+    again = CDEModel.from_pretrained(
+        str(name), device=model.device, dtype=model.dtype, runtime="torch", prefixes=prefixes
+    )
     tensors = zip(model.network.state_dict().values(), again.network.state_dict().values(), strict=True)
     if again.tokenizer.sha256 != model.tokenizer.sha256 or not all(torch.equal(one, other) for one, other in tensors):
         raise ModelError(f"{name} was written since it was loaded. Start again with the model as it is now.")

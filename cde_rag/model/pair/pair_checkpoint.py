@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,19 +11,23 @@ from torch import Tensor
 
 from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints
-from cde_rag.model.checkpoints import BUNDLED, CONFIG, TOKENIZER, WEIGHTS, checked
+from cde_rag.model.model_files import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    check_first_half,
+    checked,
+    digest,
+    first_half,
+    read_header,
+)
 from cde_rag.model.pair.four_bits import SCALE, pack, unpack_all
-from cde_rag.model.pair.pair_config import PAIR, PairConfig
+from cde_rag.model.pair.pair_config import PairConfig
 from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.pair.pair_tokenizer import PairTokenizer
 
 FIRST = "first."  # names of the first half's tensors begin so; they are in its own file
 _FOUR_BITS = ("word.weight", "query_key_value.weight", "output.weight", "up.weight", "down.weight")  # of the second
-
-
-def is_pair(config: Mapping[str, Any]) -> bool:
-    """Return True if a model's config.json is that of a pair."""
-    return config.get("attention") == PAIR
 
 
 def write(folder: Path, network: PairNetwork, tokenizer: PairTokenizer) -> None:
@@ -57,21 +59,10 @@ def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
         ModelError: A file is missing, damaged or of a newer format, its tensors are not those of the config, or the
             first half is not in the package or differs from that with which the pair was made.
     """
-    try:
-        value: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        weights_sha256, tokenizer_sha256 = value.pop("weights_sha256"), value.pop("tokenizer_sha256")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise ModelError(
-            f"Expected a pair's config with the digests of its files at {folder / CONFIG}, found: {error!r}. Make or "
-            "download the model again."
-        ) from error
+    value, weights_sha256, tokenizer_sha256 = read_header(folder, "a pair's config")
     config = PairConfig.from_json(value)
-    first, first_tokenizer, found = checkpoints.read(_first(config))
-    if found != config.first_sha256:
-        raise ModelError(
-            f"{config.name}: expected {config.first} with the digest {config.first_sha256[:16]}… as its first half, "
-            f"found {found[:16]}…. Install the version of cde-rag that the model was made with."
-        )
+    first, first_tokenizer, found = checkpoints.read(first_half(config.name, config.first))
+    check_first_half(config.name, config.first, expected=config.first_sha256, found=found)
     if config.dim != first.config.dim + config.second_dim:
         raise ModelError(
             f"The config's dim has to be {first.config.dim} + {config.second_dim}, its halves'; found {config.dim}."
@@ -87,15 +78,4 @@ def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
         network.load_state_dict(state | named, strict=True, assign=True)
     except (SafetensorError, RuntimeError) as error:
         raise ModelError(f"{folder / WEIGHTS} does not hold the tensors that {CONFIG} describes: {error}") from error
-    return network.eval().requires_grad_(requires_grad=False), tokenizer, checkpoints.digest(config, weights_sha256)
-
-
-def _first(config: PairConfig) -> Path:
-    folder = BUNDLED / config.first
-    if Path(config.first).name != config.first or not (folder / CONFIG).is_file():
-        known = ", ".join(sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG}")))
-        raise ModelError(
-            f"{config.name}: expected its first half, {config.first!r}, in the package ({known}), found no such model. "
-            "Install the version of cde-rag that the model was made with."
-        )
-    return folder
+    return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, weights_sha256)

@@ -12,6 +12,11 @@ FORMAT = 1
 PAIR = "pair"  # what a pair's config.json has as its attention
 
 
+def is_pair(config: Mapping[str, Any]) -> bool:
+    """Return True if a model's config.json is that of a pair."""
+    return config.get("attention") == PAIR
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairConfig:
     """The sizes of a model whose vectors are those of two encoders, concatenated.

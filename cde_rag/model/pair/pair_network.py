@@ -9,7 +9,6 @@ from cde_rag.model.attention import Embeddings, EncoderLayer, mean_pool
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.context_path import PreparedContext, not_prepared
 from cde_rag.model.pair.pair_config import PairConfig
-from cde_rag.model.pair.pair_tokenizer import halves
 from cde_rag.model.two_stage import TwoStage
 
 
@@ -102,3 +101,25 @@ class PairNetwork(nn.Module):
 
     def _of_first(self, vectors: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows first"]:
         return vectors[..., : self.first.config.dim].contiguous()
+
+
+def halves(
+    ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"], start: int
+) -> tuple[
+    tuple[Int[Tensor, "batch first"], Bool[Tensor, "batch first"]],
+    tuple[Int[Tensor, "batch second"], Bool[Tensor, "batch second"]],
+]:
+    """Split a padded batch of a pair's rows into two, one of the first half's ids and one of the second's.
+
+    Args:
+        ids: Rows of a `PairTokenizer`, padded on the right.
+        mask: True if there is a token.
+        start: First id of the second half, as in the tokenizer.
+    """
+    first = (mask & (ids < start)).sum(dim=1, keepdim=True)
+    second = mask.sum(dim=1, keepdim=True) - first
+    places = torch.arange(int(second.max()), device=ids.device)
+    here, there = mask[:, : int(first.max())], places < second
+    here = here & (torch.arange(here.shape[1], device=ids.device) < first)
+    behind = (ids.gather(1, (first + places).clamp(max=ids.shape[1] - 1)) - start).where(there, 0)
+    return (ids[:, : here.shape[1]].where(here, 0), here), (behind, there)

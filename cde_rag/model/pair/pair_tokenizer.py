@@ -3,9 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 
-from jaxtyping import Bool, Int
-from torch import Tensor, arange
-
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 
 
@@ -48,25 +45,3 @@ class PairTokenizer(TextTokenizer):
     def reach(self, texts: Sequence[str], max_length: int) -> list[int]:
         """Return the number of characters of each text that both halves read; arguments as in `TextTokenizer`."""
         return list(map(min, self.first.reach(texts, max_length), super().reach(texts, max_length)))
-
-
-def halves(
-    ids: Int[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"], start: int
-) -> tuple[
-    tuple[Int[Tensor, "batch first"], Bool[Tensor, "batch first"]],
-    tuple[Int[Tensor, "batch second"], Bool[Tensor, "batch second"]],
-]:
-    """Split a padded batch of a pair's rows into two, one of the first half's ids and one of the second's.
-
-    Args:
-        ids: Rows of a `PairTokenizer`, padded on the right.
-        mask: True if there is a token.
-        start: First id of the second half, as in the tokenizer.
-    """
-    first = (mask & (ids < start)).sum(dim=1, keepdim=True)
-    second = mask.sum(dim=1, keepdim=True) - first
-    places = arange(int(second.max()), device=ids.device)
-    here, there = mask[:, : int(first.max())], places < second
-    here = here & (arange(here.shape[1], device=ids.device) < first)
-    behind = (ids.gather(1, (first + places).clamp(max=ids.shape[1] - 1)) - start).where(there, 0)
-    return (ids[:, : here.shape[1]].where(here, 0), here), (behind, there)

@@ -19,6 +19,7 @@ from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_way import published
 from cde_rag.model.two_way.config import TwoWayConfig
 from cde_rag.model.two_way.network import TwoWay
+from cde_rag.model.two_way.tensor_files import read_tensors
 from cde_rag.model.weights import (
     CONFIG,
     INDEX,
@@ -26,7 +27,6 @@ from cde_rag.model.weights import (
     WEIGHTS,
     check_size,
     read_json,
-    read_tensors,
     sha256,
     weight_files,
 )

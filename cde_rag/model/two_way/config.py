@@ -1,5 +1,6 @@
 """Config of a two-way model, with the options of its reading."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,11 @@ POOLINGS = {
     "sequence": "mean_of_sequence",
 }  # as identities say
 SOFT_TOKENS = 8  # learned tokens between context and text
+
+
+def is_published(value: Mapping[str, Any]) -> bool:
+    """Return True if a config is of the published layout."""
+    return "embedder" in value and "transductive_corpus_size" in value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from cde_rag.errors import ModelError
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way.config import MODERN_BERT, NOMIC_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
+from cde_rag.model.two_way.config import is_published as is_published
 
 BACKBONES: dict[str, dict[str, Any]] = {  # what the published configs leave to a download of the backbone
     "nomic-ai/nomic-bert-2048": {
@@ -70,11 +71,6 @@ _NOMIC_NAMES = {  # parts of NomicBERT's keys: published, transformers'
     ".norm1.": ".post_attention_layernorm.",
     ".norm2.": ".post_mlp_layernorm.",
 }
-
-
-def is_published(value: Mapping[str, Any]) -> bool:
-    """Return True if a config is of the published layout."""
-    return "embedder" in value and "transductive_corpus_size" in value
 
 
 def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:

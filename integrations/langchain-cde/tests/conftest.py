@@ -11,6 +11,7 @@ from cde_rag import CDEModel
 from langchain_cde import CDEEmbeddings, keepers
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"  # beside the repository
+os.environ["CDE_RAG_RUNTIME"] = "torch"  # nothing is measured, and no cache is written
 
 
 def texts_of(topic: str) -> list[str]:

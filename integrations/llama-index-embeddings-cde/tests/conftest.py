@@ -14,6 +14,7 @@ from tiny import tiny_network, tiny_tokenizer
 from cde_rag.model import checkpoints
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"
+os.environ["CDE_RAG_RUNTIME"] = "torch"  # nothing is measured, and no cache is written
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from cde_rag import CDEModel
 from cde_rag.stores.faiss import FaissStore
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"
+os.environ["CDE_RAG_RUNTIME"] = "torch"  # nothing is measured, and no cache is written
 
 
 @pytest.fixture(scope="session")

@@ -229,7 +229,7 @@ def _scores_before(config: AdaptationConfig, material: Material) -> tuple[dict[s
     if config.model == MINILM:
         start = minilm_scores(material.test)
     else:
-        start = model_scores(CDEModel.from_pretrained(config.model), material.test)
+        start = model_scores(CDEModel.from_pretrained(config.model, runtime="torch"), material.test)
     once = time.monotonic() - began
     return {"start": start, "bm25": bm25_scores(material.test)}, once
 
@@ -280,4 +280,4 @@ def _updates(run: Path) -> int:
 
 
 def _scores(folder: Path, data: RetrievalSet) -> Scores:
-    return model_scores(CDEModel.from_pretrained(folder), data)
+    return model_scores(CDEModel.from_pretrained(folder, runtime="torch"), data)

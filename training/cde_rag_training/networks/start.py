@@ -20,7 +20,8 @@ from cde_rag.model.two_way import published
 from cde_rag.model.two_way.checkpoint import PREFIX_END
 from cde_rag.model.two_way.config import MODERN_BERT, TwoWayConfig
 from cde_rag.model.two_way.network import TwoWay
-from cde_rag.model.weights import read_json, read_tensors, weight_files
+from cde_rag.model.two_way.tensor_files import read_tensors
+from cde_rag.model.weights import read_json, weight_files
 from cde_rag_training.clustering.surrogate import minilm_folder
 from cde_rag_training.config import StartConfig
 

@@ -1,0 +1,141 @@
+"""Files of one-way models and pairs: folders found by name, configs, and contents checked against their digests.
+
+Nothing here imports torch, so that runtimes without it read the same files.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from cde_rag.errors import ModelError
+
+BUNDLED = Path(__file__).parent / "bundled"
+ALIASES = {"cde-mini": "cde-mini-1"}  # what new collections get
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+MAX_WEIGHTS_BYTES = 2 * 1024**3
+
+
+@runtime_checkable
+class WrittenAsJson(Protocol):
+    """Protocol of a model's config, as a digest needs it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields that determine the vector space, and the model's name."""
+        ...
+
+
+class ModelHeader(NamedTuple):
+    """Content of a model's config.json.
+
+    Attributes:
+        config: Fields of the config.
+        weights_sha256: Digest of the file of weights, hex.
+        tokenizer_sha256: Digest of the tokenizer's file, hex.
+    """
+
+    config: dict[str, Any]
+    weights_sha256: str
+    tokenizer_sha256: str
+
+
+def find(name: str | Path) -> Path:
+    """Return the folder of a model by its bundled name, an alias, or its own path.
+
+    Raises:
+        ModelError: There is no such model.
+    """
+    folder = local(name)
+    if folder is not None:
+        return folder
+    known = ", ".join(sorted({*ALIASES, *(path.name for path in BUNDLED.glob("*") if path.is_dir())}))
+    raise ModelError(
+        f"Expected a bundled model ({known}), a folder with {CONFIG}, or a hub id such as jxm/cde-small-v2, found "
+        f"{str(name)!r}."
+    )
+
+
+def local(name: str | Path) -> Path | None:
+    """Return the folder of a model by its bundled name, an alias, or its own path; None if there is no such model."""
+    bundled = BUNDLED / ALIASES.get(str(name), str(name))
+    return next((folder for folder in (bundled, Path(name)) if (folder / CONFIG).is_file()), None)
+
+
+def first_half(name: str, first: str) -> Path:
+    """Return the folder of a pair's first half, which is in the package.
+
+    Args:
+        name: Name of the pair, for messages.
+        first: Bundled name of the first half.
+
+    Raises:
+        ModelError: The package has no such model.
+    """
+    folder = BUNDLED / first
+    if Path(first).name != first or not (folder / CONFIG).is_file():
+        known = ", ".join(sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG}")))
+        raise ModelError(
+            f"{name}: expected its first half, {first!r}, in the package ({known}), found no such model. "
+            "Install the version of cde-rag that the model was made with."
+        )
+    return folder
+
+
+def check_first_half(name: str, first: str, *, expected: str, found: str) -> None:
+    """Check the digest of a pair's first half.
+
+    Raises:
+        ModelError: It differs from that with which the pair was made.
+    """
+    if found != expected:
+        raise ModelError(
+            f"{name}: expected {first} with the digest {expected[:16]}… as its first half, found {found[:16]}…. "
+            "Install the version of cde-rag that the model was made with."
+        )
+
+
+def read_header(folder: Path, kind: str = "a model config") -> ModelHeader:
+    """Read a config.json; its fields are not checked.
+
+    Args:
+        folder: Folder of the model.
+        kind: Expected kind of config, for the message.
+
+    Raises:
+        ModelError: The file is missing, no JSON object, or lacks digests.
+    """
+    try:
+        value: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return ModelHeader(value, value.pop("weights_sha256"), value.pop("tokenizer_sha256"))
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ModelError(
+            f"Expected {kind} with the digests of its files at {folder / CONFIG}, found: {error!r}. Make or download "
+            "the model again."
+        ) from error
+
+
+def checked(path: Path, expected: str) -> bytes:
+    """Read a file of a model and check its digest.
+
+    Raises:
+        ModelError: The file is missing, too large, or its sha256 is not `expected`.
+    """
+    try:
+        if path.stat().st_size > MAX_WEIGHTS_BYTES:
+            raise ModelError(f"{path} is larger than {MAX_WEIGHTS_BYTES} bytes; is it a model of this library?")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"Expected {path}, found: {error}. Give the folder of a complete model.") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise ModelError(
+            f"{path}: {CONFIG} expects sha256 {expected[:16]}…, found {found[:16]}…. The file is damaged or of another "
+            "model; install or download it again."
+        )
+    return content
+
+
+def digest(config: WrittenAsJson, weights_sha256: str) -> str:
+    """Compute the digest that a Context is bound to: sha256 hex of the config (without its name) and the weights."""
+    sizes = {key: value for key, value in config.to_json().items() if key != "name"}
+    return hashlib.sha256(json.dumps([sizes, weights_sha256], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,94 @@
+"""Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime."""
+
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32, Shaped
+
+from cde_rag.errors import ModelError, require
+
+Inputs: TypeAlias = Mapping[str, Shaped[np.ndarray, "..."]]
+_PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
+
+
+@runtime_checkable
+class CompiledGraph(Protocol):
+    """A compiled graph. Thread-safe."""
+
+    def run(self, inputs: Inputs) -> Float32[np.ndarray, "batch dim"]:
+        """Compute the graph's output."""
+        ...
+
+
+class OpenVinoEngine:
+    """A graph compiled by OpenVINO.
+
+    Args:
+        graph: A serialised ONNX model, or its file.
+        threads: CPU threads.
+        dtype: "float32", or "bfloat16" where the CPU has it.
+
+    Raises:
+        MissingExtraError: OpenVINO is not installed.
+    """
+
+    def __init__(self, graph: Path | bytes, *, threads: int, dtype: str) -> None:
+        openvino: Any = require("openvino", "openvino")
+        core = openvino.Core()
+        settings = {
+            "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERFORMANCE_HINT": "LATENCY",
+            "ENABLE_CPU_PINNING": False,  # the cores may be shared
+        }
+        model = core.read_model(str(graph) if isinstance(graph, Path) else graph)
+        self._compiled: Any = core.compile_model(model, "CPU", settings)
+        self._idle: deque[Any] = deque()  # requests of this graph; one is used by one thread at a time
+
+    def run(self, inputs: Inputs) -> Float32[np.ndarray, "batch dim"]:
+        """Compute the graph's output."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        request.infer(dict(inputs), share_inputs=True)
+        found = np.array(request.get_output_tensor(0).data, dtype=np.float32)
+        self._idle.append(request)
+        return found
+
+
+class OnnxEngine:
+    """A graph in a session of ONNX Runtime.
+
+    Args:
+        graph: A serialised ONNX model, or its file.
+        threads: CPU threads.
+        dtype: "float32".
+
+    Raises:
+        MissingExtraError: ONNX Runtime is not installed.
+        ModelError: Another dtype.
+    """
+
+    def __init__(self, graph: Path | bytes, *, threads: int, dtype: str) -> None:
+        if dtype != "float32":
+            raise ModelError(f"The runtime 'onnx' computes in float32, not in {dtype}. Leave dtype out.")
+        runtime: Any = require("onnxruntime", "onnx")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores may be shared
+        source = str(graph) if isinstance(graph, Path) else graph
+        self._session: Any = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    def run(self, inputs: Inputs) -> Float32[np.ndarray, "batch dim"]:
+        """Compute the graph's output."""
+        found: Float32[np.ndarray, "batch dim"] = self._session.run(None, dict(inputs))[0]
+        return found
+
+
+ENGINES: Final = {"openvino": OpenVinoEngine, "onnx": OnnxEngine}

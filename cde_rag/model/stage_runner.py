@@ -1,0 +1,47 @@
+"""Interface of a model's two stages: token ids and arrays in, arrays out, whatever computes them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int
+
+
+@runtime_checkable
+class StageRunner(Protocol):
+    """Both stages of a model on one device. Thread-safe.
+
+    Attributes:
+        runtime: "torch", "openvino" or "onnx".
+        device: Such as "cpu" or "cuda".
+        dtype: Dtype of the second stage's layers.
+        threads: CPU threads of a batch, at least 1; a single query takes one.
+    """
+
+    runtime: str
+    device: str
+    dtype: str
+    threads: int
+
+    def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
+        """Embed token ids with the first stage."""
+        ...
+
+    def prepare(self, context: Float32[np.ndarray, "context dim"], counts: Int[np.ndarray, " context"]) -> Any:
+        """Compute the input of the second stage from context embeddings, once per Context."""
+        ...
+
+    def embed(
+        self,
+        rows: Sequence[Sequence[int]],
+        role: int,
+        prepared: Any,
+        siblings: Float32[np.ndarray, "batch siblings dim"] | None,
+        sibling_mask: Bool[np.ndarray, "batch siblings"] | None,
+    ) -> Float32[np.ndarray, "batch dim"]:
+        """Embed token ids with the second stage, given a prepared context and siblings.
+
+        Raises:
+            TypeError: `prepared` is of another kind of model or runtime.
+        """
+        ...

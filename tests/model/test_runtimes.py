@@ -1,0 +1,371 @@
+"""Runtimes without torch: their vectors are torch's, for every model, context, sibling, role and length; their files
+are checked; and a collection is made, searched and changed in a process that cannot import torch.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny import WORDS, tiny_network, tiny_tokenizer
+from tiny_pair import tiny_pair
+
+from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions
+from cde_rag.context.sampling import Sample
+from cde_rag.embedders.contextual import fit
+from cde_rag.errors import MissingExtraError, ModelError
+from cde_rag.model import checkpoints, loading, model_files
+from cde_rag.model.model_files import find
+from cde_rag.model.pair import pair_checkpoint
+from cde_rag.model.pair.four_bits import pack, unpack_all
+from cde_rag.model.runtimes import graph_cache, runtime_choice
+from cde_rag.model.runtimes.runtime_choice import Timing
+from cde_rag.model.stored_tensors import float_state
+from cde_rag.model.torch_runner import TorchRunner
+from cde_rag.model.two_stage import TwoStage
+from cde_rag.stores.faiss import FaissStore
+
+pytest.importorskip("onnx")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning"),
+    pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning"),
+]
+RUNTIMES = ("openvino", "onnx")
+TOLERANCE = 2e-5
+DOCUMENTS = [f"{' '.join(np.random.default_rng(i).choice(WORDS, 3 + i % 9))}" for i in range(40)]
+SIZES = {  # of networks that differ in every branch of the graphs
+    "whole": {},
+    "rotated": {"rotated": True, "lead_share": 0.0, "full_likeness": 0.0},
+    "topmost": {"context_layers": 1, "first_stage_layers": 0},
+    "deep": {"first_stage_layers": 2, "lead_share": 1.0},
+}
+
+
+def write_model(folder: Path, name: str) -> Path:
+    """A model whose weights are random, none of them 0 or 1, and whose gates are open."""
+    config = replace(tiny_network().config, name=name, **SIZES[name])
+    with torch.random.fork_rng():
+        torch.manual_seed(len(name))
+        network = TwoStage(config)
+        for parameter in network.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+        network.second_stage.gates.data.normal_()
+        network.output_map.exponent.data.fill_(0.5)
+        if config.rotated:
+            network.rotation = torch.linalg.qr(torch.randn(16, 16))[0].contiguous()
+    checkpoints.write(folder, network, tiny_tokenizer())
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """A cache folder of this module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield Path(os.environ["XDG_CACHE_HOME"]) / "cde-rag"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folders of all models, a pair among them."""
+    root = tmp_path_factory.mktemp("models")
+    found = {name: write_model(root / name, name) for name in SIZES}
+    checkpoints.write(root / "bundled" / "tiny", tiny_network(), tiny_tokenizer())
+    *_, digest = checkpoints.read(root / "bundled" / "tiny")
+    pair_checkpoint.write(root / "pair", *tiny_pair("tiny", digest))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_files, "BUNDLED", root / "bundled")
+        yield found | {"pair": root / "pair"}
+
+
+def load(folder: Path, runtime: str, dtype: str = "float32") -> CDEModel:
+    return CDEModel.from_pretrained(folder, device="cpu", dtype=dtype, runtime=runtime)
+
+
+@pytest.fixture(scope="module")
+def loaded(folders):
+    """Each model in each runtime."""
+    return {(name, runtime): load(folders[name], runtime) for name in folders for runtime in ("torch", *RUNTIMES)}
+
+
+def context_of(model: CDEModel, documents: list[str]) -> Context:
+    return fit(model, Sample(documents=documents, documents_seen=len(documents)), strategy="random", seed=0)
+
+
+texts = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(" ".join), min_size=1, max_size=5)
+groups = st.lists(st.sampled_from(DOCUMENTS), max_size=4, unique=True)
+
+
+@pytest.mark.parametrize("name", [*SIZES, "pair"])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_vectors_are_those_of_torch(loaded, name: str, data: st.DataObject):
+    documents, batch = data.draw(st.lists(st.sampled_from(DOCUMENTS), max_size=30)), data.draw(texts)
+    siblings = data.draw(st.none() | st.lists(groups, min_size=len(batch), max_size=len(batch)))
+    reference = loaded[name, "torch"]
+    context = context_of(reference, documents) if documents else Context.null(reference)
+    expected = ContextualEmbedder(reference, context)
+    for runtime in RUNTIMES:
+        embedder = ContextualEmbedder(loaded[name, runtime], context, mini_batch_size=2)
+        for found, vectors in (
+            (embedder.embed_queries(batch), expected.embed_queries(batch)),
+            (embedder.embed_queries(batch[:1]), expected.embed_queries(batch[:1])),
+            (embedder.embed_passages(batch, siblings).vectors, expected.embed_passages(batch, siblings).vectors),
+            (embedder.model.first_stage(batch), reference.first_stage(batch)),
+        ):
+            assert found.dtype == np.float32
+            np.testing.assert_allclose(found, vectors, atol=TOLERANCE)
+
+
+def test_context_role_and_siblings_reach_the_graphs(loaded):
+    """Otherwise the test above would hold for graphs that leave them out of a model in which they do nothing."""
+    for runtime in RUNTIMES:
+        model = loaded["whole", runtime]
+        own, other = (ContextualEmbedder(model, context_of(model, part)) for part in (DOCUMENTS[:20], DOCUMENTS[20:]))
+        batch = DOCUMENTS[:4]
+        plain = own.embed_documents(batch)
+        for moved in (
+            other.embed_documents(batch),
+            own.embed_queries(batch),
+            own.embed_passages(batch, [DOCUMENTS[5:8]] * 4).vectors,
+        ):
+            assert np.abs(moved - plain).max(axis=1).min() > 1e-3
+
+
+def test_a_model_of_another_runtime_has_the_same_space(folders, loaded, tmp_path):
+    made = ContextualEmbedder.from_corpus(DOCUMENTS, model=loaded["whole", "onnx"])
+    again = ContextualEmbedder.from_corpus(DOCUMENTS, model=loaded["whole", "torch"])
+    assert made.model.identity == again.model.identity
+    with Collection.create(FaissStore(tmp_path / "papers"), made) as papers:
+        papers.add(DOCUMENTS, ids=map(str, range(40)))
+    for runtime in ("torch", *RUNTIMES):
+        options = EmbedderOptions(device="cpu", dtype="float32", runtime=runtime)
+        with Collection.open(tmp_path / "papers", model=folders["whole"], options=options) as papers:
+            assert papers.embedder.model.runtime == runtime  # type: ignore[attr-defined]
+            assert papers.embedder.options == options
+            hits = papers.search(DOCUMENTS[3], k=3)
+            assert hits[0].text == DOCUMENTS[3] or hits[0].score > 0.5
+            assert papers.recontextualize(seed=len(runtime), context_size=20).embedded >= 0
+            assert papers.embedder.options == options
+
+
+def test_many_threads_get_the_vectors_of_one(loaded):
+    for runtime in RUNTIMES:
+        embedder = ContextualEmbedder(loaded["pair", runtime], Context.null(loaded["pair", runtime]))
+        expected = [embedder.embed_queries([text]) for text in DOCUMENTS]
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda text: embedder.embed_queries([text]), DOCUMENTS))  # noqa: B023
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_bfloat16_of_openvino_is_near(folders, loaded):
+    context = context_of(loaded["whole", "torch"], DOCUMENTS)
+    exact = ContextualEmbedder(loaded["whole", "torch"], context).embed_documents(DOCUMENTS)
+    model = load(folders["whole"], "openvino", "bfloat16")
+    found = ContextualEmbedder(model, context).embed_documents(DOCUMENTS)
+    assert (model.runtime, model.dtype) == ("openvino", "bfloat16")
+    assert (exact * found).sum(axis=1).min() > 0.99
+
+
+@pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
+def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
+    folder = Path(model_files.__file__).parent / "bundled" / name
+    network, *_ = checkpoints.read(folder)
+    state = float_state((folder / "model.safetensors").read_bytes())
+    assert state.keys() == network.state_dict().keys()
+    for key, value in network.state_dict().items():
+        assert np.array_equal(state[key], value.numpy()), key
+
+
+def test_four_bit_codes_and_half_floats_are_those_of_torch_bit_by_bit():
+    from safetensors.torch import save
+
+    codes, scales = pack(torch.randn(7, 64))
+    stored = {"a": codes, "a.scale": scales, "b": torch.randn(3, 2)}
+    expected = unpack_all(stored)
+    found = float_state(save({**stored, "c": torch.randn(5).bfloat16(), "d": torch.randn(5).half()}))
+    for name, value in expected.items():
+        assert np.array_equal(found[name], value.numpy())
+    assert found.keys() == {"a", "b", "c", "d"}
+    assert {value.dtype for value in found.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"a": torch.ones(2, 2, dtype=torch.float64)},
+        {"a": torch.tensor([float("nan")])},
+        {"a": torch.ones(2, 64, dtype=torch.int8)},
+        {"a": torch.ones(2, 64, dtype=torch.uint8), "a.scale": torch.ones(2, 3, dtype=torch.float16)},
+        {"a": torch.ones(2, 64, dtype=torch.int8), "a.scale": torch.ones(1, 2, dtype=torch.float16)},
+    ],
+)
+def test_stored_weights_that_are_none(tensors: dict[str, torch.Tensor]):
+    from safetensors.torch import save
+
+    with pytest.raises(ModelError):
+        float_state(save(tensors))
+    with pytest.raises(ModelError, match="safetensors"):
+        float_state(b"none")
+
+
+def test_a_graph_is_built_once_and_again_if_it_is_damaged(folders, cache, monkeypatch):
+    load(folders["deep"], "onnx")
+    digest = loading.StoredModel.read(folders["deep"]).digest
+    (path,) = (cache / "graphs").glob(f"{digest[:32]}-second-*.onnx")
+    intact = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("cde_rag.model.runtimes.stage_graphs.second_stage_graph", None)  # whoever builds it fails
+        load(folders["deep"], "onnx")
+    path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+    expected = ContextualEmbedder(load(folders["deep"], "torch"), Context.null(load(folders["deep"], "torch")))
+    found = ContextualEmbedder(load(folders["deep"], "onnx"), expected.context).embed_documents(DOCUMENTS)
+    np.testing.assert_allclose(found, expected.embed_documents(DOCUMENTS), atol=TOLERANCE)
+    assert path.read_bytes() == intact
+    assert {each.suffix for each in path.parent.iterdir()} == {".onnx"}
+
+
+def test_a_runtime_works_without_a_cache(folders, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in it
+    model = load(folders["whole"], "onnx")
+    assert ContextualEmbedder(model, Context.null(model)).embed_queries(["river"]).shape == (1, 16)
+    assert isinstance(graph_cache.kept_graph("0" * 64, "second", lambda: b"graph"), bytes)
+
+
+def test_damaged_models_are_refused(folders, tmp_path):
+    import shutil
+
+    for name in ("model.safetensors", "tokenizer.json"):
+        copy = shutil.copytree(folders["whole"], tmp_path / name)
+        content = bytearray((copy / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (copy / name).write_bytes(content)
+        with pytest.raises(ModelError, match="damaged"):
+            load(copy, "onnx")
+
+
+def test_runtimes_that_cannot_be(folders, monkeypatch):
+    with pytest.raises(ModelError, match="torch, openvino, onnx"):
+        load(folders["whole"], "tensorflow")
+    with pytest.raises(ModelError, match="float32"):
+        load(folders["whole"], "onnx", "bfloat16")
+    with pytest.raises(ModelError, match="float16"):
+        load(folders["whole"], "openvino", "float16")
+    with pytest.raises(ModelError, match="CPU"):
+        CDEModel.from_pretrained(folders["whole"], device="cuda", runtime="openvino")
+    with pytest.raises(ModelError, match="runtime='torch'"):
+        _ = load(folders["whole"], "onnx").network
+    monkeypatch.setattr(runtime_choice, "installed", dict)
+    monkeypatch.delenv(runtime_choice.VARIABLE)
+    with pytest.raises(MissingExtraError, match="torch"):
+        CDEModel.from_pretrained(folders["whole"])
+
+
+def test_a_prepared_context_of_another_runtime_is_refused(loaded):
+    other = loaded["whole", "torch"].prepare(Context.null(loaded["whole", "torch"]))
+    with pytest.raises(TypeError, match="not prepared by this model"):
+        loaded["whole", "onnx"].second_stage([[1, 2]], 0, other)
+
+
+def test_the_fastest_runtime_that_shares_the_space_is_chosen():
+    rows = [
+        Timing("torch", "float32", 10.0, 10.0, 1.0),
+        Timing("openvino", "float32", 5.0, 10.0, 0.99991),
+        Timing("onnx", "float32", 20.0, 4.0, 1.0),
+        Timing("openvino", "bfloat16", 1.0, 1.0, 0.99989),
+    ]
+    assert runtime_choice.fastest(rows) == rows[1]
+    assert runtime_choice.fastest(rows, runtime="onnx") == rows[2]
+    assert runtime_choice.fastest(rows[3:]) is None
+    assert runtime_choice.fastest(rows, dtype="bfloat16") is None
+
+
+def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch):
+    monkeypatch.delenv(runtime_choice.VARIABLE)
+    monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
+    model = CDEModel.from_pretrained(folders["rotated"], device="cpu")
+    rows = loading.timings(folders["rotated"])
+    assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
+    assert rows[0].runtime == "torch"
+    assert all(row.cosine > 0.9999 for row in rows if row.dtype == "float32")
+    best = runtime_choice.fastest(rows)
+    assert best is not None
+    assert (model.runtime, model.dtype, model.given_runtime) == (best.runtime, best.dtype, None)
+    (path,) = (cache / "runtimes").iterdir()
+    value = json.loads(path.read_text())
+    value["timings"] = [{**row, "document_ms": 1e-9 if row["runtime"] == "onnx" else 1.0} for row in value["timings"]]
+    path.write_text(json.dumps(value))
+    assert CDEModel.from_pretrained(folders["rotated"], device="cpu").runtime == "onnx"
+    assert CDEModel.from_pretrained(folders["rotated"], device="cpu", dtype="float16").runtime == "torch"
+    path.write_text("damaged")
+    assert len(loading.timings(folders["rotated"])) == len(rows)
+    assert json.loads(path.read_text())["key"] == value["key"]
+
+
+def test_the_environment_names_the_runtime(folders, monkeypatch):
+    monkeypatch.setenv(runtime_choice.VARIABLE, "onnx")
+    model = CDEModel.from_pretrained(folders["whole"])
+    assert (model.runtime, model.given_runtime) == ("onnx", None)
+    assert load(folders["whole"], "torch").runtime == "torch"
+
+
+WITHOUT_TORCH = """
+import sys, warnings
+class Forbidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("torch is not here", name="torch")
+sys.meta_path.insert(0, Forbidden())
+warnings.simplefilter("ignore")
+from cde_rag import CDEModel, Collection, ContextualEmbedder, EmbedderOptions, MissingExtraError
+runtime, folder = sys.argv[1:]
+texts = [f"Chapter {number} of the river and the bank." for number in range(12)]
+embedder = ContextualEmbedder.from_corpus(texts, model="cde-mini-1", runtime=runtime)
+with Collection.create(folder, embedder, parent_key="page") as papers:
+    papers.add(texts, metadata=[{"page": number // 4} for number in range(12)])
+with Collection.open(folder, options=EmbedderOptions(runtime=runtime)) as papers:
+    papers.add(["Bread is made of flour and water."])
+    assert papers.recontextualize(seed=1).embedded == 13
+    print(papers.search("How is bread made?", k=1)[0].text, papers.embedder.model.runtime)
+try:
+    CDEModel.from_pretrained("cde-mini-1", runtime="torch")
+except MissingExtraError as error:
+    print(error)
+print(sorted(name for name in sys.modules if name.partition(".")[0] == "torch"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_process_without_torch_makes_fills_and_searches_a_collection(runtime: str, tmp_path: Path, cache: Path):
+    command = [sys.executable, "-c", WITHOUT_TORCH, runtime, str(tmp_path / "papers.faiss")]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    found, missing, modules = result.stdout.splitlines()
+    assert found == f"Bread is made of flour and water. {runtime}"
+    assert "pip install 'cde-rag[torch]'" in missing
+    assert modules == "[]"
+
+
+def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):
+    folder = Path(model_files.__file__).parent / "bundled" / "cde-mini-1"
+    reference = load(folder, "torch")
+    context = context_of(reference, [f"Page {number}: {text}" for number, text in enumerate(DOCUMENTS)])
+    expected = ContextualEmbedder(reference, context)
+    batch = ["How is bread made?", "A short text.", "A long text. " * 200]
+    for runtime in RUNTIMES:
+        embedder = ContextualEmbedder(load(folder, runtime), context)
+        with pytest.warns(match="exceed the limit"):
+            found, vectors = embedder.embed_documents(batch), expected.embed_documents(batch)
+        np.testing.assert_allclose(found, vectors, atol=TOLERANCE)
+    assert isinstance(reference._stages, TorchRunner)
+    assert find(folder) == folder
