@@ -2,7 +2,6 @@
 
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -18,7 +17,7 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder, KeepsVectors
-from cde_rag.errors import CDEWarning, StoreError, TruncationWarning
+from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
 from cde_rag.records import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text
@@ -294,18 +293,16 @@ class Upserter:
         if changes["truncated"]:
             length = self._active.last.context.identity.max_length
             embedded = max(changes["added"] + changes["replaced"], changes["truncated"])
-            warnings.warn(
+            warn_user(
                 f"{changes['truncated']} of {embedded} embedded records exceed the model's limit of {length} tokens "
                 "and were truncated. Split long documents.",
                 TruncationWarning,
-                stacklevel=4,
             )
         if changes["repeated"]:
-            warnings.warn(
+            warn_user(
                 f"{changes['repeated']} records of this call have the id of an earlier one, or its text without an id, "
                 "and other metadata, which is what was kept. Give each an id of its own to keep both.",
                 CDEWarning,
-                stacklevel=4,
             )
 
 

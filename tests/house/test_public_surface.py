@@ -29,6 +29,7 @@ PUBLIC = [
     "Drift",
     "EmbedderOptions",
     "FilterError",
+    "FilterWarning",
     "FunctionEmbedder",
     "Group",
     "Hit",
