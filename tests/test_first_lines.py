@@ -2,11 +2,13 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny import WORDS
 
-from cde_rag import Collection, CorpusError, FilterWarning, SmallContextWarning, StoreError
+from cde_rag import Collection, ContextualEmbedder, CorpusError, FilterWarning, SmallContextWarning, StoreError
+from cde_rag.indexing import upsert
 from cde_rag.search.searcher import fields_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
@@ -124,3 +126,49 @@ def test_warnings_point_at_the_callers_line(tiny_folder: str):
     with pytest.warns(SmallContextWarning) as told:
         Collection.from_texts(TEXTS, model=tiny_folder)
     assert {warning.filename for warning in told} == {__file__}
+
+
+def test_what_was_embedded_is_written_every_few_seconds_and_never_again(
+    tmp_path: Path, tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    """One parent of twenty passages, in parts of four: a kill in the third part costs that part."""
+    monkeypatch.setattr(upsert, "FIRST_PART", 4)
+    monkeypatch.setattr(upsert, "SMALLEST_PART", 4)
+    monkeypatch.setattr(upsert, "PART_S", 0.0)
+    embedded: list[str] = []
+    embed = ContextualEmbedder.embed_passages
+
+    def interrupted(self: ContextualEmbedder, texts: list[str], *rest: Any, **named: Any) -> Any:
+        if len(embedded) == 8:
+            raise KeyboardInterrupt
+        embedded.extend(texts)
+        return embed(self, texts, *rest, **named)
+
+    embedder = ContextualEmbedder.from_corpus(TEXTS, model=tiny_folder)
+    notes = Collection.create(tmp_path / "notes.faiss", embedder, parent_key="book")
+    books = [{"book": "one"}] * 20
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(ContextualEmbedder, "embed_passages", interrupted)
+        notes.add(TEXTS, ids=map(str, range(20)), metadata=books)
+    assert [record.id for record in notes.scroll()] == list(map(str, range(8)))
+
+    def counted(self: ContextualEmbedder, texts: list[str], *rest: Any, **named: Any) -> Any:
+        embedded.extend(texts)
+        return embed(self, texts, *rest, **named)
+
+    told: list[int] = []
+    monkeypatch.setattr(ContextualEmbedder, "embed_passages", counted)
+    report = notes.add(
+        TEXTS, ids=map(str, range(20)), metadata=books, on_progress=lambda progress: told.append(progress.done)
+    )
+    assert (report.added, report.unchanged) == (12, 8)
+    assert embedded == TEXTS
+    assert told == sorted(told)
+    assert told[-1] == 20
+    assert len(told) == 3
+    whole = Collection.create(tmp_path / "whole.faiss", embedder, parent_key="book")
+    monkeypatch.setattr(upsert, "FIRST_PART", 128)
+    whole = Collection.open(tmp_path / "whole.faiss", model=tiny_folder)
+    whole.add(TEXTS, ids=map(str, range(20)), metadata=books)
+    assert [hit.id for hit in whole.search("river", 20)] == [hit.id for hit in notes.search("river", 20)]
+    assert notes.verify() == []

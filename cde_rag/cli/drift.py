@@ -63,6 +63,9 @@ def drift(
     pays, fields = found.pays(worth), found.to_json()
     if as_json:
         print_json({"pays": pays, **fields})
+    elif not found.probes:
+        same = f"The sample would be the {found.present.size} documents that the context has"
+        typer.echo(f"Nothing to gain: {same}, so recontextualize would change nothing.")
     else:
         low, high = found.interval
         verdict = "yes" if pays else "not surely" if high >= worth else "no"

@@ -173,7 +173,7 @@ class Collection(Searcher):
             titles: Embedded before each text.
             metadata: JSON objects, for filters.
             parent_key: As in `create`.
-            on_progress: Called after each chunk is written.
+            on_progress: Called after each write, every few seconds.
 
         Raises:
             CorpusError: A record cannot be used, or there is none; nothing is made.
@@ -218,7 +218,7 @@ class Collection(Searcher):
             ids: Unique; a digest of title, text and parent by default, so that adding twice has no effect.
             titles: Embedded before each text.
             metadata: JSON objects, for filters.
-            on_progress: Called after each chunk is written.
+            on_progress: Called after each write, every few seconds.
 
         Raises:
             CorpusError: A record cannot be used, the columns are not equally long, or an id comes twice with different
