@@ -147,8 +147,8 @@ def test_what_was_embedded_is_written_every_few_seconds_and_never_again(
     embedder = ContextualEmbedder.from_corpus(TEXTS, model=tiny_folder)
     notes = Collection.create(tmp_path / "notes.faiss", embedder, parent_key="book")
     books = [{"book": "one"}] * 20
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(ContextualEmbedder, "embed_passages", interrupted)
+    monkeypatch.setattr(ContextualEmbedder, "embed_passages", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         notes.add(TEXTS, ids=map(str, range(20)), metadata=books)
     assert [record.id for record in notes.scroll()] == list(map(str, range(8)))
 

@@ -204,7 +204,8 @@ def inspect(
     \b
     Examples:
       cde-rag inspect papers.faiss --json
-      cde-rag inspect papers.faiss --erasure                  # are deleted documents still in its context?
+      # are deleted documents still in its context?
+      cde-rag inspect papers.faiss --erasure
     """
     from cde_rag.collection.info import inspect as tell
 

@@ -71,8 +71,8 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --seed 1
       cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
       cde-rag recontextualize papers.faiss --to-model runs/first/model
-      cde-rag recontextualize papers.faiss --workers 8                # embed in eight processes
-      cde-rag recontextualize papers.faiss --ray auto                 # or on a Ray cluster
+      cde-rag recontextualize papers.faiss --workers 8  # embed in eight processes
+      cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
     from cde_rag.indexing.recontextualization import estimate
     from cde_rag.model import CDEModel

@@ -48,9 +48,10 @@ def demo(
 
     \b
     Examples:
-      cde-rag demo                                            # some questions, then yours
+      cde-rag demo  # some questions, then yours
       cde-rag demo --query "put a zip file together"
-      cde-rag demo --query "measure how long my code takes" --json | jq -r '.hits[].id'
+      cde-rag demo --query "measure how long my code takes" --json \\
+        | jq -r '.hits[].id'
       cde-rag demo --check
     """
     with closing(_opened(path, model, everything=everything, shown=progress)) as opened:
