@@ -31,13 +31,13 @@ def named_keywords(function: Callable[Arguments, Result]) -> Callable[Arguments,
     known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
 
     @functools.wraps(function)
-    def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def _call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         for name in named:
             if name not in known:
                 raise TypeError(_message(function.__name__, name, known))
         return function(*arguments, **named)
 
-    return call
+    return _call
 
 
 def _message(function: str, name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ import typer
 from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from cde_rag.cli.demo_collections import Demo, Ranks
+    from cde_rag.cli.demo_collections import Demo, QuestionRanks
     from cde_rag.indexing.upsert import Progress
 
 HEADINGS = {"hybrid": "context + words", "own": "context", "plain": "plain vectors", "bm25": "words (BM25)"}
@@ -128,7 +128,7 @@ def _mark(entry: str, right: Several[str]) -> str:
     return "✓ " if entry in right else "· "
 
 
-def _shares(ranks: "Sequence[Ranks]", first: int) -> dict[str, float]:
+def _shares(ranks: "Sequence[QuestionRanks]", first: int) -> dict[str, float]:
     """Return, for each system, the share of questions that one of its first hits answers."""
     found = {system: [rank.of[system] for rank in ranks] for system in HEADINGS}
     return {
@@ -137,7 +137,7 @@ def _shares(ranks: "Sequence[Ranks]", first: int) -> dict[str, float]:
     }
 
 
-def _print_scores(ranks: "Sequence[Ranks]") -> None:
+def _print_scores(ranks: "Sequence[QuestionRanks]") -> None:
     best, good = _shares(ranks, 1), _shares(ranks, FIRST)
     width = max(map(len, HEADINGS.values()))
     typer.echo(f"{len(ranks)} questions{'':{width - 7}}  answered by the first hit   by one of the first {FIRST}")
@@ -146,7 +146,7 @@ def _print_scores(ranks: "Sequence[Ranks]") -> None:
         typer.echo(f"{heading:<{width}}  {first:>25}   {five:>21}")
 
 
-def _print_changes(ranks: "Sequence[Ranks]") -> None:
+def _print_changes(ranks: "Sequence[QuestionRanks]") -> None:
     """Print the questions whose answer context moved, in either direction."""
     moved = [rank for rank in ranks if rank.of["own"] != rank.of["plain"]]
     typer.echo(f"\nContext moved the answer to {len(moved)} of them (rank by plain vectors → with context):")
@@ -156,7 +156,7 @@ def _print_changes(ranks: "Sequence[Ranks]") -> None:
         typer.echo(f"  {before:>10} → {after:<10}  {rank.question.text}")
 
 
-def _print_check(ranks: "Sequence[Ranks]", *, as_json: bool) -> None:
+def _print_check(ranks: "Sequence[QuestionRanks]", *, as_json: bool) -> None:
     shares = _shares(ranks, FIRST)
     if as_json:
         print_json({"hit@1": _shares(ranks, 1), f"hit@{FIRST}": shares})

@@ -32,7 +32,7 @@ def default_folder() -> Path:
     return cache_folder() / "demo"
 
 
-class Ranks(NamedTuple):
+class QuestionRanks(NamedTuple):
     """Rank of the first right answer to a question, by system; None where it is not among the first ten."""
 
     question: Question
@@ -92,16 +92,18 @@ class Demo:
         }
         return {system: search[system](question, k) for system in systems}
 
-    def ranks(self) -> list[Ranks]:
+    def ranks(self) -> list[QuestionRanks]:
         """Return the rank of the first right answer of each system to each of the committed questions."""
-        found: list[Ranks] = []
+        found: list[QuestionRanks] = []
         for question in questions():
             hits = self.ask(question.text, DEPTH)
             places = {
                 system: [place for place, hit in enumerate(listed, 1) if hit.id in question.answers]
                 for system, listed in hits.items()
             }
-            found.append(Ranks(question, {system: min(right, default=None) for system, right in places.items()}))
+            found.append(
+                QuestionRanks(question, {system: min(right, default=None) for system, right in places.items()})
+            )
         return found
 
     def close(self) -> None:

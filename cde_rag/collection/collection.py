@@ -15,7 +15,6 @@ from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
 from cde_rag.embedders.arithmetic import AnyEmbedder
-from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.audit import SAMPLE, audit_collection
@@ -189,6 +188,8 @@ class Collection(Searcher):
             >>> notes.search("birds in flight", k=1)[0].text[:4]
             'Note'
         """
+        from cde_rag.embedders.contextual import ContextualEmbedder
+
         columns = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=parent_key)
         records = [record for chunk in chunks(columns, parent_key) for record in chunk]
         store = temporary_store() if store is None else _store_at(store)

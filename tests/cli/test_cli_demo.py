@@ -11,7 +11,7 @@ from tiny import WORDS
 from cde_rag import records as intake
 from cde_rag.cli import demo
 from cde_rag.cli import demo_collections as module
-from cde_rag.cli.demo_collections import Demo, Ranks, default_folder
+from cde_rag.cli.demo_collections import Demo, QuestionRanks, default_folder
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError
 from cde_rag.evaluation.demo_questions import Question
@@ -76,7 +76,7 @@ def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monke
 
 def test_what_context_moved_is_shown_for_better_and_for_worse(capsys: pytest.CaptureFixture[str]):
     ranks = [
-        Ranks(Question(name, frozenset({"a"})), {"hybrid": 1, "own": own, "plain": plain, "bm25": None})
+        QuestionRanks(Question(name, frozenset({"a"})), {"hybrid": 1, "own": own, "plain": plain, "bm25": None})
         for name, own, plain in (("same", 2, 2), ("worse", 9, 6), ("lost", None, 3), ("better", 1, 7))
     ]
     demo._print_changes(ranks)  # pyright: ignore[reportPrivateUsage]
