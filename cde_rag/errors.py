@@ -20,7 +20,8 @@ CDEWarning (UserWarning)
 ├── TruncationWarning            texts longer than the model's token limit
 ├── SmallContextWarning          a context of too few documents to represent a corpus
 ├── PartialContextWarning        a context sampled from a part of the corpus
-└── ContextReusedWarning         a new corpus that is embedded in a context made from another
+├── ContextReusedWarning         a new corpus that is embedded in a context made from another
+└── FilterWarning                a filter that found nothing and names a field that no record has
 """
 
 import importlib
