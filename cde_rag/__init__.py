@@ -18,7 +18,6 @@ from cde_rag.errors import (
     ContextReusedWarning,
     CorpusError,
     FilterError,
-    FilterWarning,
     MissingExtraError,
     ModelError,
     PartialContextWarning,
@@ -29,6 +28,7 @@ from cde_rag.errors import (
     StoreFormatError,
     TenantError,
     TruncationWarning,
+    UnknownFieldWarning,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ __all__ = [
     "Drift",
     "EmbedderOptions",
     "FilterError",
-    "FilterWarning",
     "FunctionEmbedder",
     "Group",
     "Hit",
@@ -96,6 +95,7 @@ __all__ = [
     "TenantError",
     "Tenants",
     "TruncationWarning",
+    "UnknownFieldWarning",
     "evaluate",
     "recontextualize",
 ]

@@ -21,7 +21,7 @@ CDEWarning (UserWarning)
 ├── SmallContextWarning          a context of too few documents to represent a corpus
 ├── PartialContextWarning        a context sampled from a part of the corpus
 ├── ContextReusedWarning         a new corpus that is embedded in a context made from another
-└── FilterWarning                a filter that found nothing and names a field that no record has
+└── UnknownFieldWarning          a filter that found nothing and names a field that no record has
 """
 
 import importlib
@@ -127,7 +127,7 @@ class ContextReusedWarning(CDEWarning):
     """A new corpus that is embedded in a context made from another."""
 
 
-class FilterWarning(CDEWarning):
+class UnknownFieldWarning(CDEWarning):
     """A filter that found nothing and names a field that no record has."""
 
 

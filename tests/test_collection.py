@@ -676,7 +676,7 @@ def test_search_finds_the_text_itself(papers: Collection):
 def test_k_beyond_the_collection(papers: Collection):
     papers.add(["a", "b"])
     assert len(papers.search("a", k=100)) == 2
-    with pytest.warns(FilterWarning, match="field 'year'"):
+    with pytest.warns(UnknownFieldWarning, match="field 'year'"):
         assert papers.search("a", k=100, where={"year": 1}) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tiny import WORDS
 
-from cde_rag import Collection, ContextualEmbedder, CorpusError, FilterWarning, SmallContextWarning, StoreError
+from cde_rag import Collection, ContextualEmbedder, CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
 from cde_rag.indexing import upsert
 from cde_rag.search.searcher import fields_of
 
@@ -102,13 +102,13 @@ def test_an_unknown_keyword_is_answered_with_those_that_there_are(notes: Collect
 def test_a_field_that_no_record_has_is_warned_of_at_the_callers_line(notes: Collection):
     for search in (notes.search, notes.searcher("words").search, notes.searcher("hybrid").search):
         with pytest.warns(
-            FilterWarning, match="No record has the field 'yaer' of the filter. The first has 'year'"
+            UnknownFieldWarning, match="No record has the field 'yaer' of the filter. The first has 'year'"
         ) as told:
             assert search("river", where={"yaer": 2003}) == []
         assert [warning.filename for warning in told] == [__file__]
-    with pytest.warns(FilterWarning, match="yaer"):
+    with pytest.warns(UnknownFieldWarning, match="yaer"):
         notes.search_batch(["river"], where={"or": [{"yaer": 1}, {"year": 1}]})
-    with pytest.warns(FilterWarning, match="colour"):
+    with pytest.warns(UnknownFieldWarning, match="colour"):
         notes.search_groups("river", group_by="year", where={"colour": "red"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

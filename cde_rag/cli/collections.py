@@ -25,12 +25,12 @@ from cde_rag.cli.output import (
 )
 from cde_rag.errors import (
     ContextMismatchError,
-    FilterWarning,
     ModelError,
     PoolError,
     StoreError,
     StoreFormatError,
     TenantError,
+    UnknownFieldWarning,
 )
 from cde_rag.search.fusion import CANDIDATES, WAYS
 
@@ -159,7 +159,7 @@ def search(
         if where is not None:
             parse(where)  # a wrong filter is found before a model is loaded
         by = by or _default_by(store)
-        warnings.simplefilter("ignore", FilterWarning)  # why_nothing says it
+        warnings.simplefilter("ignore", UnknownFieldWarning)  # why_nothing says it
         searcher = words_searcher(store) if by == "words" else open_collection(store, model).searcher(by)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = (

@@ -9,7 +9,7 @@ from cde_rag._keywords import named_keywords
 from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts
 from cde_rag.embedders.active import stored_context
-from cde_rag.errors import FilterWarning, warn_user
+from cde_rag.errors import UnknownFieldWarning, warn_user
 from cde_rag.records import check_key
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
@@ -92,7 +92,7 @@ class Searcher:
             ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
 
         Warns:
-            FilterWarning: Nothing was found, and no record has a field that the filter names.
+            UnknownFieldWarning: Nothing was found, and no record has a field that the filter names.
         """
         check_list(queries, call="search_batch", what="queries")
         check_page(k, score_threshold, offset)
@@ -203,7 +203,9 @@ class Searcher:
                 first = next(iter(self.store.scroll()), None)
                 if first is not None:
                     has = ", ".join(map(repr, sorted(first.record.metadata))) or "no metadata"
-                    warn_user(f"No record has the field {field!r} of the filter. The first has {has}.", FilterWarning)
+                    warn_user(
+                        f"No record has the field {field!r} of the filter. The first has {has}.", UnknownFieldWarning
+                    )
 
     def _told(
         self, queries: int, k: int, where: Mapping[str, Any] | None

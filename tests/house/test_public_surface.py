@@ -29,7 +29,6 @@ PUBLIC = [
     "Drift",
     "EmbedderOptions",
     "FilterError",
-    "FilterWarning",
     "FunctionEmbedder",
     "Group",
     "Hit",
@@ -52,6 +51,7 @@ PUBLIC = [
     "TenantError",
     "Tenants",
     "TruncationWarning",
+    "UnknownFieldWarning",
     "evaluate",
     "recontextualize",
 ]
