@@ -20,6 +20,7 @@ from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cde_rag import UnknownFieldWarning
 from cde_rag._validation import digest
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context, ModelIdentity
