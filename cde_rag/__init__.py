@@ -28,6 +28,7 @@ from cde_rag.errors import (
     StoreFormatError,
     TenantError,
     TruncationWarning,
+    UnknownFieldWarning,
 )
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ __all__ = [
     "TenantError",
     "Tenants",
     "TruncationWarning",
+    "UnknownFieldWarning",
     "evaluate",
     "recontextualize",
 ]

@@ -20,10 +20,13 @@ CDEWarning (UserWarning)
 ├── TruncationWarning            texts longer than the model's token limit
 ├── SmallContextWarning          a context of too few documents to represent a corpus
 ├── PartialContextWarning        a context sampled from a part of the corpus
-└── ContextReusedWarning         a new corpus that is embedded in a context made from another
+├── ContextReusedWarning         a new corpus that is embedded in a context made from another
+└── UnknownFieldWarning          a filter that found nothing and names a field that no record has
 """
 
 import importlib
+import inspect
+import warnings
 from types import ModuleType
 
 
@@ -122,6 +125,24 @@ class PartialContextWarning(CDEWarning):
 
 class ContextReusedWarning(CDEWarning):
     """A new corpus that is embedded in a context made from another."""
+
+
+class UnknownFieldWarning(CDEWarning):
+    """A filter that found nothing and names a field that no record has."""
+
+
+_LIBRARIES = frozenset(
+    "asyncio cde_rag concurrent contextlib functools jaxtyping langchain_cde langchain_core llama_index "
+    "llama_index_instrumentation pydantic threading wrapt".split()
+)
+
+
+def warn_user(message: str, category: type[CDEWarning]) -> None:
+    """Warn at the line of the program that called this library, directly or through LangChain or LlamaIndex."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=2 if frame is None else level)
 
 
 def require(module: str, extra: str) -> ModuleType:

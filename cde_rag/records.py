@@ -15,7 +15,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 from cde_rag.stores.checks import encode
 
-CHUNK = 512  # records that are embedded and written together: what a kill can cost, and how often progress is told
+CHUNK = 512  # records that are planned together
 LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
 MAX_LEVELS = 64  # of lists and objects in each other in metadata; far below what Python's stack holds
 

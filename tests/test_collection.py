@@ -20,6 +20,7 @@ from brute_force_store import BruteForceStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cde_rag import UnknownFieldWarning
 from cde_rag._validation import digest
 from cde_rag.collection.collection import Collection
 from cde_rag.context.context import Context, ModelIdentity
@@ -676,7 +677,8 @@ def test_search_finds_the_text_itself(papers: Collection):
 def test_k_beyond_the_collection(papers: Collection):
     papers.add(["a", "b"])
     assert len(papers.search("a", k=100)) == 2
-    assert papers.search("a", k=100, where={"year": 1}) == []
+    with pytest.warns(UnknownFieldWarning, match="field 'year'"):
+        assert papers.search("a", k=100, where={"year": 1}) == []
 
 
 @pytest.mark.parametrize("k", [0, -1])

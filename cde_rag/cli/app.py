@@ -9,6 +9,28 @@ from cde_rag.cli import audit, collections, contexts, convert, copies, demo, doc
 from cde_rag.cli.commands import command_line
 
 app = command_line()
+_SHORT = {  # in the list of commands, at 80 columns
+    "index": "Add a folder, files or records to a collection.",
+    "search": "Search a collection.",
+    "inspect": "Show a collection's size, model and context.",
+    "verify": "Compare a collection with its checksums.",
+    "reindex": "Rebuild the indexes of words and filters.",
+    "audit": "Check that stored vectors were made from their texts.",
+    "export": "Export a collection to one Parquet file.",
+    "import": "Import a collection from an export.",
+    "backup": "Back up a collection, and verify the copy.",
+    "restore": "Restore a collection from a backup.",
+    "drift": "Estimate the gain of a new context.",
+    "recontextualize": "Sample a new context, embed anew, and switch.",
+    "rollback": "Return to the context before the last one.",
+    "evaluate": "Compare a model with baselines on your queries.",
+    "mteb": "Score a model on tasks of MTEB.",
+    "convert": "Convert a published model.",
+    "demo": "Index and search a part of Python's documentation.",
+    "serve": "Serve collections over HTTP, with a page to search.",
+    "mcp": "Serve collections to coding agents (MCP).",
+    "doctor": "Show what is installed, and test the bundled model.",
+}
 
 
 def _print_version(asked: bool) -> bool:
@@ -28,8 +50,8 @@ def main(
 
     \b
     First steps:
-      cde-rag demo                                # search this Python's documentation
-      cde-rag index notes/ notes.faiss            # a folder of text and Markdown files
+      cde-rag demo                                # search Python's documentation
+      cde-rag index notes/ notes.faiss  # a folder of text and Markdown files
       cde-rag search notes.faiss "how do I …"
 
     Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 success, 1 error, 2 wrong usage,
@@ -59,4 +81,5 @@ for command in (
     serve.mcp,
     doctor.doctor,
 ):
-    app.command(command.__name__.rstrip("_"))(command)
+    name = command.__name__.rstrip("_")
+    app.command(name, short_help=_SHORT[name])(command)

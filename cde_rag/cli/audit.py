@@ -50,11 +50,15 @@ def audit(
 
     \b
     Examples:
-      cde-rag audit qdrant:http://localhost:6333#papers --model sentence-transformers/all-MiniLM-L6-v2
-      cde-rag audit chroma:chroma_db#papers --model cde-mini --context papers.context.safetensors
-      cde-rag audit 'pgvector:postgresql://me@localhost/app#chunks' --model intfloat/e5-small-v2 \\
+      cde-rag audit qdrant:http://localhost:6333#papers \\
+        --model sentence-transformers/all-MiniLM-L6-v2
+      cde-rag audit chroma:chroma_db#papers --model cde-mini \\
+        --context papers.context.safetensors
+      cde-rag audit 'pgvector:postgresql://me@localhost/app#chunks' \\
+        --model intfloat/e5-small-v2 \\
         --document-prefix "passage: " --query-prefix "query: "
-      cde-rag audit papers.faiss                              # a collection of cde-rag stores its model and context
+      # a collection of cde-rag stores its model and context
+      cde-rag audit papers.faiss
     """
     from cde_rag.indexing.audit import audit as compare
     from cde_rag.indexing.audit import source_of

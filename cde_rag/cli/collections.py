@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import warnings
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
@@ -18,11 +19,20 @@ from cde_rag.cli.output import (
     print_groups,
     print_hits,
     print_json,
+    print_scale,
     printable,
     shown_place,
     why_nothing,
 )
-from cde_rag.errors import ContextMismatchError, ModelError, PoolError, StoreError, StoreFormatError, TenantError
+from cde_rag.errors import (
+    ContextMismatchError,
+    ModelError,
+    PoolError,
+    StoreError,
+    StoreFormatError,
+    TenantError,
+    UnknownFieldWarning,
+)
 from cde_rag.search.fusion import CANDIDATES, WAYS
 
 if TYPE_CHECKING:
@@ -114,6 +124,9 @@ def search(
         str | None,
         typer.Option(parser=_metadata_key, metavar="KEY", help="Group hits by this metadata field."),
     ] = None,
+    group_size: Annotated[
+        int, typer.Option(min=1, max=_MOST, help="Maximum number of hits per group, with --group-by.")
+    ] = 3,
     score_threshold: Annotated[
         float | None,
         typer.Option(parser=_number, metavar="FLOAT", help="Minimum score of a hit."),
@@ -132,7 +145,7 @@ def search(
     \b
     Examples:
       cde-rag search papers.faiss "late interaction" -k 3
-      cde-rag search papers.faiss "late interaction" --where '{"year": {"gte": 2020}}'
+      cde-rag search papers.faiss "attention" --where '{"year": {"gte": 2020}}'
       cde-rag search docs.faiss "rotate the logs" --json | jq -r '.hits[].id'
       cde-rag search docs.faiss "ERR_CONN_RESET" --by words --group-by source
     """
@@ -143,13 +156,18 @@ def search(
         raise typer.BadParameter("it is blank", param_hint="QUERY")
     if not at(collection).exists() and Path(query).exists() and at(query).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
-    with contextlib.closing(existing(collection, tenant)) as store:
+    with contextlib.closing(existing(collection, tenant)) as store, warnings.catch_warnings():
         if where is not None:
             parse(where)  # a wrong filter is found before a model is loaded
         by = by or _default_by(store)
+        warnings.simplefilter("ignore", UnknownFieldWarning)  # why_nothing says it
         searcher = words_searcher(store) if by == "words" else open_collection(store, model).searcher(by)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
-        groups = [] if group_by is None else searcher.search_groups(query, k, group_by=group_by, **asked)
+        groups = (
+            []
+            if group_by is None
+            else searcher.search_groups(query, k, group_by=group_by, group_size=group_size, **asked)
+        )
         hits = searcher.search(query, k, **asked) if group_by is None else []
         nothing = "" if as_json or hits or groups else why_nothing(store, where, group_by)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
@@ -159,6 +177,7 @@ def search(
     elif not nothing:
         print_hits(hits, query=query, full=full)
         print_groups(groups, query=query, full=full)
+        print_scale(by)
     else:
         typer.echo(f"No hits: {nothing}", err=True)
 
@@ -186,7 +205,8 @@ def inspect(
     \b
     Examples:
       cde-rag inspect papers.faiss --json
-      cde-rag inspect papers.faiss --erasure                  # are deleted documents still in its context?
+      # are deleted documents still in its context?
+      cde-rag inspect papers.faiss --erasure
     """
     from cde_rag.collection.info import inspect as tell
 

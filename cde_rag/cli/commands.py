@@ -28,7 +28,8 @@ class Commands(TyperGroup):
                 raise
             # One of several positional arguments is missing; the parser takes it for the first.
             due = [str(each.metavar) for each in error.ctx.command.params if isinstance(each, TyperArgument)]
-            found = f"Missing argument: expected {' and '.join(due)}, found fewer."
+            found = f"Missing argument: expected {' and '.join(due)}, found fewer. {due[-1]} comes last"
+            found += ": cde-rag index docs/ docs.faiss" if due[-1] == "COLLECTION" else "."
             raise typer.BadParameter(found, error.ctx) from error
         except CDEError as error:
             typer.echo(printable(f"Error: {error}"), err=True)

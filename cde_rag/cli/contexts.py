@@ -17,10 +17,15 @@ from cde_rag.cli.collections import (
     on_workers,
     open_collection,
 )
-from cde_rag.cli.output import JsonOption, ProgressOption, print_fields, print_json, progress_bar
+from cde_rag.cli.output import JsonOption, ProgressOption, clock, print_fields, print_json, progress_bar
 from cde_rag.errors import CorpusError
 
+_TIMED = 32  # documents that are embedded to measure the speed
+_WORTH_PROBING = 10_000  # documents; the estimate of a smaller collection would take a good part of the run itself
+_PROBED = 64
+
 if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
     from cde_rag.indexing.backfill import Recontextualization
     from cde_rag.indexing.canary import Canary
     from cde_rag.indexing.upsert import Progress
@@ -66,8 +71,8 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --seed 1
       cde-rag recontextualize papers.faiss --seed 1 --canary known_queries.jsonl
       cde-rag recontextualize papers.faiss --to-model runs/first/model
-      cde-rag recontextualize papers.faiss --workers 8                # embed in eight processes
-      cde-rag recontextualize papers.faiss --ray auto                 # or on a Ray cluster
+      cde-rag recontextualize papers.faiss --workers 8  # embed in eight processes
+      cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
     from cde_rag.indexing.recontextualization import estimate
     from cde_rag.model import CDEModel
@@ -81,6 +86,8 @@ def recontextualize(
             print_json(cost) if as_json else print_fields(cost | {"seconds": f"{cost['seconds']:.1f}"})
             return
         before = opened.store.manifest().generation
+        if opened.count():
+            _foretell(opened, collection)
         with progress_bar("recontextualize", "documents", shown=progress) as update:
 
             def on_progress(now: "Progress") -> None:
@@ -98,6 +105,23 @@ def recontextualize(
     if report.generation == before:
         typer.echo("Nothing to do: the documents that were sampled are the context that it has.", err=True)
     _tell(report, as_json)
+
+
+def _foretell(opened: "Collection", path: str) -> None:
+    """Print how long a run will take, and what a new context is expected to gain or which command estimates it."""
+    from cde_rag import ContextualEmbedder
+    from cde_rag.indexing.recontextualization import estimate
+
+    cost = estimate(opened.store, opened.embedder, opened.parent_key, sample=_TIMED)
+    typer.echo(f"Embedding {cost.documents:,} documents takes about {clock(cost.seconds)}.", err=True)
+    if not isinstance(opened.embedder, ContextualEmbedder) or opened.embedder.context.is_null:
+        return
+    if cost.documents < _WORTH_PROBING:
+        typer.echo(f"What a new context gains: cde-rag drift {path} estimates it.", err=True)
+        return
+    found = opened.drift(probes=_PROBED)
+    low, high = found.interval
+    typer.echo(f"A new context gains {found.gain:+.3f} NDCG@10, as drift expects ({low:+.3f} … {high:+.3f}).", err=True)
 
 
 def rollback(

@@ -31,7 +31,8 @@ def export(
     \b
     Examples:
       cde-rag export papers.faiss papers.parquet
-      cde-rag export papers.faiss papers.parquet && cde-rag import papers.parquet papers.qdrant
+      cde-rag export papers.faiss papers.parquet \\
+        && cde-rag import papers.parquet papers.qdrant
     """
     from cde_rag.transfer.parquet import export_collection
 
@@ -60,7 +61,7 @@ def import_(
     \b
     Examples:
       cde-rag import papers.parquet papers.faiss
-      cde-rag import papers.parquet papers.qdrant             # stored by Qdrant Edge
+      cde-rag import papers.parquet papers.qdrant  # stored by Qdrant Edge
     """
     from cde_rag.transfer.parquet import import_collection
 

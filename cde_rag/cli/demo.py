@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Collection as Several
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
@@ -10,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, print_fields, print_json, progress_bar
-from cde_rag.errors import MissingExtraError
+from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, print_json, progress_bar
 
 if TYPE_CHECKING:
-    from cde_rag.cli.demo_collections import Demo
+    from cde_rag.cli.demo_collections import Demo, QuestionRanks
     from cde_rag.indexing.upsert import Progress
 
-HEADINGS = {"hybrid": "own context + words", "own": "own context", "null": "null context", "bm25": "BM25"}
-SPACES = {"own": "its own context", "null": "the null context, to compare with"}
-SHOWN = 5  # of the committed questions
+HEADINGS = {"hybrid": "context + words", "own": "context", "plain": "plain vectors", "bm25": "words (BM25)"}
+SPACES = {"own": "in its own context", "plain": "as plain vectors, to compare with"}
+SHOWN = 3  # of the committed questions
+FIRST = 5  # hits among which an answer is to be
 ENOUGH = 0.8  # share of the committed questions that the own context has to answer
 WIDTH = (120, 24)  # columns and lines, where there is no terminal
 GAP = 2  # characters between columns
@@ -28,30 +29,34 @@ GAP = 2  # characters between columns
 def demo(
     query: Annotated[str | None, typer.Option(metavar="TEXT", help="Search for this, and exit.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of hits per question.")] = 5,
-    check: Annotated[
-        bool, typer.Option("--check", help="Measure the share of twenty questions answered by one of the first 5 hits.")
+    check: Annotated[bool, typer.Option("--check", help="Print the score of the twenty questions, and exit.")] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Index the whole standard library and the installed packages: minutes, once."),
     ] = False,
     path: Annotated[Path | None, typer.Option(help="Folder of the index. [default: your cache folder]")] = None,
     model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Index the documentation of this Python and its packages, and search it.
+    """Index a part of this Python's documentation, and search it in four ways.
 
-    The first run indexes some thousands of docstrings, twice: in their own context, and in the null context, to
-    compare with. Answers are ranked by vectors and by words; beside them stands what each finds alone. Later runs open
-    what is stored.
+    About a thousand docstrings of the standard library, whose modules are the pages: indexed in their own context, and
+    as plain vectors to compare with, in about a minute on two cores. First the score of twenty questions with known
+    answers, for context and words together, context, plain vectors and words (BM25); then what context changed, for
+    better and for worse; then some answers, and yours. Later runs open what is stored.
 
     \b
     Examples:
-      cde-rag demo                                            # some questions, then yours
+      cde-rag demo  # some questions, then yours
       cde-rag demo --query "put a zip file together"
-      cde-rag demo --query "measure how long my code takes" --json | jq -r '.hits[].id'
+      cde-rag demo --query "measure how long my code takes" --json \\
+        | jq -r '.hits[].id'
       cde-rag demo --check
     """
-    with closing(_opened(path, model, shown=progress)) as opened:
+    with closing(_opened(path, model, everything=everything, shown=progress)) as opened:
         if check:
-            _print_check(opened.check(), as_json=as_json)
+            _print_check(opened.ranks(), as_json=as_json)
         elif query is not None and as_json:
             print_json(hits_json(opened.ask(query, k, systems=["hybrid"])["hybrid"]))
         elif query is not None:
@@ -62,7 +67,7 @@ def demo(
             _converse(opened, k)
 
 
-def _opened(path: Path | None, model: str, *, shown: bool | None) -> "Demo":
+def _opened(path: Path | None, model: str, *, everything: bool, shown: bool | None) -> "Demo":
     from cde_rag.cli.demo_collections import COLLECTIONS, Demo, default_folder
 
     with progress_bar("index", "documents", shown=shown) as update:
@@ -70,21 +75,23 @@ def _opened(path: Path | None, model: str, *, shown: bool | None) -> "Demo":
         def on_progress(name: str, progress: "Progress") -> None:
             if not progress.done:
                 found = f"{progress.total:,} passages" if progress.total else "documentation"
-                typer.echo(f"Indexing {found} in {SPACES[name]} (minutes on two cores, once).", err=True)
+                typer.echo(f"Indexing {found} {SPACES[name]} (once).", err=True)
             total = progress.total or 0
             update(COLLECTIONS.index(name) * total + progress.done, len(COLLECTIONS) * total or None)
 
-        return Demo(path or default_folder(), model=model, on_progress=on_progress)
+        place = path or default_folder() / ("all" if everything else "part")
+        return Demo(place, model=model, everything=everything, on_progress=on_progress)
 
 
 def _converse(opened: "Demo", k: int) -> None:
-    from cde_rag.evaluation.demo_questions import questions
-
     version = ".".join(map(str, sys.version_info[:3]))
-    typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version} and its packages.")
-    typer.echo("✓ is known to answer, · is not. Here a context changes little of what is found: --check counts.")
-    for question in questions()[:SHOWN]:
-        _print_answers(opened, question.text, k, right=question.answers)
+    ranks = opened.ranks()
+    typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version}.\n")
+    _print_scores(ranks)
+    _print_changes(ranks)
+    typer.echo("\nThe first hits; ✓ is known to answer, · is not.")
+    for rank in ranks[:SHOWN]:
+        _print_answers(opened, rank.question.text, k, right=rank.question.answers)
     if not sys.stdin.isatty():
         return
     typer.echo("\nNow yours; an empty line ends.")
@@ -101,13 +108,9 @@ def _typed() -> str:
 
 def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str] = ()) -> None:
     """The hits of each system in columns; those that are known to be right are marked."""
-    from cde_rag.cli.demo_collections import STORED, SYSTEMS
+    from cde_rag.cli.demo_collections import SYSTEMS
 
-    try:
-        hits = opened.ask(question, k, systems=SYSTEMS)
-    except MissingExtraError as error:
-        hits = opened.ask(question, k, systems=STORED)
-        typer.echo(f"Without BM25: {error}", err=True)
+    hits = opened.ask(question, k, systems=SYSTEMS)
     width = (shutil.get_terminal_size(WIDTH).columns - GAP * (len(hits) - 1)) // len(hits)
     columns = [
         [HEADINGS[system], *(f"{_mark(hit.id, right)}{hit.score:.3f} {hit.title}" for hit in found)]
@@ -125,11 +128,39 @@ def _mark(entry: str, right: Several[str]) -> str:
     return "✓ " if entry in right else "· "
 
 
-def _print_check(shares: dict[str, float], *, as_json: bool) -> None:
+def _shares(ranks: "Sequence[QuestionRanks]", first: int) -> dict[str, float]:
+    """Return, for each system, the share of questions that one of its first hits answers."""
+    found = {system: [rank.of[system] for rank in ranks] for system in HEADINGS}
+    return {
+        system: sum(place is not None and place <= first for place in places) / len(ranks)
+        for system, places in found.items()
+    }
+
+
+def _print_scores(ranks: "Sequence[QuestionRanks]") -> None:
+    best, good = _shares(ranks, 1), _shares(ranks, FIRST)
+    width = max(map(len, HEADINGS.values()))
+    typer.echo(f"{len(ranks)} questions{'':{width - 7}}  answered by the first hit   by one of the first {FIRST}")
+    for system, heading in HEADINGS.items():
+        first, five = (round(shares[system] * len(ranks)) for shares in (best, good))
+        typer.echo(f"{heading:<{width}}  {first:>25}   {five:>21}")
+
+
+def _print_changes(ranks: "Sequence[QuestionRanks]") -> None:
+    """Print the questions whose answer context moved, in either direction."""
+    moved = [rank for rank in ranks if rank.of["own"] != rank.of["plain"]]
+    typer.echo(f"\nContext moved the answer to {len(moved)} of them (rank by plain vectors → with context):")
+    far = sys.maxsize
+    for rank in sorted(moved, key=lambda one: (one.of["own"] or far) - (one.of["plain"] or far)):
+        before, after = (str(rank.of[system] or "none of 10") for system in ("plain", "own"))
+        typer.echo(f"  {before:>10} → {after:<10}  {rank.question.text}")
+
+
+def _print_check(ranks: "Sequence[QuestionRanks]", *, as_json: bool) -> None:
+    shares = _shares(ranks, FIRST)
     if as_json:
-        print_json({"hit@5": shares})
+        print_json({"hit@1": _shares(ranks, 1), f"hit@{FIRST}": shares})
     else:
-        typer.echo("Share of twenty questions that one of the first 5 hits answers:")
-        print_fields({HEADINGS[system]: f"{share:.2f}" for system, share in shares.items()})
+        _print_scores(ranks)
     if shares["own"] < ENOUGH:
         raise typer.Exit(1)

@@ -1,30 +1,29 @@
-"""Demo: the documentation, indexed in its own context and in the null context, and compared with BM25."""
+"""Demo: Python's documentation, indexed with its context and by plain vectors, and searched by words, to compare."""
 
 import json
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cde_rag.collection.collection import Collection
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TruncationWarning
-from cde_rag.evaluation.bm25 import BM25
-from cde_rag.evaluation.demo_corpus import PARENT_KEY, documentation, documentation_digest
-from cde_rag.evaluation.demo_questions import questions
+from cde_rag.evaluation.demo_corpus import MODULES, PARENT_KEY, documentation, documentation_digest
+from cde_rag.evaluation.demo_questions import Question, questions
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.faiss import FaissStore
 
-COLLECTIONS = ("own", "null")
-STORED = ("hybrid", *COLLECTIONS)  # systems that need nothing beside the collections
-SYSTEMS = (*STORED, "bm25")
+COLLECTIONS = ("own", "plain")
+SYSTEMS = ("hybrid", "own", "plain", "bm25")
+DEPTH = 10  # ranks at which an answer counts as found
 STATE = "demo.json"  # beside the collections: what they are of, and whether they are complete
 
 
@@ -33,8 +32,15 @@ def default_folder() -> Path:
     return cache_folder() / "demo"
 
 
+class QuestionRanks(NamedTuple):
+    """Rank of the first right answer to a question, by system; None where it is not among the first ten."""
+
+    question: Question
+    of: dict[str, int | None]
+
+
 class Demo:
-    """Searchable documentation of the running Python.
+    """Searchable documentation of the running Python: its modules are the pages, what they define the sections.
 
     The first use indexes it; an interrupted run resumes at the next use. If Python, its packages or the model have
     changed since, it is indexed again.
@@ -42,7 +48,8 @@ class Demo:
     Args:
         folder: Folder of the collections, and of nothing else.
         model: As in `ContextualEmbedder`.
-        on_progress: Called with "own" and then with "null" while the documentation is indexed.
+        everything: Index the whole standard library and the installed packages, which takes minutes.
+        on_progress: Called with "own" and then with "plain" while the documentation is indexed.
 
     Raises:
         CorpusError: This Python came without the sources of its standard library.
@@ -54,14 +61,16 @@ class Demo:
         folder: Path,
         *,
         model: str | Path = "cde-mini",
+        everything: bool = False,
         on_progress: Callable[[str, Progress], None] | None = None,
     ) -> None:
         self.folder = folder
         self._model = CDEModel.from_pretrained(model)
-        wanted = {"documentation": documentation_digest(), "weights": self._model.identity.weights_sha256}
+        self._modules = None if everything else MODULES
+        wanted = {"documentation": documentation_digest(self._modules), "weights": self._model.identity.weights_sha256}
         if self._state() != {**wanted, "complete": True}:
             self._index(wanted, on_progress)
-        self.own, self.null = (Collection.open(self._store(name), model=self._model) for name in COLLECTIONS)
+        self.own, self.plain = (Collection.open(self._store(name), model=self._model) for name in COLLECTIONS)
 
     def ask(self, question: str, k: int = 5, *, systems: Sequence[str] = SYSTEMS) -> dict[str, list[Hit]]:
         """Search with each system, best results first.
@@ -69,34 +78,38 @@ class Demo:
         Args:
             question: In the user's words.
             k: Hits of each system.
-            systems: "own" (the documentation's own context), "hybrid" (that and words), "null" (the null context),
-                "bm25".
+            systems: "own" (vectors in the documentation's context, entries with those of their module), "hybrid" (that
+                and words), "plain" (vectors of each entry alone, without context), "bm25" (words).
 
         Raises:
             CorpusError: The question is blank or no valid Unicode.
-            MissingExtraError: BM25's packages are not installed.
         """
         search = {
             "hybrid": self.own.searcher("hybrid").search,
             "own": self.own.search,
-            "null": self.null.search,
-            "bm25": self._search_words,
+            "plain": self.plain.search,
+            "bm25": self.own.searcher("words").search,
         }
         return {system: search[system](question, k) for system in systems}
 
-    def check(self, k: int = 5) -> dict[str, float]:
-        """Return, for each system, the share of the committed questions that one of its first k hits answers."""
-        asked = questions()
-        answers = [(self.ask(question.text, k), question.answers) for question in asked]
-        found = {
-            system: sum(any(hit.id in right for hit in hits[system]) for hits, right in answers) for system in SYSTEMS
-        }
-        return {system: count / len(asked) for system, count in found.items()}
+    def ranks(self) -> list[QuestionRanks]:
+        """Return the rank of the first right answer of each system to each of the committed questions."""
+        found: list[QuestionRanks] = []
+        for question in questions():
+            hits = self.ask(question.text, DEPTH)
+            places = {
+                system: [place for place, hit in enumerate(listed, 1) if hit.id in question.answers]
+                for system, listed in hits.items()
+            }
+            found.append(
+                QuestionRanks(question, {system: min(right, default=None) for system, right in places.items()})
+            )
+        return found
 
     def close(self) -> None:
         """Release the collections."""
         self.own.close()
-        self.null.close()
+        self.plain.close()
 
     def _index(self, wanted: dict[str, Any], on_progress: Callable[[str, Progress], None] | None) -> None:
         state = self._state()
@@ -110,7 +123,7 @@ class Demo:
         for name in COLLECTIONS:
             if on_progress is not None:
                 on_progress(name, Progress(0, len(records) or None, 0.0))  # reading takes some seconds
-            records = records or list(documentation())
+            records = records or list(documentation(self._modules))
             with self._collection(name, records) as collection, warnings.catch_warnings():
                 warnings.simplefilter("ignore", TruncationWarning)  # what a docstring is for stands at its beginning
                 collection.add_records(records, on_progress=on_progress and partial(on_progress, name))
@@ -120,24 +133,13 @@ class Demo:
         store = self._store(name)
         if store.exists():
             return Collection.open(store, model=self._model)
-        if name == "null":
-            embedder = ContextualEmbedder(self._model, Context.null(self._model))
-        else:
-            embedder = ContextualEmbedder.from_corpus(map(embedded_text, records), model=self._model)
+        if name == "plain":
+            return Collection.create(store, ContextualEmbedder(self._model, Context.null(self._model)))
+        embedder = ContextualEmbedder.from_corpus(map(embedded_text, records), model=self._model)
         return Collection.create(store, embedder, parent_key=PARENT_KEY)
 
     def _store(self, name: str) -> FaissStore:
         return FaissStore(self.folder / name)
-
-    def _search_words(self, question: str, k: int) -> list[Hit]:
-        records, index = self._words
-        found = ((records[position], score) for position, score in index.search(question, k))
-        return [Hit(record.id, score, record.title, record.text, record.metadata) for record, score in found]
-
-    @cached_property
-    def _words(self) -> tuple[list[Record], BM25]:
-        records = list(self.own.scroll())
-        return records, BM25([embedded_text(record) for record in records])
 
     def _state(self) -> dict[str, Any] | None:
         try:

@@ -50,7 +50,8 @@ def drift(
     \b
     Examples:
       cde-rag drift papers.faiss --plot drift.png
-      cde-rag drift papers.faiss --json; [ $? -eq 3 ] && cde-rag recontextualize papers.faiss
+      cde-rag drift papers.faiss --json; [ $? -eq 3 ] \\
+        && cde-rag recontextualize papers.faiss
     """
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
@@ -63,6 +64,9 @@ def drift(
     pays, fields = found.pays(worth), found.to_json()
     if as_json:
         print_json({"pays": pays, **fields})
+    elif not found.probes:
+        same = f"the sample would be the {found.present.size} documents that the context has"
+        typer.echo(f"Nothing to gain: {same}, so recontextualize would change nothing.")
     else:
         low, high = found.interval
         verdict = "yes" if pays else "not surely" if high >= worth else "no"

@@ -45,6 +45,9 @@ def evaluate(
     max_queries: Annotated[
         int, typer.Option(min=1, help="Maximum number of queries per set; larger sets are sampled.")
     ] = 2000,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at blank queries and at judged documents that the corpus lacks.")
+    ] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -59,7 +62,7 @@ def evaluate(
 
     \b
     Examples:
-      cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid --system bm25 --system minilm
+      cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
       cde-rag evaluate scifact/
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
       cde-rag evaluate handbook/ --parent-key page --system own --system parents
@@ -87,6 +90,7 @@ def evaluate(
             parent_key=parent_key,
             max_characters=max_characters,
             max_queries=max_queries,
+            strict=strict,
             on_progress=on_progress,
         )
     if as_json:

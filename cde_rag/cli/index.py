@@ -117,15 +117,20 @@ def index(
     \b
     Examples:
       cde-rag index papers.jsonl papers.faiss
-      cde-rag index papers.jsonl papers.qdrant                # stored by Qdrant Edge
-      cde-rag index docs/ docs.faiss                          # folder of text and Markdown, split into passages
-      cde-rag index docs/ docs.faiss --sync                   # also delete documents that left the folder
-      cde-rag index docs/ docs.faiss --sync --dry-run         # show the changes first
-      cde-rag index docs/ docs.faiss --headers section        # headings in front of each passage
+      cde-rag index papers.jsonl papers.qdrant  # stored by Qdrant Edge
+      # folder of text and Markdown, split into passages
+      cde-rag index docs/ docs.faiss
+      # also delete documents that left the folder
+      cde-rag index docs/ docs.faiss --sync
+      cde-rag index docs/ docs.faiss --sync --dry-run  # show the changes first
+      # headings in front of each passage
+      cde-rag index docs/ docs.faiss --headers section
       cde-rag index chunks.parquet books.faiss --parent-key book
       cde-rag index acme.jsonl customers.faiss --tenant acme
-      cde-rag index papers.parquet papers.faiss --workers 8   # embed in eight processes
-      cde-rag index one.parquet two.parquet papers.faiss --ray auto    # read and embed on a Ray cluster
+      # embed in eight processes
+      cde-rag index papers.parquet papers.faiss --workers 8
+      # read and embed on a Ray cluster
+      cde-rag index one.parquet two.parquet papers.faiss --ray auto
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
     from cde_rag.readers import Fields, RecordReader
@@ -163,6 +168,7 @@ def index(
             for line in reader.reports:
                 typer.echo(printable(f"  {line}"), err=True)
         _tell_unread(reader)
+    _tell_language(opened, reader, total)
     with opened:
         with on_workers(opened, workers, None):
             report = _add(opened, collection, reader, total, shown=progress)
@@ -261,6 +267,16 @@ def _tell_unread(reader: "RecordReader") -> None:
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
     if reader.empty:
         typer.echo(f"Files without a text: {reader.empty}.", err=True)
+
+
+def _tell_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
+    """Warn once of texts in other languages than a bundled model reads, with their number."""
+    from cde_rag.model.checkpoints import BUNDLED
+
+    name = opened.embedder.context.identity.name
+    if reader.foreign and (BUNDLED / name).is_dir():
+        found = f"{reader.foreign:,} of {total:,} texts do not look like English, the language that {name} reads"
+        typer.echo(f"Warning: {found}. Search by words finds them; for vectors take another model (--model).", err=True)
 
 
 def _plan(

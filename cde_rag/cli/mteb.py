@@ -37,7 +37,8 @@ def mteb(
     \b
     Examples:
       cde-rag mteb "MTEB(eng, v2)" --model jxm/cde-small-v2 --output results/
-      cde-rag mteb SciFact Banking77Classification STSBenchmark --seed 0 --seed 1 --seed 2
+      cde-rag mteb SciFact Banking77Classification STSBenchmark --seed 0 \\
+        --seed 1 --seed 2
       cde-rag mteb scifact/ nfcorpus/ --json
     """
     import datasets  # pyright: ignore[reportMissingTypeStubs]

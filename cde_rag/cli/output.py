@@ -5,11 +5,12 @@ import re
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, runtime_checkable
 
 import typer
 
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 WHOLE = (1_000_000_000, 24)  # columns and lines, where there is no terminal: nothing is cut
 SHORTEST = 20  # characters of a title that are shown before its id is cut
+LINE_S = 10.0  # seconds between two lines of progress in a pipe
+_SCALES = {
+    "vectors": "cosine of query and passage, -1 to 1",
+    "words": "BM25, from 0 up",
+    "hybrid": "0 to 1, vectors and words together, relative to this query",
+}
 _LINES = 8  # of a text on a terminal
 INTERRUPTED = 130  # exit code that shells know as Ctrl-C
 
 
+@runtime_checkable
 class Update(Protocol):
     """Callback that updates a progress bar."""
 
@@ -37,7 +45,10 @@ class Update(Protocol):
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ProgressOption = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Show a progress bar on stderr.  [default: on a terminal]"),
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show a progress bar on stderr.  [default: on a terminal; in a pipe a line every ten seconds]",
+    ),
 ]
 
 
@@ -64,7 +75,7 @@ def print_groups(groups: "Sequence[Group]", *, query: str = "", full: bool = Fal
 
 
 def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) -> None:
-    """Print score, title with the section, and id on one line, and the text below.
+    """Print score, title with the section, and id on one line, below it the file and line, and the text.
 
     Args:
         hits: Results of a search.
@@ -88,8 +99,34 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
         typer.echo(f"{hit.score:6.3f}  {line}")
         lines = _wrapped(hit.text, width) if full or sys.stdout.isatty() else [one_line(hit.text, width)]
         shown = lines if full or len(lines) <= _LINES else [*lines[: _LINES - 1], "…"]
+        if (place := _place(hit)) is not None:
+            typer.echo(f"{'':8}{printable(place)}")
         for text in shown:
             typer.echo(f"{'':8}{emphasised(text)}".rstrip())
+
+
+def _place(hit: "Hit") -> str | None:
+    """Return `path:line` of a passage of a text file, as editors open it, if the file still has the passage."""
+    from cde_rag.readers.passages import FOLDER_KEY, MARKDOWN, PARENT_KEY, TEXT
+
+    source, folder, offset = (hit.metadata.get(key) for key in (PARENT_KEY, FOLDER_KEY, "offset"))
+    if not isinstance(source, str) or not isinstance(offset, int):
+        return None
+    path = Path(folder, source.partition("/")[2]) if isinstance(folder, str) else Path(source)
+    if not path.is_absolute() or path.suffix.lower() not in MARKDOWN | TEXT:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError):
+        return None
+    begin = offset if text.startswith(hit.text, offset) else text.find(hit.text)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return None if begin < 0 else f"{shown}:{text.count(chr(10), 0, begin) + 1}"
+
+
+def print_scale(by: str) -> None:
+    """Print on stderr what the scores of a ranking are."""
+    typer.echo(f"Scores: {_SCALES[by]}.", err=True)
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -146,13 +183,16 @@ def print_fields(fields: dict[str, Any]) -> None:
 
 @contextmanager
 def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Update, None, None]:
-    """Show a bar on stderr with speed and time left; yields its update function.
+    """Show a bar on stderr with speed and time left, in a pipe a line every ten seconds; yields its update function.
 
     It appears with the first call, whose `before` gives the progress made earlier, which is left out of the speed.
     """
     from tqdm import tqdm
 
-    shown = sys.stderr.isatty() if shown is None else shown
+    if shown is None and not sys.stderr.isatty():
+        yield _lines_of(label, unit)
+        return
+    shown = shown is not False
     with ExitStack() as stack:
         bars: list[tqdm[NoReturn]] = []
 
@@ -164,6 +204,33 @@ def progress_bar(label: str, unit: str, *, shown: bool | None) -> Generator[Upda
             bars[0].refresh()
 
         yield update
+
+
+def _lines_of(label: str, unit: str) -> Update:
+    """Return an update function that prints a line on stderr at most every ten seconds."""
+    started = told = time.monotonic()
+
+    def update(done: int, total: int | None, before: int = 0) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told < LINE_S:
+            return
+        told, made = now, done - before
+        line = f"{label}: {done:,} {unit}"
+        if total:
+            left = (total - done) * (now - started) / made if made > 0 else None
+            line = f"{label}: {done:,} of {total:,} {unit}, {done / total:.0%}"
+            line += f", {clock(left)} left" if left else ""
+        typer.echo(line, err=True)
+
+    return update
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as minutes and seconds, or hours: 1:05, 2:00:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def why_nothing(store: "Store", where: Mapping[str, Any] | None, group_by: str | None) -> str:

@@ -83,10 +83,13 @@ def serve(
     \b
     Examples:
       cde-rag serve papers.faiss
-      cde-rag serve papers.faiss --llm http://localhost:11434/v1 --llm-model qwen3:8b
-      curl localhost:8000/v1/collections/papers/search -H 'content-type: application/json' \\
+      cde-rag serve papers.faiss \\
+        --llm http://localhost:11434/v1 --llm-model qwen3:8b
+      curl localhost:8000/v1/collections/papers/search \\
+        -H 'content-type: application/json' \\
         -d '{"query": "late interaction"}'
-      cde-rag serve docs=one/index.faiss papers.faiss --host 0.0.0.0 --api-key-file keys.txt
+      cde-rag serve docs=one/index.faiss papers.faiss --host 0.0.0.0 \\
+        --api-key-file keys.txt
     """
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from cde_rag._keywords import named_keywords
 from cde_rag._validation import check_list, check_positive
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import settings_of
@@ -23,13 +24,13 @@ from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
-from cde_rag.records import from_columns
+from cde_rag.records import chunks, embedded_text, from_columns
 from cde_rag.search.fusion import CANDIDATES, WAYS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher, check_query, page_of
 from cde_rag.stores.base import Damage, Hit, Record, Store
-from cde_rag.stores.kinds import check_there, store_at
+from cde_rag.stores.kinds import check_there, store_at, temporary_store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up
 from cde_rag.transfer.parquet import Transfer, export_collection
@@ -76,6 +77,7 @@ class Collection(Searcher):
         self._active.embedder = embedder
 
     @classmethod
+    @named_keywords
     def create(
         cls,
         store: Store | str | Path,
@@ -87,8 +89,8 @@ class Collection(Searcher):
         """Make an empty collection in an empty store.
 
         Args:
-            store: A store without a collection, or the path of a new folder: "papers.faiss", or "papers.qdrant" for
-                Qdrant Edge.
+            store: A store without a collection; or the path of a new folder, "papers.faiss", or "papers.qdrant" for
+                Qdrant Edge; or an address, "postgresql://me@localhost/app/papers".
             embedder: Such as a ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
             parent_key: The top-level metadata key that names a record's parent.
             headers: Top-level metadata keys, such as "section", whose values extend a record's title: "Install >
@@ -113,6 +115,7 @@ class Collection(Searcher):
         return cls(store, embedder)
 
     @classmethod
+    @named_keywords
     def open(
         cls,
         store: Store | str | Path,
@@ -123,7 +126,7 @@ class Collection(Searcher):
         """Open an existing collection, with its context and model.
 
         Args:
-            store: Store of the collection, or the path of its folder.
+            store: Store of the collection, the path of its folder, or its address.
             model: A folder or model in place of the name that is stored with the collection; or the PlainEmbedder or
                 FunctionEmbedder that it was made with.
             options: Device, dtype and batch size; they stay when the collection moves to another Context or model.
@@ -144,6 +147,60 @@ class Collection(Searcher):
                 return cls(store, embedder)
         raise switched_all_the_time()
 
+    @classmethod
+    @named_keywords
+    def from_texts(
+        cls,
+        texts: Iterable[str],
+        *,
+        store: Store | str | Path | None = None,
+        model: "str | Path | CDEModel | AnyEmbedder" = "cde-mini",
+        ids: Iterable[str] | None = None,
+        titles: Iterable[str] | None = None,
+        metadata: Iterable[Mapping[str, Any]] | None = None,
+        parent_key: str | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> "Collection":
+        """Make a collection of texts in a context sampled from them: `create` and `add` in one call.
+
+        Args:
+            texts: As in `add`, like `ids`, `titles`, `metadata` and `on_progress`; all are held in memory.
+            store: As in `create`. None for a temporary folder, which is deleted with the collection or when the process
+                ends; it needs the extra `faiss`.
+            model: As in `ContextualEmbedder.from_corpus`.
+            ids: Unique ids.
+            titles: Embedded before each text.
+            metadata: JSON objects, for filters.
+            parent_key: As in `create`.
+            on_progress: Called after each write, every few seconds.
+
+        Raises:
+            CorpusError: A record cannot be used, or there is none; nothing is made.
+            MissingExtraError: No store is given, and faiss is not installed.
+            StoreError: There is a collection already: `Collection.open(…)`.
+
+        Warns:
+            SmallContextWarning: The corpus has fewer than 64 documents.
+            TruncationWarning: Records exceeded the model's token limit, with their number.
+
+        Example:
+            >>> notes = Collection.from_texts(f"Note {n}: swifts sleep on the wing." for n in range(64))
+            >>> notes.search("birds in flight", k=1)[0].text[:4]
+            'Note'
+        """
+        from cde_rag.embedders.contextual import ContextualEmbedder
+
+        columns = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=parent_key)
+        records = [record for chunk in chunks(columns, parent_key) for record in chunk]
+        store = temporary_store() if store is None else _store_at(store)
+        if store.exists():
+            raise StoreError(f"Expected no collection, found one in {store!r}. Open it with Collection.open(…).")
+        sample = (embedded_text(record) for record in records)
+        made = cls.create(store, ContextualEmbedder.from_corpus(sample, model=model), parent_key=parent_key)
+        made.add_records(records, on_progress=on_progress)
+        return made
+
+    @named_keywords
     def add(
         self,
         texts: Iterable[str],
@@ -162,7 +219,7 @@ class Collection(Searcher):
             ids: Unique; a digest of title, text and parent by default, so that adding twice has no effect.
             titles: Embedded before each text.
             metadata: JSON objects, for filters.
-            on_progress: Called after each chunk is written.
+            on_progress: Called after each write, every few seconds.
 
         Raises:
             CorpusError: A record cannot be used, the columns are not equally long, or an id comes twice with different
@@ -191,6 +248,7 @@ class Collection(Searcher):
         """
         return self._writer.plan(self._prepared(records))
 
+    @named_keywords
     def search(
         self,
         query: str,
@@ -224,8 +282,10 @@ class Collection(Searcher):
         with self._told(1, k, where) as note:
             hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
+            self._warn_of_fields(where, found=len(hits))
             return hits
 
+    @named_keywords
     def searcher(
         self, by: str, *, candidates: int = CANDIDATES, fusion: str = "convex", weight: float | None = None
     ) -> Searcher:
@@ -256,6 +316,7 @@ class Collection(Searcher):
             ranker = HybridRetriever(self._ranker, words, candidates, fusion, weight)
         return Searcher(self.store, self.parent_key, ranker, self._space)
 
+    @named_keywords
     def search_diverse(
         self,
         query: str,
@@ -300,6 +361,7 @@ class Collection(Searcher):
         with self._told(1, k, where) as note:
             found = self._active.use(search)
             note({"hits": len(found)})
+            self._warn_of_fields(where, found=len(found))
             return found
 
     def get(self, ids: Sequence[str]) -> list[Record]:
@@ -307,6 +369,7 @@ class Collection(Searcher):
         check_list(ids, call="get", what="ids")
         return [row.record for row in self.store.get(ids)]
 
+    @named_keywords
     def delete(self, ids: Sequence[str] | None = None, *, where: Mapping[str, Any] | None = None) -> int:
         """Delete records by id or by filter, and re-embed those whose siblings changed; return the number deleted.
 
@@ -324,10 +387,12 @@ class Collection(Searcher):
             check_list(ids, call="delete", what="ids")
         return self._writer.delete(ids, where)
 
+    @named_keywords
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         """Count the records that match the filter; without one, all records."""
         return self.store.count(where)
 
+    @named_keywords
     def scroll(self, where: Mapping[str, Any] | None = None) -> Iterator[Record]:
         """Yield all records that match the filter, in order of insertion.
 
@@ -339,6 +404,7 @@ class Collection(Searcher):
         """Return the collection's metadata: size, model, context and settings."""
         return inspect(self.store)
 
+    @named_keywords
     def recontextualize(
         self,
         *,
@@ -411,6 +477,7 @@ class Collection(Searcher):
         """
         return roll_back(self.store, self.embedder, self.parent_key, on_progress)
 
+    @named_keywords
     def drift(
         self, *, seed: int = 0, context_size: int | None = None, strategy: str = "random", probes: int = PROBES
     ) -> Drift:

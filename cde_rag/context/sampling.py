@@ -5,7 +5,6 @@ the seed, never on an order. A smaller sample of `sample_random` or `sample_stra
 """
 
 import hashlib
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_list, check_str, utf8
-from cde_rag.errors import CorpusError, SmallContextWarning
+from cde_rag.errors import CorpusError, SmallContextWarning, warn_user
 
 SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes
@@ -183,11 +182,10 @@ def warn_of_few(documents: int, asked: int) -> None:
         asked: Context documents wanted.
     """
     if documents < min(SMALL_CONTEXT, asked):
-        warnings.warn(
+        warn_user(
             f"The corpus has only {documents} different documents; so few say little of what they have in "
-            f"common. Once there are {SMALL_CONTEXT}, make a context of these (recontextualize, for a collection).",
+            f"common. Once there are {SMALL_CONTEXT}, make a context of these.",
             SmallContextWarning,
-            stacklevel=3,
         )
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from cde_rag.embedders.function import FIXED, PROBE_DIGESTS, FunctionEmbedder, p
 from cde_rag.embedders.mixing import CorpusMap, mixed
 from cde_rag.embedders.plain_vectors import PlainVectors
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning, warn_user
 
 if TYPE_CHECKING:
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
@@ -297,11 +296,10 @@ class ArithmeticEmbedder:
     def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
         if count := int(truncated.sum()):
             identity = self.context.identity
-            warnings.warn(
+            warn_user(
                 f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of "
                 f"{identity.name} and were truncated. Split long documents.",
                 TruncationWarning,
-                stacklevel=3,
             )
 
 

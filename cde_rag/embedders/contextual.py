@@ -1,6 +1,5 @@
 """ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast, overload
@@ -21,7 +20,7 @@ from cde_rag.embedders.late_chunking import LateChunking
 from cde_rag.embedders.pool import Pool, embed_on
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
-from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning
+from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning, warn_user
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
 from cde_rag.model.roles import DOCUMENT, QUERY
@@ -344,11 +343,10 @@ class ContextualEmbedder:
 
     def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
         if count := int(truncated.sum()):
-            warnings.warn(
+            warn_user(
                 f"{count} of {len(truncated)} texts exceed the limit of {self.model.config.max_length} tokens of "
                 f"{self.model.config.name} and were truncated. Split long documents.",
                 TruncationWarning,
-                stacklevel=3,
             )
 
 

@@ -4,7 +4,6 @@ Each text is embedded by itself, exactly as by `encode_query` or `encode_documen
 """
 
 import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from cde_rag._validation import check_list, check_texts
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer_files import load
-from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning, warn_user
 from cde_rag.model.threads import batch_threads, limited_threads
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 
@@ -210,11 +209,10 @@ class PlainEmbedder:
     def _warned(self, embedded: Embedded) -> Float32[np.ndarray, "texts dim"]:
         if count := int(embedded.truncated.sum()):
             identity = self.identity
-            warnings.warn(
+            warn_user(
                 f"{count} of {len(embedded.truncated)} texts exceed the limit of {identity.max_length} tokens of "
                 f"{identity.name} and were truncated. Split long documents.",
                 TruncationWarning,
-                stacklevel=3,
             )
         return embedded.vectors
 

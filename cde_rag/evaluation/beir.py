@@ -51,12 +51,14 @@ class RetrievalSet:
         query_ids: Unique.
         queries: Those with at least one relevant document.
         judgments: For each query the grades of its relevant documents, all above zero.
+        blank_queries: Number of judged queries left out, since their text is blank.
     """
 
     corpus: Corpus
     query_ids: tuple[str, ...]
     queries: tuple[str, ...]
     judgments: tuple[Mapping[str, int], ...]
+    blank_queries: int = 0
 
     @property
     def blocks(self) -> Int64[np.ndarray, " queries"]:
@@ -74,6 +76,7 @@ class RetrievalSet:
             tuple(self.query_ids[i] for i in positions),
             tuple(self.queries[i] for i in positions),
             tuple(self.judgments[i] for i in positions),
+            self.blank_queries,
         )
 
     def sample_queries(self, limit: int, *, seed: int = 0) -> "RetrievalSet":
@@ -92,8 +95,8 @@ def read_beir(
 ) -> RetrievalSet:
     """Read a retrieval set in BEIR's layout.
 
-    Documents that the judgments name and the corpus lacks count as never found, as in BEIR, and so does a document that
-    has its query's id.
+    Blank queries are left out and counted. Documents that the judgments name and the corpus lacks count as never found,
+    as in BEIR, and so does a document that has its query's id.
 
     Args:
         folder: In the layout above.
@@ -120,9 +123,16 @@ def read_beir(
             f"{folder}: expected documents of qrels/{split}.tsv in the corpus, found "
             f"{only if found else 'none of them there'}."
         )
-    asked = tuple(query for query in queries if query in judgments)
+    judged = [query for query in queries if query in judgments]
+    asked = tuple(query for query in judged if queries[query].strip())
+    if not asked:
+        raise CorpusError(f"{folder}: expected queries with a text, found {len(judged)} judged ones, all blank.")
     return RetrievalSet(
-        corpus, asked, tuple(queries[query] for query in asked), tuple(judgments[query] for query in asked)
+        corpus,
+        asked,
+        tuple(queries[query] for query in asked),
+        tuple(judgments[query] for query in asked),
+        len(judged) - len(asked),
     )
 
 
@@ -194,8 +204,6 @@ def _read_queries(folder: Path, split: str) -> dict[str, str]:
         identifier, text = _identifier(row, where), _string(row, "text", where)
         if identifier in queries:
             raise CorpusError(f"{where}: expected unique ids, found {identifier!r} again.")
-        if not text.strip():
-            raise CorpusError(f"{where}: expected a query, found a blank text.")
         queries[identifier] = text
     return queries
 

@@ -1,4 +1,4 @@
-"""Corpus of the demo: docstrings of the running Python's standard library and of its installed packages.
+"""Corpus of the demo: docstrings of the running Python's standard library, some modules or all, and of its packages.
 
 Sources are parsed, never imported. Private names, dunder methods and tests are left out.
 """
@@ -12,7 +12,7 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
@@ -22,6 +22,10 @@ from cde_rag.stores.base import Record
 PARENT_KEY = "module"  # metadata key: the entries of a module are siblings
 PACKAGE_ENTRIES = 5  # of an installed package; what it is for stands near its root
 MAX_PARAMETERS = 120  # characters of a title
+MODULES = frozenset(  # of the demo: they answer its questions, or stand near to what does
+    "asyncio bisect calendar contextlib csv dataclasses difflib fnmatch functools getpass glob gzip html json "
+    "logging pathlib secrets shutil statistics string tempfile textwrap timeit webbrowser xml zipfile".split()
+)
 
 _FORMAT = 2  # changes when other entries come out of the same sources
 _SKIPPED = frozenset({"distutils", "idlelib", "lib2to3", "test", "tests", "tkinter", "turtle", "turtledemo"})
@@ -32,8 +36,12 @@ _BRANCHES = (ast.If, ast.Try, ast.ExceptHandler)  # definitions for one platform
 _Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def documentation() -> Iterator[Record]:
+def documentation(modules: Iterable[str] | None = None) -> Iterator[Record]:
     """Yield a record for every documented public module, class, function, method and property, each once.
+
+    Args:
+        modules: Top-level modules and packages of the standard library, such as `MODULES`; no other file is read. None
+            for the whole library and the first entries of every installed package, which takes minutes.
 
     Returns:
         Records whose id is the dotted name as the source defines it, whose title is that name with its parameters, and
@@ -47,8 +55,10 @@ def documentation() -> Iterator[Record]:
         raise CorpusError(
             f"Expected the sources of Python's standard library in {stdlib}; found none. Use another Python."
         )
-    entries = [_entries(top, stdlib) for top in _tops(stdlib)]
-    entries += [islice(_entries(top, root), PACKAGE_ENTRIES) for root in packages for top in _tops(root)]
+    wanted = None if modules is None else frozenset(modules)
+    entries = [_entries(top, stdlib) for top in _tops(stdlib) if wanted is None or top.stem in wanted]
+    if wanted is None:
+        entries += [islice(_entries(top, root), PACKAGE_ENTRIES) for root in packages for top in _tops(root)]
     seen = set[str]()
     for record in chain.from_iterable(entries):
         if record.id not in seen:
@@ -56,8 +66,10 @@ def documentation() -> Iterator[Record]:
             yield record
 
 
-def documentation_digest() -> str:
-    """Compute the sha256, in hex, of Python's version and the versions of the installed packages."""
+def documentation_digest(modules: Iterable[str] | None = None) -> str:
+    """Compute the sha256, in hex, of Python's version and the modules or the versions of the installed packages."""
+    if modules is not None:
+        return hashlib.sha256(json.dumps([_FORMAT, sys.version, sorted(modules)]).encode()).hexdigest()
     _, packages = _roots()
     installed = importlib.metadata.distributions(path=[str(root) for root in packages])
     versions = sorted((found.metadata["Name"], found.version) for found in installed)

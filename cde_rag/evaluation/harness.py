@@ -55,6 +55,7 @@ def evaluate(
     parent_key: str | None = None,
     max_characters: int | None = None,
     max_queries: int = 2000,
+    strict: bool = False,
     device: str | None = None,
     on_progress: Callable[[EvaluationProgress], None] | None = None,
 ) -> Evaluation:
@@ -75,19 +76,24 @@ def evaluate(
         parent_key: Field that names a document's parent; see `read_beir`.
         max_characters: Longer documents are split; see `read_corpus`. Every system ranks them by their best passage.
         max_queries: Maximum per set; larger sets are sampled as in `RetrievalSet.sample_queries`.
+        strict: Raise where a judged query is blank, or a judged document is not in the corpus.
         device: Device of the models.
         on_progress: Called after each system of each set.
 
     Raises:
         ContextError: The model expects another number of context documents.
-        CorpusError: An invalid folder, no folder, two of one name, or none of the systems can run.
+        CorpusError: `strict` and an incomplete set; an invalid folder, no folder, two of one name, or none of the
+            systems can run.
         MissingExtraError: A dependency of a baseline is not installed.
         ModelError: The model cannot be loaded.
         ValueError: Unknown systems, no seed, or `max_queries` below 1.
     """
     if not seeds or max_queries < 1:
         raise ValueError(f"Expected at least one seed and one query; found seeds={seeds}, max_queries={max_queries}.")
-    sets = [one.sample_queries(max_queries) for one in _read(folders, split, parent_key, max_characters)]
+    sets = _read(folders, split, parent_key, max_characters)
+    for data in sets if strict else ():
+        _check_complete(data)
+    sets = [one.sample_queries(max_queries) for one in sets]
     loaded = model if isinstance(model, CDEModel) else CDEModel.from_pretrained(model, device=device)
     context_size = context_size_for(loaded, context_size)
     asked = [_applicable(data, systems, loaded, context_size) for data in sets]
@@ -118,7 +124,8 @@ def evaluate(
                 truncated_passages=_count_truncated(loaded, data.corpus.texts),
                 truncated_queries=_count_truncated(loaded, data.queries),
                 context_documents=min(context_size, len(set(data.corpus.texts))),
-                missing_documents=len(set[str]().union(*data.judgments) - set(data.corpus.ids)),
+                missing_documents=len(_missing(data)),
+                blank_queries=data.blank_queries,
                 foreign_corpus=other.name if other else None,
                 query_ids=data.query_ids,
                 blocks=data.blocks,
@@ -126,6 +133,26 @@ def evaluate(
             )
         )
     return Evaluation(model=loaded.identity.name, context_size=context_size, seeds=tuple(seeds), sets=tuple(results))
+
+
+def _missing(data: RetrievalSet) -> set[str]:
+    """Return the ids of judged documents that the corpus lacks."""
+    return set[str]().union(*data.judgments) - set(data.corpus.ids)
+
+
+def _check_complete(data: RetrievalSet) -> None:
+    """Refuse a set with blank queries, or with judged documents that its corpus lacks.
+
+    Raises:
+        CorpusError: There are some, with their number and the first document's id.
+    """
+    missing = sorted(_missing(data))
+    if data.blank_queries or missing:
+        first = f", such as {missing[0]!r:.80}" if missing else ""
+        raise CorpusError(
+            f"{data.corpus.name}: expected a complete set, found {data.blank_queries} blank queries and {len(missing)} "
+            f"judged documents that the corpus lacks{first}. Mend them, or leave strict out: they are counted then."
+        )
 
 
 def _read(

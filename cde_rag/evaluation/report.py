@@ -72,6 +72,7 @@ class SetResult:
         truncated_queries: Number of queries longer than that limit.
         context_documents: Number of documents in the own context.
         missing_documents: Number of judged documents that the corpus lacks; they count as never found.
+        blank_queries: Number of judged queries left out, since their text is blank.
         foreign_corpus: Name of the corpus of the `foreign` context; None if that did not run.
         query_ids: Ids of the evaluated queries.
         blocks: Block number of each query; queries of one block share their best relevant document.
@@ -86,6 +87,7 @@ class SetResult:
     truncated_queries: int
     context_documents: int
     missing_documents: int
+    blank_queries: int
     foreign_corpus: str | None
     query_ids: tuple[str, ...]
     blocks: Int64[np.ndarray, " queries"]
@@ -117,6 +119,7 @@ class SetResult:
             "truncated_queries": self.truncated_queries,
             "context_documents": self.context_documents,
             "missing_documents": self.missing_documents,
+            "blank_queries": self.blank_queries,
             "foreign_corpus": self.foreign_corpus,
             **{metric: {system: self.mean(system, metric) for system in self.scores} for metric in METRICS},
             "intervals": _intervals(self.differences),
@@ -198,6 +201,8 @@ class Evaluation:
             if one.truncated_passages:
                 cut = f"{one.truncated_passages} of {one.passages} texts were cut"
                 lines.append(f"{one.name}: {cut}; with at most 600 characters a passage few are (--max-characters)")
+            if one.blank_queries:
+                lines.append(f"{one.name}: {one.blank_queries} judged queries are blank: they are left out")
             if one.missing_documents:
                 lines.append(
                     f"{one.name}: {one.missing_documents} judged documents are not there: they are never found"

@@ -2,7 +2,6 @@
 
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -18,12 +17,15 @@ from jaxtyping import Float32
 from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder, KeepsVectors
-from cde_rag.errors import CDEWarning, StoreError, TruncationWarning
+from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
 from cde_rag.records import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text
 from cde_rag.stores.base import Record, Row, Store
 
+PART_S = 4.0  # seconds of embedding between two writes: what a kill can cost, and how often progress is told
+FIRST_PART = 128  # texts that are embedded before the speed is known
+SMALLEST_PART = 32
 TRIES = 8  # to write what was embedded while other calls change the same parents; after as many they wait
 
 
@@ -133,6 +135,7 @@ class Upserter:
         self._active = active
         self._parent_key = parent_key
         self._lock = threading.Lock()
+        self._part = FIRST_PART
 
     def add(
         self,
@@ -146,7 +149,7 @@ class Upserter:
         Args:
             records: Records.
             total: Number of records, if known.
-            on_progress: Called after each chunk is written.
+            on_progress: Called after each write, every few seconds.
             ready: Vectors that were made before; the others are embedded.
         """
         started, done, changes, positions = time.monotonic(), 0, Counter[str](), Positions()
@@ -157,7 +160,12 @@ class Upserter:
                     stored = self._store.get(list({record.id for record in chunk}))
                     known = {row.record.id: row.record for row in stored}
                     wanted, changed = difference(known, chunk, done, positions)
-                    truncated = self._settle(partial(self._put, wanted), ready)
+
+                    def on_write(written: int, done: int = done, most: int = len(chunk)) -> None:
+                        if on_progress is not None:
+                            on_progress(Progress(done + min(written, most), total, time.monotonic() - started))
+
+                    truncated = self._settle(partial(self._put, wanted), ready, on_write)
                     changes += changed + Counter(truncated=len(truncated & wanted.keys()))
                     done += len(chunk)
                     note({"documents": done, **changes})
@@ -214,7 +222,14 @@ class Upserter:
             self._store.update_metadata(plan.metadata)
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
-        return self._write(self._stale(plan.joined, made.embedder, arriving=plan.arriving), made, gone=gone)
+        stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving)
+        if (first := next((place for place, each in enumerate(stale) if each.row.digest not in made), 0)) > 0:
+            # Their digests are those of all siblings, also of those that are not written yet, so that none of them
+            # is embedded again when the others are there, or when an interrupted call is repeated.
+            self._write(stale[:first], made, gone=gone)
+            made.written += first
+            return stale[first:]
+        return self._write(stale, made, gone=gone)
 
     def _drop(
         self, ids: Sequence[str], leaving: AbstractSet[str], removed: Counter[str], made: "_Vectors"
@@ -235,8 +250,18 @@ class Upserter:
         removed["deleted"] += self._store.delete(ids)
         return []
 
-    def _settle(self, step: "Step", ready: "ReadyVectors | None" = None) -> set[str]:
+    def _settle(
+        self,
+        step: "Step",
+        ready: "ReadyVectors | None" = None,
+        on_write: Callable[[int], None] | None = None,
+    ) -> set[str]:
         """Repeat a step under the lock until no vector is missing; missing ones are embedded outside the lock.
+
+        Args:
+            step: Reads and writes.
+            ready: Vectors that were made before.
+            on_write: Called with the number of rows that the call has written, between two parts.
 
         Returns:
             Ids of the rows that were truncated.
@@ -245,12 +270,17 @@ class Upserter:
             StoreError: Another process changed the same parents during every attempt.
         """
         made = _Vectors(ready)
-        for _ in range(TRIES):
+        tries: int | None = None
+        while tries is None or tries > 0:
+            written = made.written
             with self._lock:
                 missing = self._active.use(lambda embedder: step(made.of(embedder)))
             if not missing:
                 return made.truncated
-            made.embed(missing)
+            if on_write is not None and made.written > written:
+                on_write(made.written)
+            tries = TRIES - 1 + len(missing) // SMALLEST_PART if tries is None else tries - 1
+            self._embed_part(missing, made)
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
                 missing = self._active.use(lambda embedder: step(made.of(embedder)))
@@ -261,6 +291,13 @@ class Upserter:
             f"Another process changed the same parents in each of {2 * TRIES} tries. Nothing is lost: make this call "
             "again, or change a parent from one process."
         )
+
+    def _embed_part(self, missing: Sequence[Stale], made: "_Vectors") -> None:
+        """Embed as many of the missing rows as take a few seconds at the speed of the last part."""
+        part, started = missing[: self._part], time.monotonic()
+        made.embed(part)
+        speed = len(part) / max(time.monotonic() - started, 1e-3)
+        self._part = max(SMALLEST_PART, int(PART_S * speed))
 
     def _stale(
         self,
@@ -294,18 +331,16 @@ class Upserter:
         if changes["truncated"]:
             length = self._active.last.context.identity.max_length
             embedded = max(changes["added"] + changes["replaced"], changes["truncated"])
-            warnings.warn(
+            warn_user(
                 f"{changes['truncated']} of {embedded} embedded records exceed the model's limit of {length} tokens "
                 "and were truncated. Split long documents.",
                 TruncationWarning,
-                stacklevel=4,
             )
         if changes["repeated"]:
-            warnings.warn(
+            warn_user(
                 f"{changes['repeated']} records of this call have the id of an earlier one, or its text without an id, "
                 "and other metadata, which is what was kept. Give each an id of its own to keep both.",
                 CDEWarning,
-                stacklevel=4,
             )
 
 
@@ -320,10 +355,12 @@ class _Vectors:
 
     Attributes:
         truncated: Ids of rows that exceed the model's token limit.
+        written: Number of rows that were written while others had no vector yet.
     """
 
     def __init__(self, ready: ReadyVectors | None) -> None:
         self.truncated: set[str] = set()
+        self.written = 0
         self._ready = ready
         self._embedder: Embedder | None = None
         self._made: dict[str, Float32[np.ndarray, " dim"]] = {}

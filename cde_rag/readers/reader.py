@@ -16,6 +16,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
+from cde_rag.readers.language import is_english
 from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_files, folder_passages
 from cde_rag.stores.base import Record
 
@@ -47,6 +48,7 @@ class RecordReader:
         folders: The folders among the sources.
         splits: True if there are text files among the sources, which are split into passages.
         empty: Number of files without a text that the latest iteration passed over.
+        foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records that the latest iteration skipped.
         reports: Messages of the first 20 of them.
         keys: The metadata keys that occurred.
@@ -75,7 +77,7 @@ class RecordReader:
         self.skip_bad = skip_bad
         self.max_line_bytes = max_line_bytes
         self.max_characters = max_characters
-        self.empty = self.skipped = 0
+        self.empty = self.foreign = self.skipped = 0
         self.reports: list[str] = []
         self.keys: set[str] = set()
         self._sources = [_checked(source) for source in sources]
@@ -91,7 +93,7 @@ class RecordReader:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
-        self.empty, self.skipped, self.reports, self.keys = 0, 0, [], set()
+        self.empty, self.foreign, self.skipped, self.reports, self.keys = 0, 0, 0, [], set()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         for where, found in chain.from_iterable(map(self._read, self._sources)):
             reason = found
@@ -102,6 +104,7 @@ class RecordReader:
                 text = hash((found.title, found.text))
                 if texts.setdefault(hash(found.id), text) == text:
                     self.keys.update(found.metadata)
+                    self.foreign += not is_english(found.text)
                     yield found
                     continue
                 reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")

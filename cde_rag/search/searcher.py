@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
+from cde_rag._keywords import named_keywords
 from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts
 from cde_rag.embedders.active import stored_context
+from cde_rag.errors import UnknownFieldWarning, warn_user
 from cde_rag.records import check_key
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
@@ -30,6 +32,7 @@ class Searcher:
         self._ranker = ranker
         self._space = space
 
+    @named_keywords
     def reranked(self, rerank: Rerank, *, candidates: int = 50) -> "Searcher":
         """Return a search whose best hits are reranked, for example by a cross-encoder.
 
@@ -44,6 +47,7 @@ class Searcher:
         check_positive(candidates, "candidates")
         return Searcher(self.store, self.parent_key, Reranked(self._ranker, rerank, candidates), self._space)
 
+    @named_keywords
     def search(
         self,
         query: str,
@@ -58,8 +62,10 @@ class Searcher:
         with self._told(1, k, where) as note:
             hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
+            self._warn_of_fields(where, found=len(hits))
             return hits
 
+    @named_keywords
     def search_batch(
         self,
         queries: Sequence[str],
@@ -84,6 +90,9 @@ class Searcher:
             CorpusError: A query is blank or no valid Unicode.
             FilterError: A filter is outside the grammar.
             ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
+
+        Warns:
+            UnknownFieldWarning: Nothing was found, and no record has a field that the filter names.
         """
         check_list(queries, call="search_batch", what="queries")
         check_page(k, score_threshold, offset)
@@ -94,8 +103,10 @@ class Searcher:
             ranked = self._ranker.best(queries, offset + k, where)
             found = [page_of(hits, offset, score_threshold) for hits in ranked]
             note({"hits": sum(map(len, found))})
+            self._warn_of_fields(where, found=sum(map(len, found)))
             return found
 
+    @named_keywords
     def search_groups(
         self,
         query: str,
@@ -127,6 +138,7 @@ class Searcher:
         groups = self._groups(query, k, grouping, offset)
         return [Group(cast(Value, hits[0].metadata[group_by]), hits) for hits in groups]
 
+    @named_keywords
     def search_parents(
         self,
         query: str,
@@ -171,6 +183,7 @@ class Searcher:
         with self._told(1, k, grouping.where) as note:
             groups = grouping.best(best, offset + k, self._ranker.depth)[offset:]
             note({"hits": sum(map(len, groups))})
+            self._warn_of_fields(grouping.where, found=len(groups))
             return groups
 
     def _parent(self, hits: list[Hit], parent_key: str) -> ParentHit:
@@ -181,6 +194,19 @@ class Searcher:
         passages = [record for record in of_parent if record.metadata.get(parent_key) == value]
         return ParentHit(value, hits, passages)
 
+    def _warn_of_fields(self, where: Mapping[str, Any] | None, *, found: int) -> None:
+        """Warn of a filter's fields that no record has, where it found nothing in a collection that has records."""
+        if found or not where:
+            return
+        for field in fields_of(where):
+            if next(iter(self.store.scroll(where={field: {"exists": True}})), None) is None:
+                first = next(iter(self.store.scroll()), None)
+                if first is not None:
+                    has = ", ".join(map(repr, sorted(first.record.metadata))) or "no metadata"
+                    warn_user(
+                        f"No record has the field {field!r} of the filter. The first has {has}.", UnknownFieldWarning
+                    )
+
     def _told(
         self, queries: int, k: int, where: Mapping[str, Any] | None
     ) -> AbstractContextManager[Callable[[Attributes], None]]:
@@ -188,6 +214,22 @@ class Searcher:
         return operation(
             "cde_rag.search", {"fingerprint": space, "queries": queries, "k": k, "filtered": where is not None}
         )
+
+
+def fields_of(where: Mapping[str, Any]) -> list[str]:
+    """Return the fields that a filter names, those in `and`, `or` and `not` too.
+
+    Example:
+        >>> fields_of({"year": 2020, "or": [{"kind": "a"}, {"not": {"page.number": 3}}]})
+        ['year', 'kind', 'page.number']
+    """
+    found: list[str] = []
+    for key, value in where.items():
+        if key in ("and", "or"):
+            found += [field for part in cast(Sequence[Mapping[str, Any]], value) for field in fields_of(part)]
+        else:
+            found += fields_of(value) if key == "not" else [key]
+    return list(dict.fromkeys(found))
 
 
 def words_searcher(store: Store) -> Searcher:

@@ -8,6 +8,10 @@ work with it. The class takes the folder's path and implements `cde_rag.stores.b
     sqlite = "my_package:SqliteStore"
 """
 
+import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -56,6 +60,28 @@ def store_at(place: str | Path) -> Store:
     if (servers := _servers(place)) is not None:
         return _load(EntryPoint("store", servers[0], GROUP))(place)
     return kind_at(Path(place))(Path(place))
+
+
+def temporary_store() -> Store:
+    """Return a new FaissStore in a temporary folder, which is deleted with it or when the process ends.
+
+    Raises:
+        MissingExtraError: faiss is not installed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="cde-rag-")).resolve()
+    try:
+        store = store_at(folder / "temporary.faiss")
+    except BaseException:
+        _remove(folder, os.getpid())
+        raise
+    weakref.finalize(store, _remove, folder, os.getpid())
+    return store
+
+
+def _remove(folder: Path, process: int) -> None:
+    """Delete a folder, but not in a process that was forked from the one that made it."""
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_there(place: str | Path, store: Store) -> None:

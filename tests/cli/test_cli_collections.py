@@ -164,7 +164,7 @@ def test_a_collection_without_words_is_searched_by_vectors_and_says_so(run, reco
     assert (
         run("reindex", tmp_path / "wordless", "--json").stdout == run("reindex", tmp_path / "wordless", "--json").stdout
     )
-    assert run("search", tmp_path / "wordless", "river", "--by", "words").stderr == ""
+    assert run("search", tmp_path / "wordless", "river", "--by", "words").stderr.startswith("Scores: BM25")
 
 
 def test_search_shows_score_title_and_text(run, collection: Path, monkeypatch):
@@ -196,6 +196,36 @@ def test_a_hit_shows_where_it_stands_and_keeps_its_id(capsys, monkeypatch, title
     monkeypatch.setenv("COLUMNS", str(columns))
     print_hits([Hit("docs/swifts.md#12", 0.5, title, "Text.", {"section": section})])
     assert capsys.readouterr().out.splitlines() == [f" 0.500  {shown}", f"{'':8}Text."]
+
+
+def test_a_hit_in_a_file_shows_the_line_that_an_editor_opens(run, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "swifts.md"
+    page.write_text("# Swifts\n\nFirst line.\n\nriver stone\n", encoding="utf-8")
+    metadata = {"source": "docs/swifts.md", "folder": str(tmp_path / "docs"), "offset": 23}
+    hit = Hit("docs/swifts.md#1", 0.5, "Swifts", "river stone", metadata)
+    print_hits([hit])
+    assert capsys.readouterr().out.splitlines()[1].strip() == "docs/swifts.md:5"
+    page.write_text("new\n" + page.read_text(encoding="utf-8"), encoding="utf-8")
+    print_hits([hit])
+    assert capsys.readouterr().out.splitlines()[1].strip() == "docs/swifts.md:6"  # the file as it is now
+    page.write_text("other\n", encoding="utf-8")
+    print_hits([hit])
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_search_says_what_its_scores_are(run, collection: Path):
+    for by, said in (("vectors", "cosine"), ("words", "BM25"), ("hybrid", "vectors and words together")):
+        assert said in run("search", collection, "river", "--by", by).stderr
+    assert "Scores" not in run("search", collection, "river", "--json").stderr
+
+
+def test_a_group_has_as_many_hits_as_asked(run, collection: Path):
+    found = run("search", collection, "river", "--by", "vectors", "--group-by", "book", "--group-size", 1, "--json")
+    groups = json.loads(found.stdout)["groups"]
+    assert len(groups) == 4
+    assert {len(group["hits"]) for group in groups} == {1}
 
 
 def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: Path, model_folder: Path):

@@ -1,6 +1,7 @@
 """The demo on a small documentation: indexed once, continued where it stopped, made anew when something changed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 from tiny import WORDS
 
 from cde_rag import records as intake
+from cde_rag.cli import demo
 from cde_rag.cli import demo_collections as module
-from cde_rag.cli.demo_collections import Demo, default_folder
+from cde_rag.cli.demo_collections import Demo, QuestionRanks, default_folder
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.errors import MissingExtraError, StoreError
+from cde_rag.errors import StoreError
 from cde_rag.evaluation.demo_questions import Question
 from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
@@ -26,8 +28,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
         Record(f"m{i // 5}.{WORDS[i]}", f"{WORDS[i]} {WORDS[-1 - i]}", f"m.{WORDS[i]}()", {"module": f"m{i // 5}"})
         for i in range(20)
     ]
-    monkeypatch.setattr(module, "documentation", lambda: iter(entries))
-    monkeypatch.setattr(module, "documentation_digest", lambda: "one")
+    monkeypatch.setattr(module, "documentation", lambda modules: iter(entries))
+    monkeypatch.setattr(module, "documentation_digest", lambda modules: "one" if modules else "all")
     asked = [Question(WORDS[2], frozenset({"m0.river"})), Question(WORDS[3], frozenset({"none"}))]
     monkeypatch.setattr(module, "questions", lambda: asked)
     return entries
@@ -60,37 +62,37 @@ def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "100")
     lines = run("demo", "--path", tmp_path / "demo", "--query", "river", "-k", 2).stdout.splitlines()
     assert lines[:2] == ["", "river"]
-    assert lines[2].split("  ")[0] == "own context + words"
-    assert lines[2].split()[4:] == ["own", "context", "null", "context", "BM25"]
+    assert re.split("  +", lines[2]) == ["context + words", "context", "plain vectors", "words (BM25)"]
     assert lines[3].count("m.") == 4
     assert not any(mark in line for mark in "✓·" for line in lines)  # nobody knows what answers this
 
 
 def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cde_rag.evaluation.demo_questions.questions", module.questions)
     shown = run("demo", "--path", tmp_path / "demo").stdout
-    assert "20 entries from the documentation of Python" in shown
+    assert shown.splitlines()[0].startswith("20 entries from the documentation of Python")
+    assert shown.splitlines()[2].startswith("2 questions")  # the score comes first
     assert "✓" in shown  # BM25 finds the word
 
 
-def test_bm25_may_be_missing(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def missing(texts: list[str]) -> None:
-        raise MissingExtraError("'bm25s' is needed here")
-
-    monkeypatch.setattr(module, "BM25", missing)
-    shown = run("demo", "--path", tmp_path / "demo", "--query", "river")
-    assert "Without BM25: 'bm25s' is needed here" in shown.stderr
-    assert "null context" in shown.stdout
+def test_what_context_moved_is_shown_for_better_and_for_worse(capsys: pytest.CaptureFixture[str]):
+    ranks = [
+        QuestionRanks(Question(name, frozenset({"a"})), {"hybrid": 1, "own": own, "plain": plain, "bm25": None})
+        for name, own, plain in (("same", 2, 2), ("worse", 9, 6), ("lost", None, 3), ("better", 1, 7))
+    ]
+    demo._print_changes(ranks)  # pyright: ignore[reportPrivateUsage]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert lines == [["7", "→", "1", "better"], ["6", "→", "9", "worse"], ["3", "→", "none", "of", "10", "lost"]]
 
 
 def test_check_measures_every_system(run, tmp_path: Path):
     found = json.loads(run("demo", "--path", tmp_path / "demo", "--check", "--json", code=1).stdout)
     assert found["hit@5"]["bm25"] == 0.5
-    assert set(found["hit@5"]) == {"hybrid", "own", "null", "bm25"}
+    assert set(found["hit@5"]) == set(found["hit@1"]) == {"hybrid", "own", "plain", "bm25"}
     assert found["hit@5"]["own"] < 0.8  # of which the exit code tells
     shown = run("demo", "--path", tmp_path / "demo", "--check", code=1).stdout.splitlines()
-    assert shown[0] == "Share of twenty questions that one of the first 5 hits answers:"
-    assert shown[-1].split() == ["BM25", "0.50"]
+    assert shown[0].split()[:2] == ["2", "questions"]
+    assert shown[-1].split()[:2] == ["words", "(BM25)"]
+    assert shown[-1].split()[-1] == "1"
 
 
 def test_an_interrupted_run_is_continued(run, tmp_path: Path, embedded: list[str], monkeypatch: pytest.MonkeyPatch):
@@ -117,14 +119,18 @@ def test_another_documentation_is_indexed_anew(
     model_folder: Path, tmp_path: Path, small: list[Record], monkeypatch: pytest.MonkeyPatch
 ):
     Demo(tmp_path / "demo", model=model_folder).close()
-    monkeypatch.setattr(module, "documentation_digest", lambda: "two")
-    monkeypatch.setattr(module, "documentation", lambda: iter(small[:7]))
-    demo = Demo(tmp_path / "demo", model=model_folder)
-    assert demo.own.count() == demo.null.count() == 7
-    assert demo.null.embedder.context.is_null
-    assert not demo.own.embedder.context.is_null
-    assert demo.own.parent_key == demo.null.parent_key == "module"
-    demo.close()
+    monkeypatch.setattr(module, "documentation_digest", lambda modules: "two")
+    monkeypatch.setattr(module, "documentation", lambda modules: iter(small[:7]))
+    opened = Demo(tmp_path / "demo", model=model_folder)
+    assert opened.own.count() == opened.plain.count() == 7
+    assert opened.plain.embedder.context.is_null
+    assert not opened.own.embedder.context.is_null
+    assert (opened.own.parent_key, opened.plain.parent_key) == ("module", None)
+    opened.close()
+    asked: list[object] = []
+    monkeypatch.setattr(module, "documentation", lambda modules: asked.append(modules) or iter(small))
+    Demo(tmp_path / "all", model=model_folder, everything=True).close()
+    assert asked == [None]
 
 
 def test_a_folder_of_other_files_is_left_alone(model_folder: Path, tmp_path: Path):

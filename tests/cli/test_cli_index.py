@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from cde_rag import Collection, ContextualEmbedder, StoreError
 from cde_rag.cli import app
+from cde_rag.cli.output import progress_bar
 from cde_rag.stores.faiss import FaissStore
 
 BAD = {  # by line number, behind the twenty records
@@ -248,3 +250,39 @@ def test_passages_of_files_without_their_siblings(run, tmp_path: Path):
     assert (
         "leave one of them out" in run("index", folder, tmp_path / "x", "--alone", "--parent-key", "a", code=2).stderr
     )
+
+
+def test_texts_in_another_language_are_warned_of_once_with_their_number(tmp_path: Path):
+    source = tmp_path / "notes.jsonl"
+    german = "Dies ist ein Text über Vögel, die auf dem Dach sitzen und nicht singen"
+    texts = [f"{german} {n}." for n in range(3)] + ["Swifts sleep on the wing, and so do the young of the year."]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    done = CliRunner().invoke(app, ["index", str(source), str(tmp_path / "notes.faiss")])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("3 of 4 texts do not look like English, the language that cde-mini-1 reads") == 1
+
+
+def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):
+    done = CliRunner().invoke(app, ["index", str(tmp_path)], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "expected SOURCE and COLLECTION" in done.stderr
+    assert "COLLECTION comes last: cde-rag index docs/ docs.faiss" in done.stderr
+
+
+def test_a_pipe_has_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    now = iter([0.0, 4.0, 10.0, 12.0, 20.0])
+    monkeypatch.setattr("cde_rag.cli.output.time.monotonic", lambda: next(now))
+    with progress_bar("index", "documents", shown=None) as update:
+        for done in (10, 1000, 1200, 2000):
+            update(done, 4000)
+    assert capsys.readouterr().err.splitlines() == [
+        "index: 1,000 of 4,000 documents, 25%, 0:30 left",
+        "index: 2,000 of 4,000 documents, 50%, 0:20 left",
+    ]
+
+
+@pytest.mark.parametrize("command", [None, *sorted(get_command(app).commands)])  # pyright: ignore[reportAttributeAccessIssue]
+def test_help_fits_in_eighty_columns_and_is_not_cut(command: str | None):
+    shown = CliRunner().invoke(app, [*([command] if command else []), "--help"], terminal_width=80).stdout
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert [line for line in shown.splitlines() if command is None and re.match("  [a-z]+ .*[.]{3}$", line)] == []

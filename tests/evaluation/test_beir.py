@@ -8,6 +8,7 @@ import pytest
 from beir_folders import write_lines, write_qrels, write_set
 
 from cde_rag.errors import CorpusError
+from cde_rag.evaluation import evaluate
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 
 CORPUS = [
@@ -58,6 +59,24 @@ def test_a_split_has_its_own_judgments_and_may_have_its_own_queries(folder: Path
     write_qrels(folder, "dev", [("new", "d4", 1)])
     write_lines(folder / "queries_dev.jsonl.gz", [{"_id": "new", "text": "who fetches"}])
     assert read_beir(folder, split="dev").queries == ("who fetches",)
+
+
+def test_blank_queries_are_left_out_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "a river"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "river"}\n{"_id": "b", "text": " "}\n')
+    judgments = tmp_path / "qrels" / "test.tsv"
+    judgments.write_text("q\td\t1\nb\td\t1\n")
+    data = read_beir(tmp_path)
+    assert (data.query_ids, data.blank_queries) == (("q",), 1)
+    with pytest.raises(CorpusError, match="1 blank queries and 0 judged documents"):
+        evaluate([data], strict=True)
+    judgments.write_text("q\td\t1\nq\tgone\t1\n")
+    with pytest.raises(CorpusError, match=r"0 blank queries and 1 judged documents .*such as 'gone'"):
+        evaluate([read_beir(tmp_path)], strict=True)
+    judgments.write_text("b\td\t1\n")
+    with pytest.raises(CorpusError, match="found 1 judged ones, all blank"):
+        read_beir(tmp_path)
 
 
 def test_numbers_are_ids_and_blank_lines_and_a_missing_header_do_no_harm(tmp_path: Path) -> None:
@@ -137,7 +156,6 @@ def latin_1(folder: Path) -> None:
         (no_gzip, r"corpus\.jsonl\.gz: expected a readable file, stopped after line 0"),
         (latin_1, r"corpus\.jsonl, line 2: expected UTF-8"),
         (queries_line('{"_id": "q1", "text": "x"}'), r"queries\.jsonl, line 2: expected unique ids, found 'q1' again"),
-        (queries_line('{"_id": "q2", "text": " "}'), r"queries\.jsonl, line 2: expected a query, found a blank text"),
         (qrels("h\th\th\nq1\td1\n"), r"test\.tsv, line 2: expected query id, corpus id and whole grade"),
         (qrels("h\th\th\nq1\td1\thigh\n"), r"test\.tsv, line 2: .* found 'q1\\td1\\thigh'"),
         (qrels("h\th\th\nq1 0 d1 1\n"), r"test\.tsv, line 2"),

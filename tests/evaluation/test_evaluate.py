@@ -82,6 +82,7 @@ def test_the_json_says_all(evaluation: Evaluation) -> None:
     assert found["saturated"] == ["xquad_en"]
     assert found["sets"]["one"].keys() - METRICS.keys() == {
         "blank_documents",
+        "blank_queries",
         "context_documents",
         "documents",
         "foreign_corpus",

@@ -17,9 +17,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from cde_rag import Collection, StoreError
+from cde_rag._keywords import named_keywords
 from cde_rag._validation import check_list, check_positive
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
+from cde_rag.stores.kinds import temporary_store
 from langchain_cde.documents import document
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space
@@ -50,6 +52,7 @@ class CDEVectorStore(VectorStore):
         self.collection = collection
 
     @classmethod
+    @named_keywords
     def from_texts(
         cls,
         texts: list[str],
@@ -57,7 +60,7 @@ class CDEVectorStore(VectorStore):
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
-        store: Store | str | Path,
+        store: Store | str | Path | None = None,
         parent_key: str | None = "source",
     ) -> "CDEVectorStore":
         """Make a collection in an empty store and add texts to it; `from_documents` takes the same arguments.
@@ -67,7 +70,8 @@ class CDEVectorStore(VectorStore):
             embedding: A CDEEmbeddings that has a context.
             metadatas: As in `add_texts`.
             ids: As in `add_texts`.
-            store: The path of a new folder, such as "papers.faiss", or a store of `cde_rag.stores`.
+            store: The path of a new folder, such as "papers.faiss", an address of PostgreSQL, or a store of
+                `cde_rag.stores`. None for a temporary folder, which is deleted with the store or when the process ends.
             parent_key: The metadata key that names the longer document a text was cut from; each text is embedded
                 given the others of its parent. Texts without the key have no parent. None: no parents at all.
 
@@ -81,13 +85,14 @@ class CDEVectorStore(VectorStore):
                 f"CDEVectorStore embeds with the CDEEmbeddings of its context, found {type(embedding).__name__}. Give "
                 "CDEEmbeddings.from_documents(documents); it needs no cache, as what is stored is not embedded again."
             )
-        if not isinstance(store, Store | str | Path):
+        if not isinstance(store, Store | str | Path | None):
             raise TypeError(
                 f"CDEVectorStore keeps its documents in a store of cde_rag, found {type(store).__name__}. Give "
                 'store="papers.faiss", or a store of cde_rag.stores.'
             )
+        place = temporary_store() if store is None else store
         try:
-            created = cls(Collection.create(store, embedding.embedder, parent_key=parent_key))
+            created = cls(Collection.create(place, embedding.embedder, parent_key=parent_key))
         except StoreError as error:
             error.args = (str(error).replace("Collection.open(…)", "CDEVectorStore(Collection.open(store))"),)
             raise
@@ -99,6 +104,7 @@ class CDEVectorStore(VectorStore):
         """The embeddings of the collection's context."""
         return CDEEmbeddings(self.collection.embedder)
 
+    @named_keywords
     def add_texts(
         self,
         texts: Iterable[str],
@@ -147,6 +153,7 @@ class CDEVectorStore(VectorStore):
         require_named_space(self.collection.embedder.fingerprint, "document")
         return super().aadd_documents
 
+    @named_keywords
     def delete(self, ids: list[str] | None = None, *, filter: Where | None = None) -> bool:
         """Delete by id or by filter; without either, as LangChain has it, everything.
 
@@ -164,16 +171,19 @@ class CDEVectorStore(VectorStore):
         """Return the documents of those ids that exist, in the order of the ids."""
         return [document(record) for record in self.collection.get(ids)]
 
+    @named_keywords
     def similarity_search(self, query: str, k: int = 4, *, filter: Where | None = None) -> list[Document]:
         """Return the `k` documents nearest to the query."""
         return [document(hit) for hit in self.collection.search(query, k, where=filter)]
 
+    @named_keywords
     def similarity_search_with_score(
         self, query: str, k: int = 4, *, filter: Where | None = None
     ) -> list[tuple[Document, float]]:
         """Return the `k` documents nearest to the query, with their cosines."""
         return [(document(hit), hit.score) for hit in self.collection.search(query, k, where=filter)]
 
+    @named_keywords
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, *, filter: Where | None = None
     ) -> list[Document]:
@@ -188,6 +198,7 @@ class CDEVectorStore(VectorStore):
         (hits,) = self.collection.store.search(query, k, fingerprint=fingerprint, where=filter)
         return [document(hit) for hit in hits]
 
+    @named_keywords
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, *, filter: Where | None = None
     ) -> list[Document]:
@@ -203,6 +214,7 @@ class CDEVectorStore(VectorStore):
         hits = self.collection.search_diverse(query, k, candidates=fetch_k, diversity=1 - lambda_mult, where=filter)
         return [document(hit) for hit in hits]
 
+    @named_keywords
     def max_marginal_relevance_search_by_vector(
         self,
         embedding: list[float],

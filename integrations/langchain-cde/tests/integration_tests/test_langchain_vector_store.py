@@ -396,6 +396,21 @@ def test_a_path_is_a_place_for_a_store(documents: list[Document], embeddings: CD
         CDEVectorStore.from_documents(documents, embeddings, store=5)  # type: ignore[arg-type]
 
 
+def test_without_a_store_documents_are_kept_for_this_process(
+    documents: list[Document], embeddings: CDEEmbeddings, store: CDEVectorStore
+) -> None:
+    made = CDEVectorStore.from_documents(documents, embeddings)
+    assert made.similarity_search_with_score("river", 3) == store.similarity_search_with_score("river", 3)
+
+
+@pytest.mark.parametrize(("named", "meant"), [("where", "filter"), ("top_k", "k"), ("filters", "filter")])
+def test_a_keyword_of_another_library_is_answered_with_langchains(
+    store: CDEVectorStore, named: str, meant: str
+) -> None:
+    with pytest.raises(TypeError, match=f"no argument '{named}': write {meant}=…"):
+        store.similarity_search("river", **{named: 3})  # pyright: ignore[reportArgumentType]
+
+
 def test_a_store_in_use_is_not_filled_from_another_context(
     store: CDEVectorStore, documents: list[Document], others: CDEEmbeddings, tmp_path: Path
 ) -> None:

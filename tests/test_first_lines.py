@@ -1,0 +1,174 @@
+"""The lines that newcomers write first: from texts, under other libraries' names, with filters that name no field."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import WORDS
+
+from cde_rag import Collection, ContextualEmbedder, CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
+from cde_rag.indexing import upsert
+from cde_rag.search.searcher import fields_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+TEXTS = [f"{WORDS[i]} {WORDS[-1 - i]}" for i in range(20)]
+
+
+@pytest.fixture
+def notes(tiny_folder: str) -> Collection:
+    return Collection.from_texts(TEXTS, model=tiny_folder, metadata=[{"year": 2000 + i} for i in range(20)])
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from tiny import tiny_network, tiny_tokenizer
+
+    from cde_rag.model import checkpoints
+
+    folder = tmp_path_factory.mktemp("tiny")
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    return str(folder)
+
+
+def test_texts_without_a_store_are_kept_as_long_as_the_collection(notes: Collection):
+    assert notes.count() == 20
+    assert notes.search(TEXTS[3], 1, by="words")[0].text == TEXTS[3]
+    assert len(notes.search(TEXTS[3], 3)) == 3
+    folder = Path(repr(notes.store).split("'")[1])
+    assert folder.is_dir()
+    notes.close()
+    assert notes.count() == 20  # closing releases files, and deletes nothing
+    notes.close()
+    del notes
+
+
+def test_a_temporary_folder_goes_with_its_store():
+    import gc
+
+    from cde_rag.stores.kinds import temporary_store
+
+    store = temporary_store()
+    folder = Path(repr(store).split("'")[1]).parent
+    assert folder.is_dir()
+    del store
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_texts_in_a_folder_equal_create_and_add(tmp_path: Path, tiny_folder: str):
+    place = tmp_path / "notes.faiss"
+    made = Collection.from_texts(TEXTS, store=place, model=tiny_folder, ids=map(str, range(20)), titles=["A"] * 20)
+    hits = made.search("river", 5)
+    made.close()
+    with Collection.open(place, model=tiny_folder) as opened:
+        assert opened.search("river", 5) == hits
+        assert hits[0].title == "A"
+    with pytest.raises(StoreError, match=r"found one in .*Collection\.open"):
+        Collection.from_texts(TEXTS, store=place, model=tiny_folder)
+
+
+def test_bad_texts_leave_nothing_behind(tmp_path: Path, tiny_folder: str):
+    with pytest.raises(CorpusError, match="empty or blank"):
+        Collection.from_texts([*TEXTS, " "], store=tmp_path / "notes.faiss", model=tiny_folder)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("call", "named", "meant"),
+    [
+        ("search", "filter", "where"),
+        ("search", "top_k", "k"),
+        ("search", "limit", "k"),
+        ("search", "n_results", "k"),
+        ("search_batch", "top_k", "k"),
+        ("search_groups", "limit", "k"),
+        ("search_diverse", "fetch_k", "candidates"),
+        ("add", "metadatas", "metadata"),
+        ("delete", "filter", "where"),
+        ("searcher", "mode", "by"),
+    ],
+)
+def test_a_keyword_of_another_library_is_answered_with_ours(notes: Collection, call: str, named: str, meant: str):
+    with pytest.raises(TypeError, match=f"^{call} has no argument '{named}': write {meant}=… for it"):
+        getattr(notes, call)("river", **{named: 3})
+
+
+def test_an_unknown_keyword_is_answered_with_those_that_there_are(notes: Collection):
+    with pytest.raises(TypeError, match="no argument 'colour': it takes query, k, by, where"):
+        notes.search("river", colour=1)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_field_that_no_record_has_is_warned_of_at_the_callers_line(notes: Collection):
+    for search in (notes.search, notes.searcher("words").search, notes.searcher("hybrid").search):
+        with pytest.warns(
+            UnknownFieldWarning, match="No record has the field 'yaer' of the filter. The first has 'year'"
+        ) as told:
+            assert search("river", where={"yaer": 2003}) == []
+        assert [warning.filename for warning in told] == [__file__]
+    with pytest.warns(UnknownFieldWarning, match="yaer"):
+        notes.search_batch(["river"], where={"or": [{"yaer": 1}, {"year": 1}]})
+    with pytest.warns(UnknownFieldWarning, match="colour"):
+        notes.search_groups("river", group_by="year", where={"colour": "red"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert notes.search("river", where={"year": 1900}) == []  # the field is there, the value is not
+        assert len(notes.search("river", where={"year": 2003})) == 1
+        assert len(notes.search("river", where={"yaer": {"exists": False}}, k=20)) == 20
+
+
+def test_the_fields_of_a_filter():
+    assert fields_of({"a": 1, "and": [{"b": 2}, {"not": {"or": [{"a": 1}, {"c.d": 2}]}}]}) == ["a", "b", "c.d"]
+
+
+@pytest.mark.filterwarnings("default")
+def test_warnings_point_at_the_callers_line(tiny_folder: str):
+    with pytest.warns(SmallContextWarning) as told:
+        Collection.from_texts(TEXTS, model=tiny_folder)
+    assert {warning.filename for warning in told} == {__file__}
+
+
+def test_what_was_embedded_is_written_every_few_seconds_and_never_again(
+    tmp_path: Path, tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    """One parent of twenty passages, in parts of four: a kill in the third part costs that part."""
+    monkeypatch.setattr(upsert, "FIRST_PART", 4)
+    monkeypatch.setattr(upsert, "SMALLEST_PART", 4)
+    monkeypatch.setattr(upsert, "PART_S", 0.0)
+    embedded: list[str] = []
+    embed = ContextualEmbedder.embed_passages
+
+    def interrupted(self: ContextualEmbedder, texts: list[str], *rest: Any, **named: Any) -> Any:
+        if len(embedded) == 8:
+            raise KeyboardInterrupt
+        embedded.extend(texts)
+        return embed(self, texts, *rest, **named)
+
+    embedder = ContextualEmbedder.from_corpus(TEXTS, model=tiny_folder)
+    notes = Collection.create(tmp_path / "notes.faiss", embedder, parent_key="book")
+    books = [{"book": "one"}] * 20
+    monkeypatch.setattr(ContextualEmbedder, "embed_passages", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        notes.add(TEXTS, ids=map(str, range(20)), metadata=books)
+    assert [record.id for record in notes.scroll()] == list(map(str, range(8)))
+
+    def counted(self: ContextualEmbedder, texts: list[str], *rest: Any, **named: Any) -> Any:
+        embedded.extend(texts)
+        return embed(self, texts, *rest, **named)
+
+    told: list[int] = []
+    monkeypatch.setattr(ContextualEmbedder, "embed_passages", counted)
+    report = notes.add(
+        TEXTS, ids=map(str, range(20)), metadata=books, on_progress=lambda progress: told.append(progress.done)
+    )
+    assert (report.added, report.unchanged) == (12, 8)
+    assert embedded == TEXTS
+    assert told == sorted(told)
+    assert told[-1] == 20
+    assert len(told) == 3
+    whole = Collection.create(tmp_path / "whole.faiss", embedder, parent_key="book")
+    monkeypatch.setattr(upsert, "FIRST_PART", 128)
+    whole = Collection.open(tmp_path / "whole.faiss", model=tiny_folder)
+    whole.add(TEXTS, ids=map(str, range(20)), metadata=books)
+    assert [hit.id for hit in whole.search("river", 20)] == [hit.id for hit in notes.search("river", 20)]
+    assert notes.verify() == []
