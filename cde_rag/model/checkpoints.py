@@ -13,6 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from cde_rag.errors import ModelError
+from cde_rag.model import model_packages
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
@@ -36,25 +37,36 @@ class WrittenAsJson(Protocol):
 
 
 def find(name: str | Path) -> Path:
-    """Return the folder of a model by its bundled name, an alias, or its own path.
+    """Return the folder of a model by its name in this or another package, an alias, or its own path.
 
     Raises:
-        ModelError: There is no such model.
+        ModelError: There is no such model, or its package is not installed.
     """
     folder = local(name)
     if folder is not None:
         return folder
-    known = ", ".join(sorted({*ALIASES, *(path.name for path in BUNDLED.glob("*") if path.is_dir())}))
-    raise ModelError(
-        f"Expected a bundled model ({known}), a folder with {CONFIG}, or a hub id such as jxm/cde-small-v2, found "
-        f"{str(name)!r}."
+    raise model_packages.missing(str(name)) or ModelError(
+        f"Expected a bundled model ({', '.join(sorted({*ALIASES, *packaged_names()}))}), a folder with {CONFIG}, or a "
+        f"hub id such as jxm/cde-small-v2, found {str(name)!r}."
     )
 
 
 def local(name: str | Path) -> Path | None:
-    """Return the folder of a model by its bundled name, an alias, or its own path; None if there is no such model."""
-    bundled = BUNDLED / ALIASES.get(str(name), str(name))
-    return next((folder for folder in (bundled, Path(name)) if (folder / CONFIG).is_file()), None)
+    """Return the folder of a model by its name, an alias, or its own path; None if there is no such model."""
+    return packaged(ALIASES.get(str(name), str(name))) or (Path(name) if (Path(name) / CONFIG).is_file() else None)
+
+
+def packaged(name: str) -> Path | None:
+    """Return the folder of a model that is bundled or in an installed package of its own; None for other names."""
+    if Path(name).name != name:
+        return None
+    folder = BUNDLED / name if (BUNDLED / name / CONFIG).is_file() else model_packages.installed(name)
+    return folder if folder is not None and (folder / CONFIG).is_file() else None
+
+
+def packaged_names() -> set[str]:
+    """Return the names of all bundled models and of those in installed packages of their own."""
+    return {folder.parent.name for folder in BUNDLED.glob(f"*/{CONFIG}")} | model_packages.names()
 
 
 def quantise(state: Mapping[str, Float[Tensor, "..."]]) -> dict[str, Tensor]:

@@ -12,8 +12,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from cde_rag.errors import ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.checkpoints import BUNDLED, CONFIG, TOKENIZER, WEIGHTS, checked
+from cde_rag.model import checkpoints, model_packages
+from cde_rag.model.checkpoints import CONFIG, TOKENIZER, WEIGHTS, checked
 from cde_rag.model.pair.four_bits import SCALE, pack, unpack_all
 from cde_rag.model.pair.pair_config import PAIR, PairConfig
 from cde_rag.model.pair.pair_network import PairNetwork
@@ -91,11 +91,11 @@ def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
 
 
 def _first(config: PairConfig) -> Path:
-    folder = BUNDLED / config.first
-    if Path(config.first).name != config.first or not (folder / CONFIG).is_file():
-        known = ", ".join(sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG}")))
-        raise ModelError(
-            f"{config.name}: expected its first half, {config.first!r}, in the package ({known}), found no such model. "
-            "Install the version of cde-rag that the model was made with."
+    folder = checkpoints.packaged(config.first)
+    if folder is None:
+        raise model_packages.missing(config.first) or ModelError(
+            f"{config.name}: expected its first half, {config.first!r}, among the installed models "
+            f"({', '.join(sorted(checkpoints.packaged_names()))}), found no such model. Install the version of cde-rag "
+            "that the model was made with."
         )
     return folder
