@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-DISTRIBUTIONS := langchain-cde llama-index-embeddings-cde llama-index-vector-stores-cde
+DISTRIBUTIONS := haystack-cde langchain-cde llama-index-embeddings-cde llama-index-vector-stores-cde
 MODELS := cde-rag-models-legacy
 INTEGRATIONS := $(foreach name,$(DISTRIBUTIONS),--editable 'integrations/$(name)[dev]') $(MODELS:%=--editable models/%)
 

@@ -90,3 +90,14 @@ def test_an_integration_carries_its_package_alone(name: str, package: str, tmp_p
     assert all(path.startswith(f"{package}/") for path in modules)
     assert {f"{package}/py.typed"} < modules
     assert any(path.endswith(".dist-info/licenses/LICENSE") for path in names)
+
+
+def test_haystack_s_three_packages(tmp_path: Path) -> None:
+    """Its namespaces have no `__init__`, so that they hold other integrations too."""
+    names = {
+        name for name in build(ROOT / "integrations/haystack-cde", tmp_path).namelist() if ".dist-info/" not in name
+    }
+    folders = {"components/embedders/cde", "components/retrievers/cde", "document_stores/cde"}
+    expected = {f"haystack_integrations/{folder}" for folder in folders}
+    assert {str(Path(name).parent) for name in names} == expected
+    assert {f"{folder}/{file}" for folder in expected for file in ("__init__.py", "py.typed")} <= names
