@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-DISTRIBUTIONS := langchain-cde llama-index-embeddings-cde llama-index-vector-stores-cde
-INTEGRATIONS := $(foreach name,$(DISTRIBUTIONS),--editable 'integrations/$(name)[dev]')
+DISTRIBUTIONS := haystack-cde langchain-cde llama-index-embeddings-cde llama-index-vector-stores-cde
+MODELS := cde-rag-models-legacy
+INTEGRATIONS := $(foreach name,$(DISTRIBUTIONS),--editable 'integrations/$(name)[dev]') $(MODELS:%=--editable models/%)
 
 unexport PYTHONPATH
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -60,7 +61,7 @@ lint: $(READY) ## style, types, layers, oldest Python
 clean: ## remove .venv and everything that tools left behind
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 
-$(READY): pyproject.toml constraints.txt $(DISTRIBUTIONS:%=integrations/%/pyproject.toml)
+$(READY): pyproject.toml constraints.txt $(DISTRIBUTIONS:%=integrations/%/pyproject.toml) $(MODELS:%=models/%/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo >&2 "Python 3.10 or newer is needed, and there is no $(PYTHON). Install it, or name one: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo >&2 "Python 3.10 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 "$(PYTHON) has no venv module. Install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }

@@ -18,7 +18,7 @@ import torch
 
 from cde_rag import CDEModel, ContextualEmbedder
 from cde_rag.evaluation.beir import read_corpus
-from cde_rag.model.model_files import BUNDLED
+from cde_rag.model import checkpoints
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way import checkpoint, published
 from cde_rag.model.two_way.network import TwoWay
@@ -32,7 +32,8 @@ def write_random(name: str, folder: Path) -> Path:
     value = {"embedder": RANDOM[name], "transductive_corpus_size": 512, "max_seq_length": 512}
     config = published.read_config(value, ModelName(base=name))
     torch.manual_seed(0)
-    checkpoint.write(folder, TwoWay(config, prefix_end=0), (BUNDLED / "cde-mini-0/tokenizer.json").read_text())
+    tokenizer = (checkpoints.find("cde-mini") / "tokenizer.json").read_text()  # cde-mini-0's, too
+    checkpoint.write(folder, TwoWay(config, prefix_end=0), tokenizer)
     return folder
 
 

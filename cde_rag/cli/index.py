@@ -271,10 +271,10 @@ def _tell_unread(reader: "RecordReader") -> None:
 
 def _tell_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
     """Warn once of texts in other languages than a bundled model reads, with their number."""
-    from cde_rag.model.checkpoints import BUNDLED
+    from cde_rag.model.model_files import packaged
 
     name = opened.embedder.context.identity.name
-    if reader.foreign and (BUNDLED / name).is_dir():
+    if reader.foreign and packaged(name) is not None:
         found = f"{reader.foreign:,} of {total:,} texts do not look like English, the language that {name} reads"
         typer.echo(f"Warning: {found}. Search by words finds them; for vectors take another model (--model).", err=True)
 

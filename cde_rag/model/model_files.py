@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from cde_rag.errors import ModelError
+from cde_rag.model import model_packages
 
 BUNDLED = Path(__file__).parent / "bundled"
 ALIASES = {"cde-mini": "cde-mini-1"}  # what new collections get
@@ -40,43 +41,54 @@ class ModelHeader(NamedTuple):
 
 
 def find(name: str | Path) -> Path:
-    """Return the folder of a model by its bundled name, an alias, or its own path.
+    """Return the folder of a model by its name in this or another package, an alias, or its own path.
 
     Raises:
-        ModelError: There is no such model.
+        ModelError: There is no such model, or its package is not installed.
     """
     folder = local(name)
     if folder is not None:
         return folder
-    known = ", ".join(sorted({*ALIASES, *(path.name for path in BUNDLED.glob("*") if path.is_dir())}))
-    raise ModelError(
-        f"Expected a bundled model ({known}), a folder with {CONFIG}, or a hub id such as jxm/cde-small-v2, found "
-        f"{str(name)!r}."
+    raise model_packages.missing(str(name)) or ModelError(
+        f"Expected a bundled model ({', '.join(sorted({*ALIASES, *packaged_names()}))}), a folder with {CONFIG}, or a "
+        f"hub id such as jxm/cde-small-v2, found {str(name)!r}."
     )
 
 
 def local(name: str | Path) -> Path | None:
-    """Return the folder of a model by its bundled name, an alias, or its own path; None if there is no such model."""
-    bundled = BUNDLED / ALIASES.get(str(name), str(name))
-    return next((folder for folder in (bundled, Path(name)) if (folder / CONFIG).is_file()), None)
+    """Return the folder of a model by its name, an alias, or its own path; None if there is no such model."""
+    return packaged(ALIASES.get(str(name), str(name))) or (Path(name) if (Path(name) / CONFIG).is_file() else None)
+
+
+def packaged(name: str) -> Path | None:
+    """Return the folder of a model that is bundled or in an installed package of its own; None for other names."""
+    if Path(name).name != name:
+        return None
+    folder = BUNDLED / name if (BUNDLED / name / CONFIG).is_file() else model_packages.installed(name)
+    return folder if folder is not None and (folder / CONFIG).is_file() else None
+
+
+def packaged_names() -> set[str]:
+    """Return the names of all bundled models and of those in installed packages of their own."""
+    return {folder.parent.name for folder in BUNDLED.glob(f"*/{CONFIG}")} | model_packages.names()
 
 
 def first_half(name: str, first: str) -> Path:
-    """Return the folder of a pair's first half, which is in the package.
+    """Return the folder of a pair's first half, which is bundled or in an installed package.
 
     Args:
         name: Name of the pair, for messages.
-        first: Bundled name of the first half.
+        first: Name of the first half.
 
     Raises:
-        ModelError: The package has no such model.
+        ModelError: There is no such model, or its package is not installed.
     """
-    folder = BUNDLED / first
-    if Path(first).name != first or not (folder / CONFIG).is_file():
-        known = ", ".join(sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG}")))
-        raise ModelError(
-            f"{name}: expected its first half, {first!r}, in the package ({known}), found no such model. "
-            "Install the version of cde-rag that the model was made with."
+    folder = packaged(first)
+    if folder is None:
+        raise model_packages.missing(first) or ModelError(
+            f"{name}: expected its first half, {first!r}, among the installed models "
+            f"({', '.join(sorted(packaged_names()))}), found no such model. Install the version of cde-rag that the "
+            "model was made with."
         )
     return folder
 

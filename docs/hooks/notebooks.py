@@ -1,11 +1,17 @@
 """Notebooks: Jupytext sources in examples/, executed by `make docs`, as pages.
 
-python docs/hooks/notebooks.py NAME…    executes them into build/notebooks; without names those that changed
+python docs/hooks/notebooks.py NAME…    executes them into examples/outputs; without names those that changed
+
+Executed notebooks are part of the repository, so that a site built after a clone shows outputs. Those of other code
+than the present cells are not shown; text cells may change freely.
 """
 
+import hashlib
+import json
 import os
 import re
 import sys
+import tempfile
 import time
 from base64 import b64decode
 from pathlib import Path
@@ -18,7 +24,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "examples"
 TABLES = {"07_experiments": ROOT / "docs" / "experiments"}  # what a notebook draws
-EXECUTED = ROOT / "build" / "notebooks"
+EXECUTED = SOURCES / "outputs"
 LIMIT = 3600  # seconds that one cell may take
 CODES = re.compile(r"\x1b\[[0-9;]*m")  # colours of a terminal
 FENCES = re.compile(r"`{3,}")
@@ -36,19 +42,42 @@ def execute(name: str) -> Any:
     return client.execute()
 
 
+def inputs(name: str) -> str:
+    """Digest of the code of a notebook, of the files beside it, and of the tables that it draws."""
+    beside = sorted(path for path in SOURCES.iterdir() if path.is_file() and not path.stem[0].isdigit())
+    read = [path for path in beside if path.suffix != ".md"]
+    read += sorted(TABLES[name].glob("*.csv")) if name in TABLES else []
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in read]
+    cells = _code(jupytext.read(SOURCES / f"{name}.py"))
+    return hashlib.sha256(json.dumps([cells, digests]).encode()).hexdigest()
+
+
+def _code(notebook: Any) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _executed(name: str) -> Any:
+    """The notebook as it was executed last; None if it never was."""
+    path = EXECUTED / f"{name}.ipynb"
+    return nbformat.read(path, as_version=4) if path.exists() else None
+
+
 def is_fresh(name: str) -> bool:
-    """Whether a notebook was executed since it, a file beside it, or a table that it draws changed."""
-    executed = EXECUTED / f"{name}.ipynb"
-    beside = (path for path in SOURCES.iterdir() if path.is_file() and not path.stem[0].isdigit())
-    read = [SOURCES / f"{name}.py", *beside, *(TABLES[name].glob("*.csv") if name in TABLES else ())]
-    return executed.exists() and executed.stat().st_mtime >= max(path.stat().st_mtime for path in read)
+    """Whether a notebook was executed since its code, a file beside it, or a table that it draws changed."""
+    executed = _executed(name)
+    return executed is not None and executed.metadata.get("inputs") == inputs(name)
 
 
 def rendered(name: str) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown with its images; without outputs where it was not executed since it changed."""
-    source = SOURCES / f"{name}.py"
-    fresh = is_fresh(name)
-    notebook: Any = nbformat.read(EXECUTED / f"{name}.ipynb", as_version=4) if fresh else jupytext.read(source)
+    """A notebook as Markdown with its images; without outputs where it was not executed since its code changed."""
+    notebook: Any = jupytext.read(SOURCES / f"{name}.py")
+    executed = _executed(name)
+    fresh = executed is not None and _code(executed) == _code(notebook)
+    if fresh:
+        kept = iter([cell.outputs for cell in executed.cells if cell.cell_type == "code"])
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = next(kept)
     parts: list[str] = []
     images: dict[str, bytes] = {}
     for cell in notebook.cells:
@@ -89,6 +118,19 @@ def _alternative(source: str) -> str:
     return next(filter(None, title.groups())) if title else "a plot of the cell above"
 
 
+def _kept(notebook: Any, name: str) -> Any:
+    """A notebook as the repository keeps it: without warnings, progress, times and paths of this machine."""
+    for number, cell in enumerate(notebook.cells):
+        cell.id, cell.metadata = f"cell-{number}", {}
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            for output in cell.outputs:
+                if "text" in output:
+                    output.text = output.text.replace(str(ROOT), ".").replace(tempfile.gettempdir(), "TMP")
+    notebook.metadata = {"inputs": inputs(name)}
+    return notebook
+
+
 def main(chosen: list[str]) -> None:
     """Execute notebooks and keep them with their outputs, unless they were asked to do little."""
     EXECUTED.mkdir(parents=True, exist_ok=True)
@@ -96,7 +138,7 @@ def main(chosen: list[str]) -> None:
         started = time.monotonic()
         executed = execute(name)
         if "CDE_RAG_SHORT" not in os.environ:
-            nbformat.write(executed, EXECUTED / f"{name}.ipynb")
+            nbformat.write(_kept(executed, name), EXECUTED / f"{name}.ipynb")
         print(f"{name}: {time.monotonic() - started:.0f} s")
 
 

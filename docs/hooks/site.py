@@ -29,6 +29,7 @@ ELSEWHERE = {
     "examples/README.md": "notebooks/index.md",
     **{f"examples/{name}.py": f"notebooks/{name}.md" for name in notebooks.names()},
     "examples/recontextualize_existing_qdrant.py": "notebooks/04_recontextualize_qdrant.md",
+    "integrations/haystack-cde/README.md": "integrations/haystack.md",
     "integrations/langchain-cde/README.md": "integrations/langchain.md",
     "integrations/llama-index-embeddings-cde/README.md": "integrations/llama-index-embedding.md",
     "integrations/llama-index-vector-stores-cde/README.md": "integrations/llama-index-vector-store.md",

@@ -24,10 +24,11 @@ from pages import ROOT, Block, blocks, commands, pages  # isort: skip
 DOCS = ROOT / "docs"
 PYTHON_ELSEWHERE = {  # pages whose Python is run by other tests
     "README.md": "tests/house/test_readme.py",
+    "docs/guide/tutorials.md": "tests/docs/test_tutorials.py",
     "docs/interop.md": "tests/interop/test_documentation.py",
     **{
         f"integrations/{name}/README.md": f"integrations/{name}/tests/**/test_*readme.py"
-        for name in ("langchain-cde", "llama-index-embeddings-cde", "llama-index-vector-stores-cde")
+        for name in ("haystack-cde", "langchain-cde", "llama-index-embeddings-cde", "llama-index-vector-stores-cde")
     },
 }
 BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")

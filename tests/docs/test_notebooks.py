@@ -93,3 +93,14 @@ def test_the_questions_have_answers_in_this_python(monkeypatch: pytest.MonkeyPat
     answered = reference.questions(list(documents.values()))
     assert len(answered) >= 0.9 * len(rows)  # other Pythons say some things otherwise
     assert not answered[0].is_answered_by("A passage about something else.")
+
+
+def test_stored_notebooks_have_outputs_and_no_paths_of_a_machine() -> None:
+    stored = sorted((EXAMPLES / "outputs").glob("*.ipynb"))
+    assert len(stored) >= 6
+    for path in stored:
+        text = path.read_text(encoding="utf-8")
+        cells = json.loads(text)["cells"]
+        assert any(cell.get("outputs") for cell in cells), path.name
+        assert not re.search(r'"[^"]*(/work/|/root/|/home/)', text), path.name
+        assert path.stat().st_size < 1_500_000, path.name

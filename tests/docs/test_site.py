@@ -40,6 +40,8 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "CDE_RA
 PUBLIC = (  # modules whose __all__ the reference holds
     "cde_rag", "cde_rag.evaluation", "cde_rag.stores.faiss", "cde_rag.stores.qdrant", "cde_rag.stores.qdrant_edge",
     "cde_rag_training", "langchain_cde", "llama_index.embeddings.cde", "llama_index.vector_stores.cde",
+    "haystack_integrations.components.embedders.cde", "haystack_integrations.components.retrievers.cde",
+    "haystack_integrations.document_stores.cde",
 )  # fmt: skip
 NOT_EXPLAINED = {"FLAT_ROWS", "SYSTEMS"}  # a number; the guide has these in a table
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cde_rag
+from cde_rag.model.model_packages import DISTRIBUTIONS
 from cde_rag_training.presets import PRESETS, preset_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,10 +44,24 @@ def test_licences(wheel: zipfile.ZipFile) -> None:
 
 
 def test_the_bundled_models_are_there_to_the_byte_and_small(wheel: zipfile.ZipFile) -> None:
-    for model in ("cde-mini-0", "cde-mini-1", "cde-base-1"):  # collections of the older one stay readable
+    assert {path.name for path in BUNDLED.iterdir()} == {"cde-mini-1", "cde-base-1"}
+    for model in ("cde-mini-1", "cde-base-1"):
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             assert wheel.read(f"cde_rag/model/bundled/{model}/{name}") == (BUNDLED / model / name).read_bytes()
-    assert sum(path.stat().st_size for path in BUNDLED.rglob("*") if path.is_file()) <= 85e6
+    assert sum(info.compress_size for info in wheel.infolist()) <= 60e6
+
+
+def test_earlier_models_are_in_a_wheel_of_weights_alone(tmp_path: Path) -> None:
+    source = ROOT / "models/cde-rag-models-legacy"
+    legacy = build(source, tmp_path)
+    names = {name for name in legacy.namelist() if ".dist-info/" not in name}
+    files = ("config.json", "model.safetensors", "tokenizer.json")
+    models = {name for name, distribution in DISTRIBUTIONS.items() if distribution == source.name}
+    folder = "cde_rag_models_legacy"
+    assert names == {f"{folder}/__init__.py", *(f"{folder}/{model}/{file}" for model in models for file in files)}
+    assert all(legacy.read(name) == (source / name).read_bytes() for name in names)
+    (points,) = [name for name in legacy.namelist() if name.endswith("entry_points.txt")]
+    assert {line.split(" = ")[0] for line in legacy.read(points).decode().splitlines()[1:]} == models
 
 
 def test_the_commands(wheel: zipfile.ZipFile) -> None:
@@ -75,3 +90,14 @@ def test_an_integration_carries_its_package_alone(name: str, package: str, tmp_p
     assert all(path.startswith(f"{package}/") for path in modules)
     assert {f"{package}/py.typed"} < modules
     assert any(path.endswith(".dist-info/licenses/LICENSE") for path in names)
+
+
+def test_haystack_s_three_packages(tmp_path: Path) -> None:
+    """Its namespaces have no `__init__`, so that they hold other integrations too."""
+    names = {
+        name for name in build(ROOT / "integrations/haystack-cde", tmp_path).namelist() if ".dist-info/" not in name
+    }
+    folders = {"components/embedders/cde", "components/retrievers/cde", "document_stores/cde"}
+    expected = {f"haystack_integrations/{folder}" for folder in folders}
+    assert {str(Path(name).parent) for name in names} == expected
+    assert {f"{folder}/{file}" for folder in expected for file in ("__init__.py", "py.typed")} <= names

@@ -148,7 +148,7 @@ def change(folder, **fields):
     ("fields", "message"),
     [
         ({"first_sha256": "0" * 64}, "expected tiny with the digest 0000000000000000… as its first half, found"),
-        ({"first": "tiny-2"}, r"expected its first half, 'tiny-2', in the package \(tiny\)"),
+        ({"first": "tiny-2"}, r"expected its first half, 'tiny-2', among the installed models \(cde-mini-0, tiny\)"),
         ({"first": "../tiny"}, "expected its first half"),
         ({"format": 2}, "of format 1, found format 2. Update cde-rag"),
         ({"colour": "red"}, "colour"),

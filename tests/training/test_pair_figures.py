@@ -9,8 +9,7 @@ from tokenizers import Tokenizer
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.model import checkpoints
-from cde_rag.model.pair import pair_checkpoint
+from cde_rag.model import checkpoints, model_files
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.networks.e5_file import E5File
 from cde_rag_training.networks.pairing import make_pair
@@ -23,8 +22,7 @@ from experiments.vocabulary_cut import cut_row
 
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
 def test_halves_put_together_are_the_pair(tmp_path, monkeypatch):
-    for module in (checkpoints, pair_checkpoint):
-        monkeypatch.setattr(module, "BUNDLED", tmp_path / "bundled")
+    monkeypatch.setattr(model_files, "BUNDLED", tmp_path / "bundled")
     checkpoints.write(tmp_path / "bundled" / "tiny", tiny_network(), tiny_tokenizer())
     file = E5File.read(write_e5(tmp_path, dim=96, layers=1, intermediate=1536, positions=512))
     random = np.random.default_rng(0)

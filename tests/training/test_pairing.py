@@ -7,8 +7,7 @@ from tiny import WORDS, tiny_network, tiny_tokenizer
 from tiny_e5 import PIECES, write_e5
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, CorpusError, ModelError
-from cde_rag.model import checkpoints
-from cde_rag.model.pair import pair_checkpoint
+from cde_rag.model import checkpoints, model_files
 from cde_rag_training.data.pairs import Pair
 from cde_rag_training.networks.e5_file import E5File
 from cde_rag_training.networks.pairing import make_pair, second_share
@@ -40,8 +39,7 @@ def package(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def packaged(package, monkeypatch):
-    for module in (checkpoints, pair_checkpoint):
-        monkeypatch.setattr(module, "BUNDLED", package)
+    monkeypatch.setattr(model_files, "BUNDLED", package)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def model_meta(model: CDEModel, *, context_size: int) -> ModelMeta:
     """
     named, identity = ModelName.parse(model.identity.name), model.identity
     parameters = list(model.network.parameters())
-    if named.base == Path(named.base).name and (model_files.BUNDLED / named.base).is_dir():
+    if model_files.packaged(named.base) is not None:
         name, facts = f"cde-rag/{named.base}", _PAIRS if isinstance(model.network, PairNetwork) else _BUNDLED
     elif named.revision is not None:
         name, facts = named.base, _PUBLISHED.get(named.base, _UNKNOWN)

@@ -1,0 +1,146 @@
+"""CDEDocumentEmbedder: documents embedded in the context of their corpus, given their siblings."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from haystack import Document, component, default_from_dict, default_to_dict
+
+from cde_rag import Context, ContextualEmbedder
+from cde_rag.errors import ContextMissingError
+
+NEW = "cde-mini"  # model of a new context
+
+
+@component
+class CDEDocumentEmbedder:
+    """Embeds documents, and keeps the context of their corpus in a file that the CDETextEmbedder reads.
+
+    The first run samples the context from its documents, which are best the complete corpus, and writes the file.
+    Every later run reads it, so that all vectors are of one space.
+
+    Args:
+        context: Path of the file, best named `*.context.safetensors`.
+        model: Name or folder of a model; by default the one that the context names, and `cde-mini` for a new one.
+        group_by: Metadata key of a document's source, such as "source_id": documents with the same value in one run
+            are siblings, in their order, and each is embedded given the others. By default each is embedded alone.
+        meta_fields_to_embed: Metadata keys whose values are embedded in front of the content.
+        embedding_separator: Text between those values and the content.
+        batch_size: Documents in one forward pass.
+        context_size: Documents in the context; as many as the model expects, or 512, by default.
+        seed: Random seed of the sample.
+        device: Device of PyTorch, such as "cuda"; by default the fastest that is there.
+
+    Example:
+        embedder = CDEDocumentEmbedder("papers.context.safetensors", group_by="source_id")
+        documents = embedder.run(documents)["documents"]
+    """
+
+    def __init__(
+        self,
+        context: str,
+        *,
+        model: str | None = None,
+        group_by: str | None = None,
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
+        batch_size: int = 32,
+        context_size: int | None = None,
+        seed: int = 0,
+        device: str | None = None,
+    ) -> None:
+        self.context = str(context)
+        self.model = model
+        self.group_by = group_by
+        self.meta_fields_to_embed = list(meta_fields_to_embed or ())
+        self.embedding_separator = embedding_separator
+        self.batch_size = batch_size
+        self.context_size = context_size
+        self.seed = seed
+        self.device = device
+        self._embedder: ContextualEmbedder | None = None
+
+    def warm_up(self) -> None:
+        """Load the context and its model, if the file is there."""
+        if self._embedder is None and Path(self.context).is_file():
+            context = Context.load(self.context)
+            self._embedder = ContextualEmbedder(
+                self.model or context.identity.name, context, device=self.device, mini_batch_size=self.batch_size
+            )
+
+    @component.output_types(documents=list[Document], meta=dict[str, Any])
+    def run(self, documents: list[Document]) -> dict[str, Any]:
+        """Embed documents.
+
+        Args:
+            documents: With text as content; in the first run the complete corpus.
+
+        Returns:
+            `documents`: copies with their embeddings. `meta`: the model, and the fingerprint of the vector space.
+
+        Raises:
+            ContextMissingError: There is no context, and no document to sample one from.
+            TypeError: That is no list of documents.
+            ValueError: A document without text.
+        """
+        texts = [self._text(document) for document in _documents(documents)]
+        embedder = self._ready(texts)
+        parents = None if self.group_by is None else [document.meta.get(self.group_by) for document in documents]
+        vectors = embedder.embed_documents(texts, parents=parents)
+        embedded = [replace(each, embedding=row.tolist()) for each, row in zip(documents, vectors, strict=True)]
+        meta = {"model": embedder.context.identity.name, "fingerprint": embedder.fingerprint}
+        return {"documents": embedded, "meta": meta}
+
+    def _ready(self, texts: list[str]) -> ContextualEmbedder:
+        self.warm_up()
+        if self._embedder is None:
+            if not texts:
+                raise ContextMissingError(
+                    f"{self.context}: there is no context yet, and no document to sample one from. Run "
+                    "CDEDocumentEmbedder with the documents of the corpus first."
+                )
+            self._embedder = ContextualEmbedder.from_corpus(
+                texts,
+                model=self.model or NEW,
+                context_size=self.context_size,
+                seed=self.seed,
+                device=self.device,
+                mini_batch_size=self.batch_size,
+            )
+            self._embedder.context.save(self.context)
+        return self._embedder
+
+    def _text(self, document: Document) -> str:
+        if not document.content or not document.content.strip():
+            raise ValueError(f"Document {document.id}: expected text as content, found none. Leave it out.")
+        values = [str(document.meta[key]) for key in self.meta_fields_to_embed if document.meta.get(key)]
+        return self.embedding_separator.join([*values, document.content])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise the component."""
+        return default_to_dict(
+            self,
+            context=self.context,
+            model=self.model,
+            group_by=self.group_by,
+            meta_fields_to_embed=self.meta_fields_to_embed,
+            embedding_separator=self.embedding_separator,
+            batch_size=self.batch_size,
+            context_size=self.context_size,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "CDEDocumentEmbedder":
+        """Restore the component."""
+        return default_from_dict(cls, data)
+
+
+def _documents(documents: object) -> list[Document]:
+    if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
+        raise TypeError(
+            f"CDEDocumentEmbedder expects a list of Documents, found {type(documents).__name__}. A query is embedded "
+            "by the CDETextEmbedder."
+        )
+    return documents

@@ -1,0 +1,237 @@
+"""CDEDocumentStore: a collection of cde-rag as Haystack stores and filters documents."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from haystack import Document, default_from_dict, default_to_dict
+from haystack.document_stores.errors import DuplicateDocumentError
+from haystack.document_stores.types import DuplicatePolicy
+from haystack.errors import FilterError
+from haystack_integrations.document_stores.cde.filters import RESERVED, where_of
+
+from cde_rag import Collection, ContextualEmbedder, Hit, Record
+from cde_rag import FilterError as GrammarError
+from cde_rag.stores.kinds import store_at
+
+NEW = "cde-mini"  # model of a new collection
+
+
+class CDEDocumentStore:
+    """Documents in a collection, which embeds them itself: each in the context of the corpus, given its siblings.
+
+    The first `write_documents` makes the collection, whose context is sampled from its documents; later runs and other
+    processes open it. Embeddings that documents bring are not stored. Search with the CDERetriever.
+
+    Args:
+        location: Folder of the collection, such as "papers.faiss", or an address such as "postgresql://…".
+        model: Name or folder of a model; by default the one that the collection names, and `cde-mini` for a new one.
+        group_by: Metadata key of a document's source, such as "source_id": documents with the same value are siblings.
+        context_size: Documents in the context; as many as the model expects, or 512, by default.
+        seed: Random seed of the sample.
+
+    Example:
+        store = CDEDocumentStore("papers.faiss", group_by="source_id")
+        store.write_documents(documents)
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        model: str | None = None,
+        group_by: str | None = None,
+        context_size: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.location = str(location)
+        self.model = model
+        self.group_by = group_by
+        self.context_size = context_size
+        self.seed = seed
+        self._collection: Collection | None = None
+
+    @property
+    def collection(self) -> Collection | None:
+        """The collection; None before the first document."""
+        if self._collection is None:
+            store = store_at(self.location)
+            if store.exists():
+                self._collection = Collection.open(store, model=self.model)
+            else:
+                store.close()
+        return self._collection
+
+    def close(self) -> None:
+        """Close the collection; it is opened again when it is used."""
+        if self._collection is not None:
+            self._collection.close()
+            self._collection = None
+
+    def count_documents(self) -> int:
+        """Count the documents."""
+        return 0 if self.collection is None else self.collection.count()
+
+    def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
+        """Count the documents that match.
+
+        Raises:
+            FilterError: The filter is malformed.
+        """
+        return sum(1 for _ in self._matching(filters))
+
+    def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
+        """Return the documents that match, all without a filter, in order of insertion.
+
+        Raises:
+            FilterError: The filter is malformed.
+        """
+        return [document_of(record) for record in self._matching(filters)]
+
+    def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
+        """Embed documents and store them; also embeds siblings that have changed.
+
+        Args:
+            documents: With text as content.
+            policy: For documents whose id is stored already; FAIL by default.
+
+        Returns:
+            The number of documents written.
+
+        Raises:
+            CorpusError: Metadata that JSON cannot hold, or no text that is not blank.
+            DuplicateDocumentError: A document is stored already, and the policy is FAIL.
+            ValueError: That is no list of documents, or one has no text.
+        """
+        if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
+            raise ValueError(f"write_documents takes a list of Documents, found {documents!r:.80}.")
+        records = self._chosen([record_of(each) for each in documents], policy)
+        if not records:
+            return 0
+        if self.collection is None:
+            texts = [record.text for record in records]
+            embedder = ContextualEmbedder.from_corpus(
+                texts, model=self.model or NEW, context_size=self.context_size, seed=self.seed
+            )
+            self._collection = Collection.create(store_at(self.location), embedder, parent_key=self.group_by)
+        assert self._collection is not None
+        self._collection.add_records(records)
+        return len(records)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        """Delete documents; unknown ids are skipped."""
+        if self.collection is not None:
+            self.collection.delete(document_ids)
+
+    def delete_all_documents(self) -> None:
+        """Delete all documents; the context stays."""
+        if self.collection is not None:
+            self.collection.delete(where={})
+
+    def delete_by_filter(self, filters: dict[str, Any]) -> int:
+        """Delete the documents that match, and return their number.
+
+        Raises:
+            FilterError: The filter is malformed, or empty.
+        """
+        found = [record.id for record in self._matching(_not_empty(filters))]
+        return 0 if self.collection is None or not found else self.collection.delete(found)
+
+    def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
+        """Set metadata of the documents that match, and return their number.
+
+        Raises:
+            FilterError: The filter is malformed, or empty.
+        """
+        found = [
+            Record(record.id, record.text, metadata={**record.metadata, **meta})
+            for record in self._matching(_not_empty(filters))
+        ]
+        if self.collection is not None and found:
+            self.collection.add_records(found)
+        return len(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Serialise the store: its location and settings, not its documents."""
+        return default_to_dict(
+            self,
+            location=self.location,
+            model=self.model,
+            group_by=self.group_by,
+            context_size=self.context_size,
+            seed=self.seed,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "CDEDocumentStore":
+        """Restore the store."""
+        return default_from_dict(cls, data)
+
+    def search(self, query: str, top_k: int, by: str, filters: dict[str, Any] | None) -> list[Document]:
+        """Return the nearest documents with their scores; see the CDERetriever.
+
+        Raises:
+            FilterError: The filter is malformed.
+            ValueError: `by` is none of "vectors", "words" and "hybrid".
+        """
+        where = where_of(filters)
+        if self.collection is None:
+            return []
+        try:
+            return [document_of(hit) for hit in self.collection.search(query, top_k, by=by, where=where)]
+        except GrammarError as error:
+            raise FilterError(str(error)) from error
+
+    def _matching(self, filters: dict[str, Any] | None) -> Iterator[Record]:
+        where = where_of(filters)
+        if self.collection is None:
+            return
+        try:
+            yield from self.collection.scroll(where)
+        except GrammarError as error:
+            raise FilterError(str(error)) from error
+
+    def _chosen(self, records: Sequence[Record], policy: DuplicatePolicy) -> list[Record]:
+        """Return the records to write: of one id the last one, or, for SKIP and FAIL, the first of a new id."""
+        if policy == DuplicatePolicy.OVERWRITE:
+            return list({record.id: record for record in records}.values())
+        stored = set[str]()
+        if self.collection is not None:
+            stored = {record.id for record in self.collection.get([record.id for record in records])}
+        chosen = dict[str, Record]()
+        for record in records:
+            if record.id not in stored and record.id not in chosen:
+                chosen[record.id] = record
+            elif policy != DuplicatePolicy.SKIP:
+                raise DuplicateDocumentError(
+                    f"Document {record.id} is stored already. Write with policy=DuplicatePolicy.SKIP or OVERWRITE."
+                )
+        return list(chosen.values())
+
+
+def record_of(document: Document) -> Record:
+    """Convert a document to a record: its text, and metadata from which the document can be restored.
+
+    Raises:
+        ValueError: The document has no text, or its metadata has a key that is reserved.
+    """
+    if not document.content or not document.content.strip():
+        raise ValueError(f"Document {document.id}: expected text as content, found none. Leave it out.")
+    if RESERVED in document.meta:
+        raise ValueError(f"Document {document.id}: the metadata key {RESERVED!r} is reserved. Choose another.")
+    rest = document.to_dict(flatten=False)
+    kept = {key: rest[key] for key in ("blob", "sparse_embedding") if rest.get(key) is not None}
+    return Record(document.id, document.content, metadata={**document.meta, RESERVED: {"id": document.id, **kept}})
+
+
+def document_of(found: Record | Hit) -> Document:
+    """Convert a record or hit back to its document; a hit's has a score."""
+    meta = dict(found.metadata)
+    rest = dict(meta.pop(RESERVED, {}))
+    fields: dict[str, Any] = {**rest, "id": found.id, "content": found.text, "meta": meta}
+    return Document.from_dict({**fields, "score": found.score} if isinstance(found, Hit) else fields)
+
+
+def _not_empty(filters: dict[str, Any]) -> dict[str, Any]:
+    if not filters:
+        raise FilterError("Expected a filter, found none. For all documents there is delete_all_documents().")
+    return filters

@@ -1,0 +1,84 @@
+"""Haystack's filters in the grammar of `cde_rag.stores.filters`."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from haystack.errors import FilterError
+
+from cde_rag.stores.filter_conditions import instant
+
+ORDERED = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
+RESERVED = "_haystack"  # key of what a document has beside text and metadata
+
+
+def where_of(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Translate filters; None where they let everything pass.
+
+    Raises:
+        FilterError: No filter of Haystack's, an unknown operator, or a value that does not go with its operator.
+    """
+    return None if not filters else _part(filters)
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if "field" in part:
+        return _comparison(part)
+    for key in ("operator", "conditions"):
+        if key not in part:
+            raise FilterError(f"Expected the key {key!r} in a filter, found {sorted(part)}.")
+    parts = [_part(each) for each in part["conditions"]]
+    match part["operator"]:
+        case "AND":
+            return {"and": parts}
+        case "OR":
+            return {"or": parts}
+        case "NOT":
+            return {"not": {"and": parts}}
+    raise FilterError(f"Expected the operator AND, OR or NOT, found {part['operator']!r}.")
+
+
+def _comparison(part: Mapping[str, Any]) -> dict[str, Any]:
+    for key in ("operator", "value"):
+        if key not in part:
+            raise FilterError(f"Expected the key {key!r} in a condition, found {sorted(part)}.")
+    key, operator, value = _key(part["field"]), part["operator"], part["value"]
+    match operator:
+        case "==":
+            return _equal(key, value)
+        case "!=":
+            return {"not": _equal(key, value)}
+        case "in" | "not in":
+            if not isinstance(value, list):
+                raise FilterError(f"{part['field']}: {operator!r} takes a list, found {type(value).__name__}.")
+            found = {"or": [_equal(key, each) for each in value]}
+            return found if operator == "in" else {"not": found}
+        case _ if operator in ORDERED:
+            return {key: {"in": []}} if value is None else {key: {ORDERED[operator]: _ordered(part["field"], value)}}
+    raise FilterError(
+        f"{part['field']}: expected one of ==, !=, >, >=, <, <=, in and not in as operator, found {operator!r}."
+    )
+
+
+def _key(field: str) -> str:
+    if field == "id":
+        return f"{RESERVED}.id"
+    if field == "content":
+        raise FilterError("Filters are over metadata, such as meta.year; a text is found by the CDERetriever.")
+    return field.removeprefix("meta.")
+
+
+def _equal(key: str, value: object) -> dict[str, Any]:
+    if value is None:
+        return {"or": [{key: {"exists": False}}, {key: {"eq": None}}]}
+    return {key: {"eq": value.isoformat() if isinstance(value, datetime) else value}}
+
+
+def _ordered(field: str, value: object) -> object:
+    if isinstance(value, datetime):
+        return {"date": value.isoformat()}
+    if isinstance(value, str) and instant(value) is not None:
+        return {"date": value}
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise FilterError(f"{field}: >, >=, < and <= take a number, a datetime or an ISO 8601 date, found {value!r:.80}.")

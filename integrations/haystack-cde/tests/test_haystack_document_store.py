@@ -1,0 +1,154 @@
+"""CDEDocumentStore passes Haystack's own tests, is the same in another process, and embeds as its collection does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from haystack import Document, Pipeline
+from haystack.dataclasses import ByteStream
+from haystack.document_stores.errors import DuplicateDocumentError
+from haystack.document_stores.types import DuplicatePolicy
+from haystack.errors import FilterError
+from haystack.testing.document_store import CountDocumentsByFilterTest, DocumentStoreBaseExtendedTests
+from haystack_integrations.components.retrievers.cde import CDERetriever
+from haystack_integrations.document_stores.cde import CDEDocumentStore
+
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
+
+
+@pytest.fixture
+def document_store(tmp_path: Path, model_folder: str):
+    store = CDEDocumentStore(str(tmp_path / "papers.faiss"), model=model_folder)
+    yield store
+    store.close()
+
+
+class TestDocumentStore(DocumentStoreBaseExtendedTests, CountDocumentsByFilterTest):
+    """Haystack's tests; embeddings that documents bring are not stored."""
+
+    @staticmethod
+    def assert_documents_are_equal(received, expected):
+        plain = [replace(document, embedding=None) for document in expected]
+        assert received == plain
+
+    @pytest.fixture
+    def document_store(self, tmp_path: Path, model_folder: str):
+        store = CDEDocumentStore(str(tmp_path / "papers.faiss"), model=model_folder)
+        yield store
+        store.close()
+
+    def test_write_documents(self, document_store):
+        """Without a policy a document that is stored already is an error."""
+        document = Document(content="test doc")
+        assert document_store.write_documents([document]) == 1
+        with pytest.raises(DuplicateDocumentError):
+            document_store.write_documents([document])
+        assert document_store.filter_documents() == [document]
+
+
+def games() -> list[Document]:
+    return [
+        Document(content=f"rule {part} of game {game}", meta={"game": f"g{game}", "part": part})
+        for game in range(20)
+        for part in range(4)
+    ]
+
+
+def test_documents_come_back_as_they_were(document_store: CDEDocumentStore) -> None:
+    documents = [
+        Document(content="text", meta={"a": [1, {"b": None}], "when": "2024-01-31"}),
+        Document(id="mine", content="with a blob", blob=ByteStream(b"\x00\xff", mime_type="image/png")),
+    ]
+    document_store.write_documents(documents)
+    assert document_store.filter_documents() == documents
+    assert document_store.filter_documents({"field": "id", "operator": "==", "value": "mine"}) == documents[1:]
+
+
+def test_siblings_are_those_of_group_by(tmp_path: Path, model_folder: str) -> None:
+    """Vectors are those of the collection's embedder, given parents; without group_by others."""
+    vectors = {}
+    for group_by in ("game", None):
+        store = CDEDocumentStore(str(tmp_path / f"{group_by}.faiss"), model=model_folder, group_by=group_by)
+        store.write_documents(games())
+        collection = store.collection
+        assert collection is not None
+        ids = [document.id for document in games()]
+        vectors[group_by] = collection.store.vectors(ids, fingerprint=collection.embedder.fingerprint)
+        parents = [document.meta["game"] for document in games()] if group_by else None
+        expected = collection.embedder.embed_documents([each.content for each in games()], parents=parents)
+        np.testing.assert_allclose(vectors[group_by], expected, atol=1e-5)
+        store.close()
+    assert np.abs(vectors["game"] - vectors[None]).max() > 1e-3
+
+
+def test_another_process_opens_it_and_a_pipeline_survives_serialisation(tmp_path: Path, model_folder: str) -> None:
+    store = CDEDocumentStore(str(tmp_path / "games.faiss"), model=model_folder, group_by="game")
+    store.write_documents(games())
+    pipeline = Pipeline()
+    filters = {"field": "meta.part", "operator": "==", "value": 2}
+    pipeline.add_component("retriever", CDERetriever(store, top_k=2, by="words", filters=filters))
+    expected = pipeline.run({"retriever": {"query": "rule of game 7"}})["retriever"]["documents"]
+    assert expected[0].meta == {"game": "g7", "part": 2}
+    assert all(document.score is not None and document.meta["part"] == 2 for document in expected)
+    store.close()
+    again = Pipeline.loads(pipeline.dumps())
+    found = again.run({"retriever": {"query": "rule of game 7"}})["retriever"]["documents"]
+    assert found == expected
+    retriever = again.get_component("retriever")
+    merged = CDERetriever(retriever.document_store, filters=filters, filter_policy="merge")
+    both = merged.run("rule", filters={"field": "meta.game", "operator": "==", "value": "g3"})["documents"]
+    assert [document.meta for document in both] == [{"game": "g3", "part": 2}]
+    assert (
+        len(retriever.run("rule of a game", filters={"operator": "AND", "conditions": []}, top_k=7)["documents"]) == 7
+    )
+    retriever.document_store.close()
+
+
+@pytest.mark.parametrize("by", ["vectors", "words", "hybrid"])
+def test_the_retriever_ranks_as_the_collection(document_store: CDEDocumentStore, by: str) -> None:
+    document_store.write_documents(games())
+    assert document_store.collection is not None
+    expected = [(hit.id, hit.score) for hit in document_store.collection.search("rule 3 of game 11", 5, by=by)]
+    found = CDERetriever(document_store, top_k=5, by=by).run("rule 3 of game 11")["documents"]
+    assert [(document.id, document.score) for document in found] == expected
+
+
+def test_an_empty_store_finds_nothing_and_makes_no_folder(document_store: CDEDocumentStore) -> None:
+    assert CDERetriever(document_store).run("anything")["documents"] == []
+    assert document_store.write_documents([]) == 0
+    assert not Path(document_store.location).exists()
+
+
+def test_duplicates_within_one_call(document_store: CDEDocumentStore) -> None:
+    first, second = Document(id="1", content="first"), Document(id="1", content="second")
+    assert document_store.write_documents([first, second], DuplicatePolicy.SKIP) == 1
+    assert document_store.filter_documents() == [first]
+    assert document_store.write_documents([first, second], DuplicatePolicy.OVERWRITE) == 1
+    assert document_store.filter_documents() == [second]
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"field": "content", "operator": "==", "value": "x"}, "CDERetriever"),
+        ({"field": "meta.a", "operator": "like", "value": "x"}, "expected one of ==, !="),
+        ({"operator": "XOR", "conditions": []}, "AND, OR or NOT"),
+        ({"field": "meta.a", "operator": "==", "value": object()}, "a"),
+    ],
+)
+def test_malformed_filters(document_store: CDEDocumentStore, filters: dict, message: str) -> None:
+    document_store.write_documents(games()[:1])
+    with pytest.raises(FilterError, match=message):
+        document_store.filter_documents(filters)
+    with pytest.raises(FilterError, match="delete_all_documents"):
+        document_store.delete_by_filter({})
+
+
+def test_documents_without_text_and_reserved_keys_are_refused(document_store: CDEDocumentStore) -> None:
+    with pytest.raises(ValueError, match="expected text as content"):
+        document_store.write_documents([Document(blob=ByteStream(b"x"))])
+    with pytest.raises(ValueError, match="'_haystack' is reserved"):
+        document_store.write_documents([Document(content="x", meta={"_haystack": 1})])
+    with pytest.raises(TypeError, match="expects a CDEDocumentStore"):
+        CDERetriever("papers.faiss")  # type: ignore[arg-type]

@@ -1,0 +1,93 @@
+"""CDEDocumentEmbedder and CDETextEmbedder: one context in a file, siblings by group_by, restored from a dict."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from haystack import Document, Pipeline
+from haystack_integrations.components.embedders.cde import CDEDocumentEmbedder, CDETextEmbedder
+
+from cde_rag import Context, ContextMissingError, ContextualEmbedder
+
+
+def documents(count: int = 80) -> list[Document]:
+    return [
+        Document(content=f"note {n} on dates", meta={"page": f"p{n // 4}", "title": f"Page {n // 4}"})
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> str:
+    return str(tmp_path / "notes.context.safetensors")
+
+
+def vectors(found: list[Document]) -> np.ndarray:
+    return np.array([document.embedding for document in found], dtype=np.float32)
+
+
+@pytest.mark.parametrize("group_by", ["page", None])
+def test_vectors_are_those_of_the_context_with_siblings(context: str, model_folder: str, group_by: str | None) -> None:
+    given = documents()
+    result = CDEDocumentEmbedder(context, model=model_folder, group_by=group_by).run(given)
+    embedder = ContextualEmbedder(model_folder, Context.load(context))
+    parents = [document.meta["page"] for document in given] if group_by else None
+    expected = embedder.embed_documents([str(document.content) for document in given], parents=parents)
+    np.testing.assert_allclose(vectors(result["documents"]), expected, atol=1e-6)
+    assert result["meta"]["fingerprint"] == embedder.fingerprint
+    assert [document.id for document in result["documents"]] == [document.id for document in given]
+    assert all(document.embedding is None for document in given)
+
+
+def test_siblings_change_the_vectors(context: str, model_folder: str) -> None:
+    alone, given = (
+        vectors(CDEDocumentEmbedder(context, model=model_folder, group_by=key).run(documents())["documents"])
+        for key in (None, "page")
+    )
+    assert np.abs(alone - given).max() > 1e-3
+
+
+def test_later_runs_and_queries_take_the_stored_context(context: str, model_folder: str) -> None:
+    first = CDEDocumentEmbedder(context, model=model_folder).run(documents())
+    later = CDEDocumentEmbedder(context, model=model_folder).run(documents(1) + documents()[:3])
+    np.testing.assert_allclose(vectors(later["documents"])[1:], vectors(first["documents"])[:3], atol=1e-5)
+    query = CDETextEmbedder(context, model=model_folder).run("note 7 on dates")
+    expected = ContextualEmbedder(model_folder, Context.load(context)).embed_queries(["note 7 on dates"])[0]
+    np.testing.assert_allclose(np.array(query["embedding"]), expected, atol=1e-6)
+    assert query["meta"] == first["meta"] == later["meta"]
+
+
+def test_metadata_is_embedded_in_front(context: str, model_folder: str) -> None:
+    CDEDocumentEmbedder(context, model=model_folder).run(documents())
+    titled = CDEDocumentEmbedder(context, model=model_folder, meta_fields_to_embed=["title", "none"]).run(documents(4))
+    plain = CDEDocumentEmbedder(context, model=model_folder).run(
+        [Document(content=f"{each.meta['title']}\n{each.content}") for each in documents(4)]
+    )
+    np.testing.assert_allclose(vectors(titled["documents"]), vectors(plain["documents"]), atol=1e-6)
+
+
+def test_a_pipeline_with_them_survives_serialisation(context: str, model_folder: str) -> None:
+    pipeline = Pipeline()
+    embedder = CDEDocumentEmbedder(context, model=model_folder, group_by="page", batch_size=8, seed=3)
+    pipeline.add_component("documents", embedder)
+    pipeline.add_component("query", CDETextEmbedder(context, model=model_folder))
+    again = Pipeline.loads(pipeline.dumps())
+    assert again.get_component("documents").to_dict() == embedder.to_dict()
+    expected = embedder.run(documents())["documents"]
+    found = again.run({"documents": {"documents": documents()}, "query": {"text": "note 7"}})
+    np.testing.assert_allclose(vectors(found["documents"]["documents"]), vectors(expected), atol=1e-6)
+    assert len(found["query"]["embedding"]) == vectors(expected).shape[1]
+
+
+def test_bad_input_is_an_error_that_names_the_remedy(context: str, model_folder: str) -> None:
+    embedder = CDEDocumentEmbedder(context, model=model_folder)
+    with pytest.raises(ContextMissingError, match="no document to sample one from"):
+        embedder.run([])
+    with pytest.raises(ContextMissingError):
+        CDETextEmbedder(context, model=model_folder).run("a query")
+    with pytest.raises(TypeError, match="CDETextEmbedder"):
+        embedder.run("a query")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="CDEDocumentEmbedder"):
+        CDETextEmbedder(context, model=model_folder).run(documents())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected text as content"):
+        embedder.run([*documents(), Document(content=" ")])
