@@ -1,5 +1,7 @@
 """Late chunking: one chunk equals a plain text, chunks of one window see each other, and windows keep to the limit."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -70,7 +72,7 @@ def test_windows_hold_every_token_once(lengths: list[tuple[int, int]], most: int
         assert (window.ids[0], window.ids[-1]) == (-1, -2)
         for number, place in enumerate(window.chunks):
             assert window.ids[window.starts[number] : window.starts[number + 1]] == tokens[place][1:-1]
-    for one, other in zip(windows, windows[1:], strict=False):  # greedy: the next chunk did not fit
+    for one, other in pairwise(windows):  # greedy: the next chunk did not fit
         if parents[one.chunks[-1]] == parents[other.chunks[0]]:
             assert len(one.ids) + len(tokens[other.chunks[0]]) - 2 > most
 

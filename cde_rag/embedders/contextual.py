@@ -290,8 +290,8 @@ class ContextualEmbedder:
         """Embed the chunks of documents by late chunking: read together, each pooled over its own tokens.
 
         Consecutive chunks share a window of the model's token limit; each has its document's other chunks as siblings,
-        as in `embed_documents` with parents. A chunk alone in its document equals `embed_documents` of it. Which way
-        finds more is measured on the page “Serve”: for the bundled models it is `embed_documents`.
+        as in `embed_documents` with parents. A chunk alone in its document equals `embed_documents` of it. The bundled
+        models were not trained to be read in this way, and its gain beside `embed_documents` is not measured.
 
         Args:
             documents: Chunks of each document, in its order.

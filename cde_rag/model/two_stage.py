@@ -95,8 +95,8 @@ class TwoStage(nn.Module):
         prepared: PreparedContext,
         siblings: Float[Tensor, "chunks siblings dim"] | None,
         sibling_mask: Bool[Tensor, "chunks siblings"] | None,
-        around: Float[Tensor, "windows siblings dim"] | None,
-        around_mask: Bool[Tensor, "windows siblings"] | None,
+        around: Float[Tensor, "windows others dim"] | None,
+        around_mask: Bool[Tensor, "windows others"] | None,
     ) -> Float[Tensor, "chunks dim"]:
         """Embed chunks that are read together in windows, each as the mean over its own tokens (late chunking).
 

@@ -36,9 +36,7 @@ class EmbeddingsRequest(Strict):
     output_dimension: int | None = Field(None, ge=1, description="Voyage's name of dimensions.")
     output_dtype: Literal["float"] | None = Field(None, description="Voyage's; float32 alone.")
     user: str | None = Field(None, description="Not used.")
-    late_chunking: bool = Field(
-        default=False, description="Jina's: the texts are the chunks of one document, in order."
-    )
+    late_chunking: bool = Field(default=False, description="Jina's: the texts are chunks of one document.")
 
     @property
     def first(self) -> int | None:

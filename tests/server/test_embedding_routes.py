@@ -15,6 +15,7 @@ import numpy as np
 import openai
 import pytest
 from langchain_openai import OpenAIEmbeddings
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from served import MODEL, Running, make, running, texts
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, CorpusError
@@ -88,6 +89,16 @@ def test_langchain_gets_the_librarys_vectors_or_is_told_its_option(server: Runni
     found = embeddings("document", check_embedding_ctx_length=False).embed_documents(given)
     np.testing.assert_allclose(found, server.embedder.embed_documents(given), **NEAR)
     found = embeddings("query", check_embedding_ctx_length=False).embed_query("river bank")
+    np.testing.assert_allclose(found, server.embedder.embed_queries(["river bank"])[0], **NEAR)
+
+
+def test_llama_index_gets_the_librarys_vectors(server: Running) -> None:
+    def embedding(role: str) -> Any:
+        return OpenAILikeEmbedding(model_name=f"{MODEL}:{role}", api_base=f"{server.url}/v1", api_key="none")
+
+    found = embedding("document").get_text_embedding_batch(texts(7))
+    np.testing.assert_allclose(found, server.embedder.embed_documents(texts(7)), **NEAR)
+    found = embedding("query").get_query_embedding("river bank")
     np.testing.assert_allclose(found, server.embedder.embed_queries(["river bank"])[0], **NEAR)
 
 
