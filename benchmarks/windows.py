@@ -23,6 +23,7 @@ from cde_rag.evaluation.metrics import ndcg
 from cde_rag.readers.splitting import split
 
 TEXTS, QUERIES, CHARACTERS = 300, 200, 600
+DECIDING, TEST = ("financebench_evidence",), ("covidqa_articles",)
 WAYS = ("cut", "windows", "overlapping windows", "split")
 
 
@@ -31,15 +32,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--test", action="store_true", help="ask the test set, once, after the choice")
     options = parser.parse_args()
     warnings.simplefilter("ignore", CDEWarning)
     model = CDEModel.from_pretrained()
+    last, embedded = (), list[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]()
     rows, pairs = list[tuple[object, ...]](), dict[str, list[PairedQueries]]()
-    for name, data in drawn(options.data):
+    for name, data in drawn(options.data, TEST if options.test else DECIDING, () if options.test else SITES):
         embedder = ContextualEmbedder.from_corpus(data.corpus.texts, model=model)
         queries = embedder.embed_queries(data.queries)
         long = sum(token.truncated for token in model.tokenize(data.corpus.texts))
-        found = {way: scores(data, queries @ matrix.T, owners) for way, (matrix, owners) in vectors(embedder, data)}
+        if data.corpus.texts != last:  # a site is asked twice
+            last, embedded = data.corpus.texts, vectors(embedder, data)
+        found = {way: scores(data, queries @ matrix.T, owners) for way, (matrix, owners) in embedded}
         for way in WAYS:
             pair = PairedQueries(found[way] - found["cut"], blocks(data))
             pairs.setdefault(way, []).append(pair)
@@ -57,10 +62,10 @@ def main() -> None:
             csv.writer(file, lineterminator="\n").writerows([("set", "texts", "long", "way", "ndcg@10"), *rows])
 
 
-def drawn(folder: Path) -> list[tuple[str, RetrievalSet]]:
+def drawn(folder: Path, names: Sequence[str], sites: Sequence[str]) -> list[tuple[str, RetrievalSet]]:
     """Return the sets by name."""
-    found = [(name, cut(read_beir(folder / name))) for name in ("financebench_evidence", "covidqa_articles")]
-    for name in SITES:
+    found = [(name, cut(read_beir(folder / name))) for name in names]
+    for name in sites:
         site = read_beir(folder / name, parent_key="parent")
         found += [(f"{name}, page and heading", cut(pages(site))), (f"{name}, heading", cut(pages(alone(site))))]
     return [(name, data.sample_queries(QUERIES)) for name, data in found]
