@@ -20,9 +20,10 @@ from cde_rag.errors import CDEWarning
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
+from cde_rag.model.windows import pool_windows
 from cde_rag.readers.splitting import split
 
-TEXTS, QUERIES, CHARACTERS = 300, 200, 600
+TEXTS, QUERIES, CHARACTERS, OVERLAP = 300, 200, 600, 64
 DECIDING, TEST = ("financebench_evidence",), ("covidqa_articles",)
 WAYS = ("cut", "windows", "overlapping windows", "split")
 
@@ -108,17 +109,14 @@ def vectors(
     texts = data.corpus.texts
     whole = list(range(len(texts)))
     found = [("cut", (embedder.embed_passages(texts, None).vectors, whole))]
-    for way, overlap in (("windows", 0), ("overlapping windows", 64)):
-        pieces = [windows(embedder, text, overlap) for text in texts]
-        flat = embedder.embed_passages([piece for each in pieces for piece in each], None).vectors
-        lengths = [len(token.ids) for token in embedder.model.tokenize([piece for each in pieces for piece in each])]
-        matrix, start = np.zeros((len(texts), embedder.dim), np.float32), 0
-        for row, each in enumerate(pieces):
-            part = slice(start, start + len(each))
-            matrix[row] = np.asarray(lengths[part], np.float32) @ flat[part]
-            start += len(each)
-        matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
-        found.append((way, (matrix, whole)))
+    windowed = embedder.rebound(embedder.context.reading(windows=True))
+    found.append(("windows", (windowed.embed_passages(texts, None).vectors, whole)))
+    pieces = [overlapping(embedder, text) for text in texts]
+    flat = [piece for each in pieces for piece in each]
+    lengths = [len(token.ids) for token in embedder.model.tokenize(flat)]
+    starts = np.cumsum([0, *map(len, pieces[:-1])]).tolist()
+    pooled = pool_windows(embedder.embed_passages(flat, None).vectors, lengths, starts)
+    found.append(("overlapping windows", (pooled, whole)))
     passages = [[text[start:end] for start, end in split(text, CHARACTERS)] for text in texts]
     owners = [row for row, each in enumerate(passages) for _ in each]
     flat = embedder.embed_passages([passage for each in passages for passage in each], None).vectors
@@ -132,8 +130,8 @@ def blocks(data: RetrievalSet) -> np.ndarray:
     return np.asarray([numbers.setdefault(tuple(sorted(right)), len(numbers)) for right in data.judgments])
 
 
-def windows(embedder: ContextualEmbedder, text: str, overlap: int) -> list[str]:
-    """Cut a text into windows that the model reads whole, between words; `overlap` in tokens."""
+def overlapping(embedder: ContextualEmbedder, text: str) -> list[str]:
+    """Cut a text into windows that the model reads completely, each with the last tokens of the one before."""
     limit, found, start = embedder.model.config.max_length, list[str](), 0
     while text[start:].strip():
         (reach,) = embedder.model.tokenizer.reach([text[start:]], limit)
@@ -143,7 +141,7 @@ def windows(embedder: ContextualEmbedder, text: str, overlap: int) -> list[str]:
         found.append(text[start:end])
         if end >= len(text):
             break
-        start = end - (overlap * reach // limit if overlap else 0)
+        start = end - OVERLAP * reach // limit
     return found
 
 
