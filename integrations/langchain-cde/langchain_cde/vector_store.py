@@ -23,7 +23,7 @@ from cde_rag import Collection, StoreError
 from cde_rag._validation import check_list, check_positive
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
-from langchain_cde.documents import document
+from langchain_cde.documents import document, warn_of_cut_texts
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import require_same_space
@@ -130,7 +130,8 @@ class CDEVectorStore(VectorStore):
         check_list(texts, call="add_texts")
         listed = list(texts)
         given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
-        self.collection.add(listed, ids=given, metadata=metadatas or None)
+        report = self.collection.add(listed, ids=given, metadata=metadatas or None)
+        warn_of_cut_texts(report.truncated, len(listed), self.collection.embedder)
         return given
 
     @property

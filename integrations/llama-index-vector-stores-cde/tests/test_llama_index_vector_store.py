@@ -31,6 +31,7 @@ from cde_rag import (
     FilterError,
     SmallContextWarning,
     StoreError,
+    TruncationWarning,
 )
 from cde_rag.stores.faiss import FaissStore
 
@@ -380,3 +381,11 @@ def test_alpha_weighs_vectors_and_other_settings_count_nodes(vector_store: CDEVe
 def test_other_modes_are_refused(vector_store: CDEVectorStore) -> None:
     with pytest.raises(ValueError, match="found 'svm'"):
         vector_store.query(VectorStoreQuery(query_str="money", mode=VectorStoreQueryMode.SVM))
+
+
+@pytest.mark.filterwarnings("default::cde_rag.TruncationWarning")  # the core warns, too
+def test_truncated_nodes_are_warned_of_with_the_splitters_setting(vector_store: CDEVectorStore) -> None:
+    with pytest.warns(
+        TruncationWarning, match=r"1 nodes were truncated.*SentenceSplitter\(chunk_size=\d+, chunk_overlap"
+    ):
+        vector_store.add([TextNode(text="money " * 100, id_="long")])

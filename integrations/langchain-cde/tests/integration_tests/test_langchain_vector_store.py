@@ -23,6 +23,7 @@ from cde_rag import (
     Record,
     SmallContextWarning,
     StoreError,
+    TruncationWarning,
 )
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDERetriever, CDEVectorStore
@@ -516,3 +517,12 @@ def test_the_other_search_types_are_what_they_were(store: CDEVectorStore) -> Non
     assert ids(asyncio.run(store.asearch(QUERY, "similarity", k=3))) == ids(store.similarity_search(QUERY, 3))
     with pytest.raises(ValueError, match="search_type of words"):
         store.as_retriever(search_type="words")
+
+
+@pytest.mark.filterwarnings("default::cde_rag.TruncationWarning")  # the core warns, too
+def test_cut_texts_are_warned_of_with_the_splitters_setting(store: CDEVectorStore, embeddings: CDEEmbeddings) -> None:
+    setting = r"1 of 2 texts .*RecursiveCharacterTextSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"
+    with pytest.warns(TruncationWarning, match=setting):
+        store.add_texts(["money " * 100, "a bank"])
+    with pytest.warns(TruncationWarning, match=setting):
+        embeddings.embed_documents(["money " * 100, "a bank"])

@@ -21,7 +21,7 @@ from llama_index.vector_stores.cde.deferring import CollectionEmbedding, Embeddi
 from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, TruncationWarning
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
 
@@ -134,6 +134,7 @@ class CDEVectorStore(EmbeddingStore):
 
         Warns:
             CDEWarning: The nodes were embedded before, in vain.
+            TruncationWarning: Nodes exceed the model's token limit, with the splitter's setting that makes them fit.
         """
         if embedded := sum(bool(node.embedding) for node in nodes):
             warnings.warn(
@@ -142,7 +143,16 @@ class CDEVectorStore(EmbeddingStore):
                 CDEWarning,
                 stacklevel=2,
             )
-        self._collection.add_records([record_of(node) for node in nodes])
+        report = self._collection.add_records([record_of(node) for node in nodes])
+        if report.truncated:
+            size = self._collection.embedder.context.identity.max_length * 2 // 3  # splitters count fewer tokens
+            warnings.warn(
+                f"{report.truncated} nodes were truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: "
+                f"set Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
+                f"transformations=[SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8})].",
+                TruncationWarning,
+                stacklevel=2,
+            )
         return [node.node_id for node in nodes]
 
     @override
