@@ -119,8 +119,8 @@ print(f"The conversation so far has {len(chat.chat_history)} messages.")
 # ## How good is the retrieval?
 #
 # 44 questions, written for these notebooks in users' words, each with a phrase that only a passage with the answer has.
-# *Contextual* is the index above, *hybrid* the same nodes by vectors and BM25 together, *plain* is all-MiniLM-L6-v2, from
-# which the bundled model started; *BM25* is words.
+# *Contextual* is the index above, *hybrid* the same nodes by vectors and BM25 together, *plain* is all-MiniLM-L6-v2,
+# from which the bundled model started; *BM25* is words.
 
 # %%
 from pathlib import Path
