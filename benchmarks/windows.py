@@ -20,9 +20,11 @@ from cde_rag.errors import CDEWarning
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import ndcg
+from cde_rag.model.windows import pool_windows
 from cde_rag.readers.splitting import split
 
-TEXTS, QUERIES, CHARACTERS = 300, 200, 600
+TEXTS, QUERIES, CHARACTERS, OVERLAP = 300, 200, 600, 64
+DECIDING, TEST = ("financebench_evidence",), ("covidqa_articles",)
 WAYS = ("cut", "windows", "overlapping windows", "split")
 
 
@@ -31,15 +33,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--test", action="store_true", help="ask the test set, once, after the choice")
     options = parser.parse_args()
     warnings.simplefilter("ignore", CDEWarning)
     model = CDEModel.from_pretrained()
+    last, embedded = (), list[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]()
     rows, pairs = list[tuple[object, ...]](), dict[str, list[PairedQueries]]()
-    for name, data in drawn(options.data):
+    for name, data in drawn(options.data, TEST if options.test else DECIDING, () if options.test else SITES):
         embedder = ContextualEmbedder.from_corpus(data.corpus.texts, model=model)
         queries = embedder.embed_queries(data.queries)
         long = sum(token.truncated for token in model.tokenize(data.corpus.texts))
-        found = {way: scores(data, queries @ matrix.T, owners) for way, (matrix, owners) in vectors(embedder, data)}
+        if data.corpus.texts != last:  # a site is asked twice
+            last, embedded = data.corpus.texts, vectors(embedder, data)
+        found = {way: scores(data, queries @ matrix.T, owners) for way, (matrix, owners) in embedded}
         for way in WAYS:
             pair = PairedQueries(found[way] - found["cut"], blocks(data))
             pairs.setdefault(way, []).append(pair)
@@ -57,10 +63,10 @@ def main() -> None:
             csv.writer(file, lineterminator="\n").writerows([("set", "texts", "long", "way", "ndcg@10"), *rows])
 
 
-def drawn(folder: Path) -> list[tuple[str, RetrievalSet]]:
+def drawn(folder: Path, names: Sequence[str], sites: Sequence[str]) -> list[tuple[str, RetrievalSet]]:
     """Return the sets by name."""
-    found = [(name, cut(read_beir(folder / name))) for name in ("financebench_evidence", "covidqa_articles")]
-    for name in SITES:
+    found = [(name, cut(read_beir(folder / name))) for name in names]
+    for name in sites:
         site = read_beir(folder / name, parent_key="parent")
         found += [(f"{name}, page and heading", cut(pages(site))), (f"{name}, heading", cut(pages(alone(site))))]
     return [(name, data.sample_queries(QUERIES)) for name, data in found]
@@ -103,17 +109,14 @@ def vectors(
     texts = data.corpus.texts
     whole = list(range(len(texts)))
     found = [("cut", (embedder.embed_passages(texts, None).vectors, whole))]
-    for way, overlap in (("windows", 0), ("overlapping windows", 64)):
-        pieces = [windows(embedder, text, overlap) for text in texts]
-        flat = embedder.embed_passages([piece for each in pieces for piece in each], None).vectors
-        lengths = [len(token.ids) for token in embedder.model.tokenize([piece for each in pieces for piece in each])]
-        matrix, start = np.zeros((len(texts), embedder.dim), np.float32), 0
-        for row, each in enumerate(pieces):
-            part = slice(start, start + len(each))
-            matrix[row] = np.asarray(lengths[part], np.float32) @ flat[part]
-            start += len(each)
-        matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
-        found.append((way, (matrix, whole)))
+    windowed = embedder.rebound(embedder.context.reading(windows=True))
+    found.append(("windows", (windowed.embed_passages(texts, None).vectors, whole)))
+    pieces = [overlapping(embedder, text) for text in texts]
+    flat = [piece for each in pieces for piece in each]
+    lengths = [len(token.ids) for token in embedder.model.tokenize(flat)]
+    starts = np.cumsum([0, *map(len, pieces[:-1])]).tolist()
+    pooled = pool_windows(embedder.embed_passages(flat, None).vectors, lengths, starts)
+    found.append(("overlapping windows", (pooled, whole)))
     passages = [[text[start:end] for start, end in split(text, CHARACTERS)] for text in texts]
     owners = [row for row, each in enumerate(passages) for _ in each]
     flat = embedder.embed_passages([passage for each in passages for passage in each], None).vectors
@@ -127,8 +130,8 @@ def blocks(data: RetrievalSet) -> np.ndarray:
     return np.asarray([numbers.setdefault(tuple(sorted(right)), len(numbers)) for right in data.judgments])
 
 
-def windows(embedder: ContextualEmbedder, text: str, overlap: int) -> list[str]:
-    """Cut a text into windows that the model reads whole, between words; `overlap` in tokens."""
+def overlapping(embedder: ContextualEmbedder, text: str) -> list[str]:
+    """Cut a text into windows that the model reads completely, each with the last tokens of the one before."""
     limit, found, start = embedder.model.config.max_length, list[str](), 0
     while text[start:].strip():
         (reach,) = embedder.model.tokenizer.reach([text[start:]], limit)
@@ -138,7 +141,7 @@ def windows(embedder: ContextualEmbedder, text: str, overlap: int) -> list[str]:
         found.append(text[start:end])
         if end >= len(text):
             break
-        start = end - (overlap * reach // limit if overlap else 0)
+        start = end - OVERLAP * reach // limit
     return found
 
 

@@ -119,10 +119,17 @@ print(f"The conversation so far has {len(chat.chat_history)} messages.")
 # ## How good is the retrieval?
 #
 # 44 questions, written for these notebooks in users' words, each with a phrase that only a passage with the answer has.
-# *Contextual* is the index above, *plain* is all-MiniLM-L6-v2, from which the bundled model started; *BM25* is words.
+# *Contextual* is the index above, *hybrid* the same nodes by vectors and BM25 together, *plain* is all-MiniLM-L6-v2,
+# from which the bundled model started; *BM25* is words.
 
 # %%
+from pathlib import Path
+from tempfile import mkdtemp
+
 from llama_index.core.schema import MetadataMode
+from llama_index.vector_stores.cde import CDEVectorStore
+
+from cde_rag.stores.faiss import FaissStore
 
 texts = [node.get_content(MetadataMode.NONE) for node in index.docstore.docs.values()]
 wide = index.as_retriever(similarity_top_k=5)
@@ -133,7 +140,21 @@ def contextual(question: str, k: int) -> list[str]:
     return [hit.node.get_content(MetadataMode.NONE) for hit in wide.retrieve(question)][:k]
 
 
-systems: dict[str, Search] = {"contextual": contextual, "plain": plain(texts), "BM25": bm25(texts)}
+# The same nodes in a collection, which searches by terms, too: the query mode "hybrid".
+collected = CDEVectorStore.from_documents(
+    read, FaissStore(Path(mkdtemp()) / "reference.faiss"), transformations=[splitter]
+)
+both = VectorStoreIndex.from_vector_store(collected, embed_model=collected.embed_model).as_retriever(
+    vector_store_query_mode="hybrid", similarity_top_k=5
+)
+
+
+def hybrid(question: str, k: int) -> list[str]:
+    """The texts of what the collection finds by vectors and terms together."""
+    return [hit.node.get_content(MetadataMode.NONE) for hit in both.retrieve(question)][:k]
+
+
+systems: dict[str, Search] = {"contextual": contextual, "hybrid": hybrid, "plain": plain(texts), "BM25": bm25(texts)}
 print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]

@@ -81,7 +81,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 
-retriever = store.as_retriever(search_kwargs={"k": 3})
+retriever = store.as_retriever(search_type="hybrid", search_kwargs={"k": 3})  # by vectors and terms together
 
 
 def numbered(found: list[Document]) -> str:
@@ -142,7 +142,12 @@ def contextual(question: str, k: int) -> list[str]:
     return [found.page_content for found in store.similarity_search(question, k=k)]
 
 
-systems: dict[str, Search] = {"contextual": contextual, "plain": plain(texts), "BM25": bm25(texts)}
+def hybrid(question: str, k: int) -> list[str]:
+    """The texts of what the store finds by vectors and terms together."""
+    return [found.page_content for found in store.hybrid_search(question, k=k)]
+
+
+systems: dict[str, Search] = {"contextual": contextual, "hybrid": hybrid, "plain": plain(texts), "BM25": bm25(texts)}
 print(hit_rates(systems, questions(texts)))
 
 # %% [markdown]

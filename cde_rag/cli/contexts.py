@@ -38,6 +38,12 @@ def recontextualize(
         int | None, typer.Option(min=1, help="Documents of the new context. [default: 512, or the model's]")
     ] = None,
     strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each centroid.")] = ("random"),
+    windows: Annotated[
+        bool | None,
+        typer.Option(
+            "--windows/--cut", help="Read texts longer than the model's window in windows. [default: as it does now]"
+        ),
+    ] = None,
     to_model: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Move to this model: bundled name or folder. [default: the current one]"),
@@ -98,6 +104,7 @@ def recontextualize(
                     seed=seed,
                     context_size=context_size,
                     strategy=strategy,
+                    windows=windows,
                     model=None if to_model is None else CDEModel.from_pretrained(to_model),
                     canary=known,
                     on_progress=on_progress,

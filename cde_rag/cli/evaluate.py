@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
 SYSTEM_NAMES = (
     "own, own_without_relevant, null, foreign, parents, bm25, minilm, centred, whitened, hybrid, own_hybrid, "
-    "parents_hybrid, siblings_mean, lead, whitened_lead, neighbours, late_chunking."
+    "parents_hybrid, headers, headers_hybrid, siblings_mean, lead, whitened_lead, neighbours, late_chunking."
 )
 
 
 def evaluate(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="FOLDER", help="Retrieval sets in the layout of BEIR, or folders of Markdown."),
+        typer.Argument(
+            metavar="FOLDER", help="Retrieval sets in the layout of BEIR, conteb/NAME, or folders of Markdown."
+        ),
     ],
     model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
     context_size: Annotated[
@@ -57,6 +59,9 @@ def evaluate(
     of the corpus's own context, the null context, the context of a foreign corpus, BM25, all-MiniLM-L6-v2 and others,
     with intervals for the differences. Values in JSON are fractions.
 
+    conteb/NAME is a set of ConTEB, which is downloaded from the Hugging Face hub once; a folder in its layout is read,
+    too. The chunks of one document are each other's siblings.
+
     Of a folder of Markdown the headings are the queries, and the sections under them, without the heading, the
     documents: a first look, where you have no queries of your users yet.
 
@@ -65,6 +70,7 @@ def evaluate(
       cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
       cde-rag evaluate scifact/
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
+      cde-rag evaluate conteb/covid-qa conteb/esg-reports --system own --system parents --system late_chunking
       cde-rag evaluate handbook/ --parent-key page --system own --system parents
     """
     from cde_rag.evaluation import SYSTEMS, EvaluationProgress

@@ -34,6 +34,7 @@ class _Options(NamedTuple):
     parent_key: str | None
     alone: bool
     headers: list[str] | None
+    windows: bool
 
 
 def index(
@@ -62,6 +63,13 @@ def index(
     alone: Annotated[
         bool,
         typer.Option("--alone", help="Embed passages of text files without siblings, for queries about details."),
+    ] = False,
+    windows: Annotated[
+        bool,
+        typer.Option(
+            "--windows",
+            help="Read texts longer than the model's window in windows, of a new collection. [default: they are cut]",
+        ),
     ] = False,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Skip and report unusable records and text files.")
@@ -142,7 +150,7 @@ def index(
     )
     if alone:
         reader.fields = replace(reader.fields, parent=None)
-    options = _options(parent_key, headers, tenant, alone=alone)
+    options = _options(parent_key, headers, tenant, alone=alone, windows=windows)
     if ray is not None:
         _check_ray("-" in sources or skip_bad or sync or dry_run or tenant is not None)
         _on_ray(sources, collection, reader, options, ray, workers, model, context_size, seed, progress, as_json)
@@ -227,6 +235,7 @@ def _on_ray(
             path,
             fields=reader.fields,
             headers=options.headers or (),
+            windows=options.windows,
             model=model,
             context_size=context_size,
             seed=seed,
@@ -243,7 +252,9 @@ def _on_ray(
         typer.echo(f"{shown_place(path)}: {indexed.documents:,} documents ({found})")
 
 
-def _options(parent_key: str | None, headers: str | None, tenant: str | None, *, alone: bool) -> _Options:
+def _options(
+    parent_key: str | None, headers: str | None, tenant: str | None, *, alone: bool, windows: bool
+) -> _Options:
     """Return the options that a collection keeps.
 
     Raises:
@@ -253,8 +264,10 @@ def _options(parent_key: str | None, headers: str | None, tenant: str | None, *,
         raise typer.BadParameter("without siblings there is no parent key; leave one of them out", param_hint="--alone")
     if headers is not None and tenant is not None:
         raise typer.BadParameter("collections of tenants have none; leave it out", param_hint="--headers")
+    if windows and tenant is not None:
+        raise typer.BadParameter("it is for recontextualize --tenant NAME --windows", param_hint="--windows")
     fields = None if headers is None else [field.strip() for field in headers.split(",") if field.strip()]
-    return _Options(parent_key, alone, fields)
+    return _Options(parent_key, alone, fields, windows)
 
 
 def _tell_unread(reader: "RecordReader") -> None:
@@ -357,6 +370,11 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
             f"{shown_place(path)} was made with the headers {', '.join(headers) or 'none'}, not "
             f"{', '.join(options.headers or [])}. Leave --headers out, or make a new collection."
         )
+    if options.windows and not opened.inspect().windows:
+        raise StoreError(
+            f"{path} cuts texts longer than the model's window. Leave --windows out, or embed them anew with "
+            f"cde-rag recontextualize {path} --windows."
+        )
     if options.alone and opened.parent_key is not None:
         raise StoreError(
             f"{shown_place(path)} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
@@ -413,7 +431,9 @@ def _create(
     if headers:
         records = with_headers(reader, {"headers": headers}, ContextualEmbedder(new, Context.null(new)))
     texts = (embedded_text(record) for record in records)
-    embedder = ContextualEmbedder.from_corpus(texts, model=new, context_size=context_size, seed=seed)
+    embedder = ContextualEmbedder.from_corpus(
+        texts, model=new, context_size=context_size, seed=seed, windows=options.windows
+    )
     for option, key in (("--parent-key", options.parent_key), *(("--headers", header) for header in headers)):
         if key is not None and key not in reader.keys:
             found = ", ".join(sorted(reader.keys)) or "none"

@@ -11,10 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.settings import settings_of
+from cde_rag.embedders.arithmetic import CHECKED, ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.embedders.plain_vectors import PlainVectors
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.errors import CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
@@ -26,6 +32,8 @@ from cde_rag.stores.qdrant.payload_schemas import Reading, Texts, reading
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
+
+    from cde_rag.embedders.arithmetic import AnyEmbedder
 
 __all__ = ["Adoption", "adopt", "catch_up", "foreign_records", "only_here", "release"]
 
@@ -55,8 +63,10 @@ def adopt(
     collection: str,
     *,
     texts: Texts,
-    model: str | Path | CDEModel | None = None,
+    model: "str | Path | CDEModel | AnyEmbedder | None" = None,
     embedder: Embedder | None = None,
+    own_vectors: str | None = None,
+    plain_vectors: PlainVectors | None = None,
     context_size: int | None = None,
     seed: int = 0,
     parent_key: str | None = None,
@@ -75,6 +85,10 @@ def adopt(
             id is that of the point.
         model: As in ContextualEmbedder.from_corpus; the Context is sampled from the texts. By default "cde-mini", or
             the model of the first run.
+        own_vectors: Name of the points' own vectors, "" for the unnamed ones, where `model` is the plain embedder that
+            made them of the same texts: the new vectors are made of them by arithmetic, and no model embeds the texts,
+            but for a few of each page that are compared.
+        plain_vectors: Where the vectors of a plain embedder are kept; required by `own_vectors`.
         context_size: Number of context documents; as many as the model expects, or 512, by default.
         seed: Random seed of the sample.
         embedder: An embedder to use instead of a sampled Context, such as a PlainEmbedder, which `recontextualize` can
@@ -83,15 +97,18 @@ def adopt(
         on_progress: Called after each write.
 
     Raises:
-        ContextMismatchError: The first run had another model or embedder.
+        ContextMismatchError: The first run had another model or embedder; or `own_vectors` are not those of `model`.
         CorpusError: There is no text in any payload.
         StoreError: There is no such collection, it is a QdrantStore of its own, the first run had other `texts`,
             another run is in progress, or the server is older.
+        TypeError: `own_vectors` without a plain embedder as `model`, or without `plain_vectors`.
 
     Warns:
         TruncationWarning: Texts exceeded the model's token limit and were truncated.
     """
     store, read = AdoptingStore(client, collection), reading(texts)
+    if own_vectors is not None:
+        _keep_own(store, read, own_vectors, model, plain_vectors)
     if store.exists():
         opened = Collection.open(store, model=model) if embedder is None else Collection(store, embedder)
         begun = _begun_with(opened)
@@ -101,8 +118,7 @@ def adopt(
         if embedder is None:
             found = (embedded_text(record) for record in foreign_records(client, collection, texts=texts))
             try:
-                new = model or "cde-mini"
-                embedder = ContextualEmbedder.from_corpus(found, model=new, context_size=context_size, seed=seed)
+                embedder = _sampled(found, model, plain_vectors, context_size, seed)
             except CorpusError as error:
                 keys = sorted({key for point in next(store.foreign()) for key in point.payload})
                 there = ", ".join(keys) or "nothing"
@@ -114,7 +130,10 @@ def adopt(
             settings={**settings_of(embedder, parent_key), "texts": texts if isinstance(texts, str) else None},
         )
         opened = Collection(store, embedder)
-    adopted = Collection(QdrantStore(client, collection), opened.embedder)
+    made = opened.embedder
+    if plain_vectors is not None and isinstance(made, ArithmeticEmbedder):
+        made = made.keeping(plain_vectors)
+    adopted = Collection(QdrantStore(client, collection), made)
     _take_in(adopted, read, on_progress)
     return adopted
 
@@ -159,6 +178,42 @@ def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) ->
             record = _record(point, read, None)
             if record is not None:
                 yield record
+
+
+def _sampled(
+    texts: Iterator[str],
+    model: "str | Path | CDEModel | AnyEmbedder | None",
+    plain_vectors: PlainVectors | None,
+    context_size: int | None,
+    seed: int,
+) -> Embedder:
+    """Return an embedder with a Context of the texts."""
+    if isinstance(model, PlainEmbedder | FunctionEmbedder):
+        return ArithmeticEmbedder.from_corpus(
+            texts, model=model, context_size=context_size, seed=seed, vectors=plain_vectors
+        )
+    return ContextualEmbedder.from_corpus(texts, model=model or "cde-mini", context_size=context_size, seed=seed)
+
+
+def _keep_own(
+    store: AdoptingStore, read: Reading, name: str, model: object, plain_vectors: PlainVectors | None
+) -> None:
+    """Keep the own vectors of all points that are no records yet as the plain vectors of their texts."""
+    if not isinstance(model, PlainEmbedder | FunctionEmbedder) or plain_vectors is None:
+        raise TypeError(
+            "own_vectors needs the plain embedder that made them, and a place for them: model=PlainEmbedder(…) or "
+            'FunctionEmbedder(…), plain_vectors=PlainVectors("papers.sqlite").'
+        )
+    plain, found = ArithmeticEmbedder.from_corpus([], model=model, corpus=False, vectors=plain_vectors), False
+    for page in store.foreign_vectors(name):
+        records = [(_record(point, read, None), vector) for point, vector in page]
+        texts = [(embedded_text(record), vector) for record, vector in records if record is not None]
+        if texts:
+            vectors = np.array([vector for _, vector in texts], dtype=np.float32)
+            plain.keep([text for text, _ in texts], vectors, checked=1 if found else CHECKED)
+            found = True
+    if not found and store.count_foreign():
+        raise StoreError(f"{store.collection}: expected texts with vectors named {name!r}, found none. Name another.")
 
 
 def _begun_with(collection: Collection) -> str | None:

@@ -411,6 +411,7 @@ class Collection(Searcher):
         seed: int = 0,
         context_size: int | None = None,
         strategy: str = "random",
+        windows: bool | None = None,
         model: "str | Path | CDEModel | None" = None,
         embedder: Embedder | None = None,
         canary: Canary | None = None,
@@ -429,6 +430,8 @@ class Collection(Searcher):
             seed: Random seed of the sample.
             context_size: Number of documents in the context; as many as the model expects, or 512, by default.
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
+            windows: Read texts longer than the model's window in windows (True), or cut them (False); by default as the
+                collection does now.
             model: Another model, or its name or folder; its vectors must be as long as the collection's. Readers follow
                 the switch if they find the model under its name; others have to open the collection again.
             embedder: An embedder to move to without sampling: a PlainEmbedder, or one of an existing Context. For
@@ -449,7 +452,7 @@ class Collection(Searcher):
                 model is plain, and none is given that reads a context.
             StoreError: Another run is in progress, the store cannot be written, or the new vectors would have another
                 length.
-            TypeError: An embedder is given together with a model or a context size.
+            TypeError: An embedder is given together with a model, a context size or windows.
             ValueError: `grace_s` is below 0 or not finite.
         """
         return recontextualize_store(
@@ -459,6 +462,7 @@ class Collection(Searcher):
             seed=seed,
             context_size=context_size,
             strategy=strategy,
+            windows=windows,
             model=model,
             embedder=embedder,
             canary=canary,

@@ -24,6 +24,7 @@ class Inspection:
         context_seed: Random seed of the sample.
         context_documents_seen: Number of texts that the sample was drawn from.
         context_created: UTC, ISO 8601.
+        windows: True if texts longer than the model's window are read in windows, False if they are cut.
         library_version: Version of cde-rag when the collection was created.
         tenant: Name of its tenant, if there are tenants.
         common_context: True if it is in the common context of all tenants, not in one of its own texts.
@@ -41,6 +42,7 @@ class Inspection:
     context_seed: int
     context_documents_seen: int
     context_created: str
+    windows: bool
     library_version: str
     tenant: str | None = None
     common_context: bool = False
@@ -68,6 +70,7 @@ def inspect(store: Store) -> Inspection:
         context_seed=context.manifest.seed,
         context_documents_seen=context.manifest.documents_seen,
         context_created=context.manifest.created,
+        windows=context.identity.windows,
         library_version=manifest.settings["library_version"],
         tenant=manifest.settings.get("tenant"),
         common_context=manifest.settings.get("common_context") == manifest.fingerprint,

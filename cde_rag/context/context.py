@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_origin
@@ -187,6 +187,20 @@ class Context:
     def is_null(self) -> bool:
         """True if there is no corpus."""
         return self.size == 0
+
+    def reading(self, *, windows: bool) -> "Context":
+        """Return the Context of the same documents in which longer texts are read in windows, or cut.
+
+        Its vector space is another one, with a fingerprint of its own.
+
+        Args:
+            windows: True: a text longer than the model's window is read in windows, whose vectors are averaged.
+        """
+        if windows == self.identity.windows:
+            return self
+        identity = self.identity.reading(windows=windows)
+        fingerprint = _fingerprint(identity, self.digests, self.counts)
+        return replace(self, manifest=replace(self.manifest, identity=identity, fingerprint=fingerprint))
 
     def __repr__(self) -> str:
         return f"Context({self.fingerprint[:16]}, {self.identity.name}, {self.size} documents)"

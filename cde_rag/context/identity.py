@@ -1,13 +1,14 @@
 """Model identity: the properties of a model that a Context depends on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32
 
 PLAIN: Final = "none"  # the context attention of a plain model
+WINDOWS: Final = "; windows mean"  # in the semantics: longer texts are read in windows, whose vectors are averaged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,17 @@ class ModelIdentity:
     pooling: str
     normalisation: str
     dim: int
+
+    @property
+    def windows(self) -> bool:
+        """True if texts longer than `max_length` are read in windows; else they are cut."""
+        return WINDOWS in self.semantics
+
+    def reading(self, *, windows: bool) -> "ModelIdentity":
+        """Return the identity of the same model that reads longer texts in windows, or cuts them."""
+        if windows == self.windows:
+            return self
+        return replace(self, semantics=f"{self.semantics}{WINDOWS}" if windows else self.semantics.replace(WINDOWS, ""))
 
 
 @runtime_checkable

@@ -74,6 +74,7 @@ def index(
     *,
     fields: Fields = Fields(),  # noqa: B008 (frozen)
     headers: Sequence[str] = (),
+    windows: bool = False,
     model: str | Path | CDEModel | None = None,
     context_size: int | None = None,
     seed: int = 0,
@@ -98,6 +99,7 @@ def index(
         embedder: Of the collection; by default an existing collection's own, and for a new one that of a sample.
         fields: Columns of id, text, title and parent; every other column is metadata.
         headers: For a new collection, as in `Collection.create`.
+        windows: For a new collection, as in `ContextualEmbedder.from_corpus`.
         model: Model of the collection, if no embedder is given; by default that of the existing collection, and
             "cde-mini" for a new one.
         context_size: Number of context documents of a new collection, as in `ContextualEmbedder.from_corpus`.
@@ -132,7 +134,8 @@ def index(
             loaded = as_model("cde-mini" if model is None else model)
             size = context_size_for(loaded, context_size)
             sample = sample_dataset(numbered, fields, loaded, size, headers=headers, seed=seed)
-            embedder = ContextualEmbedder(loaded, fit(loaded, sample, strategy="random", seed=seed))
+            context = fit(loaded, sample, strategy="random", seed=seed).reading(windows=windows)
+            embedder = ContextualEmbedder(loaded, context)
             warn_of_few(embedder.context.size, size)
         collection = Collection.create(store, embedder, parent_key=fields.parent, headers=headers)
     with collection:

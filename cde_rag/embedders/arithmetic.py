@@ -17,7 +17,7 @@ from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.context.sampling import sample_clusters, sample_random, warn_of_few
 from cde_rag.context.siblings import SIBLINGS, sibling_positions
-from cde_rag.embedders.function import FIXED, PROBE_DIGESTS, FunctionEmbedder, probe_context
+from cde_rag.embedders.function import AGREEMENT, FIXED, PROBE_DIGESTS, FunctionEmbedder, probe_context
 from cde_rag.embedders.mixing import CorpusMap, mixed
 from cde_rag.embedders.plain_vectors import PlainVectors
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ARITHMETIC: Final = "arithmetic"  # the context attention of such an identity
 CONTEXT_SIZE: Final = 512  # documents that the map of a corpus is fitted to
 _MIX = re.compile(r"(?P<plain>.*); siblings (?P<weight>[0-9.e+-]+); corpus (?P<corpus>none|whitened)")
+CHECKED: Final = 8  # vectors given to `keep` that are compared with the embedder's own
 _AT_ONCE: Final = 512  # texts between two writes of plain vectors; what an API's error can cost
 
 AnyEmbedder: TypeAlias = "PlainEmbedder | FunctionEmbedder"
@@ -190,6 +191,46 @@ class ArithmeticEmbedder:
         """
         if self.vectors is not None:
             self.vectors.forget([digest(text) for text in texts])
+
+    def keep(self, texts: Sequence[str], vectors: Float32[np.ndarray, "texts dim"], *, checked: int = CHECKED) -> None:
+        """Keep plain vectors that are there already, such as those of an index, so that no model embeds these texts.
+
+        Args:
+            texts: Documents, as the embedder would be given them.
+            vectors: Their plain vectors, of any length but zero; row i belongs to `texts[i]`.
+            checked: Texts that are embedded and compared with the vectors given.
+
+        Raises:
+            ContextMismatchError: The vectors are not those that the embedder makes of the texts.
+            ModelError: The embedder has no place for plain vectors, or they have another shape.
+        """
+        if self.vectors is None:
+            raise ModelError('There is no place to keep vectors in. Name one: keeping(PlainVectors("papers.sqlite")).')
+        if (
+            vectors.shape != (len(texts), self.dim)
+            or not (norms := np.linalg.norm(vectors, axis=1, keepdims=True)).all()
+        ):
+            raise ModelError(
+                f"Expected vectors of shape {(len(texts), self.dim)} that are not zero, found {vectors.shape}."
+            )
+        given = vectors / norms
+        count = min(checked, len(texts))
+        some = [place * (len(texts) - 1) // max(count - 1, 1) for place in range(count)]
+        made = self.plain.embed_passages([texts[place] for place in some], None)
+        cosines = (made.vectors * given[some]).sum(axis=1)
+        if (cosines < AGREEMENT).any():
+            place = some[int(cosines.argmin())]
+            raise ContextMismatchError(
+                expected=self.fingerprint,
+                found="",
+                remedy=f"The vector given for the text {texts[place]!r:.60} has a cosine of {cosines.min():.3f} to "
+                f"that of {self.context.identity.name!r}, expected {AGREEMENT} or more. Were the vectors made by this "
+                "model, with these prefixes, of exactly these texts? Otherwise leave them out, and the model embeds "
+                "the texts.",
+            )
+        self.vectors.put(
+            self._space, {digest(text): (vector, False) for text, vector in zip(texts, given, strict=True)}
+        )
 
     def embed_documents(
         self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False

@@ -1,6 +1,6 @@
 """ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import cast, overload
 
@@ -25,6 +25,8 @@ from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.sibling_vectors import SiblingVectors
+from cde_rag.model.tokenizer import Tokens
+from cde_rag.model.windows import pool_windows
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
 _UNSAID = (
@@ -33,12 +35,13 @@ _UNSAID = (
     "random",
     None,
     "all",
+    False,
     None,
     None,
     None,
     32,
     None,
-)  # of what a plain embedder does not take
+)  # of the arguments that a plain embedder does not take
 TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
 
@@ -49,7 +52,8 @@ class ContextualEmbedder:
 
     Args:
         model: A CDEModel, or what `CDEModel.from_pretrained` takes.
-        context: Made by the same weights.
+        context: Made by the same weights. Texts longer than the model's window are cut or read in windows, as it
+            specifies.
         device: For a model given by name; see CDEModel.
         dtype: For a model given by name; see CDEModel.
         runtime: For a model given by name; see `CDEModel.from_pretrained`.
@@ -76,7 +80,7 @@ class ContextualEmbedder:
         self.context = context
         self.mini_batch_size = mini_batch_size
         self.pool = pool
-        self._prepared = self.model.prepare(context)
+        self._prepared = self.model.prepare(context.reading(windows=False))
 
     @overload
     @classmethod
@@ -94,6 +98,7 @@ class ContextualEmbedder:
         strategy: str = "random",
         strata: Iterable[str] | None = None,
         source: str = "all",
+        windows: bool = False,
         device: str | None = None,
         dtype: str | None = None,
         runtime: str | None = None,
@@ -112,6 +117,7 @@ class ContextualEmbedder:
         strategy: str = "random",
         strata: Iterable[str] | None = None,
         source: str = "all",
+        windows: bool = False,
         device: str | None = None,
         dtype: str | None = None,
         runtime: str | None = None,
@@ -130,6 +136,8 @@ class ContextualEmbedder:
             strategy: "random" (paper §4.2), "clusters" (one document near each of J centroids) or "strata".
             strata: For "strata": each text's stratum; the sample is proportional.
             source: What `texts` are, for information: "all", or such as "first_slice" of a corpus.
+            windows: Read texts longer than the model's window in windows, and average their vectors; by default they
+                are cut. Windows do not surely find more (docs/experiments/windows.md): split long texts if you can.
             device: As in the class.
             dtype: As in the class.
             runtime: As in the class.
@@ -147,8 +155,8 @@ class ContextualEmbedder:
         """
         check_list(texts, call="from_corpus")
         if isinstance(model, PlainEmbedder | FunctionEmbedder):
-            given = (context_size, seed, strategy, strata, source, device, dtype, runtime, mini_batch_size, pool)
-            if given != _UNSAID:
+            given = (context_size, seed, strategy, strata, source, windows, device, dtype, runtime, mini_batch_size)
+            if (*given, pool) != _UNSAID:
                 raise TypeError(
                     f"{model!r} has its own device, dtype and batch size: give model alone here, or the arguments of "
                     "ArithmeticEmbedder.from_corpus there."
@@ -166,7 +174,7 @@ class ContextualEmbedder:
             sample = sample_strata(texts, strata, context_size, seed=seed)
         else:
             raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
-        context = fit(loaded, sample, strategy=strategy, seed=seed, source=source)
+        context = fit(loaded, sample, strategy=strategy, seed=seed, source=source).reading(windows=windows)
         warn_of_few(context.size, context_size)
         return cls(loaded, context, mini_batch_size=mini_batch_size, pool=pool)
 
@@ -182,6 +190,11 @@ class ContextualEmbedder:
     def fingerprint(self) -> str:
         """Names the vector space, 64 hex digits."""
         return self.context.fingerprint
+
+    @property
+    def windows(self) -> bool:
+        """True if texts longer than the model's window are read in windows; else they are cut."""
+        return self.context.identity.windows
 
     @property
     def device(self) -> str:
@@ -217,8 +230,9 @@ class ContextualEmbedder:
         return ContextualEmbedder(self.model, self.context, mini_batch_size=self.mini_batch_size, pool=pool)
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Count the tokens of all texts after truncation, prefixes and special tokens included."""
-        return sum(len(tokens.ids) for tokens in self.model.tokenize(texts))
+        """Count the tokens of all texts as they are read, prefixes and special tokens included."""
+        rows = self._blocks(texts, self.model.tokenize(texts), DOCUMENT)
+        return sum(len(row.ids) for block in rows for _, row in block)
 
     def embed_documents(
         self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
@@ -327,19 +341,37 @@ class ContextualEmbedder:
         for start in range(0, len(texts), TOKENIZED_AT_ONCE):
             part = slice(start, start + TOKENIZED_AT_ONCE)
             tokens = self.model.tokenize(texts[part], role=role, first=start)
-            truncated[part] = [token.truncated for token in tokens]
             first = None if siblings is None else SiblingVectors(self.model, siblings[part])
-            for bucket in length_buckets([len(token.ids) for token in tokens], self.mini_batch_size):
-                given, mask = (None, None) if first is None else first.padded(bucket)
-                rows = [tokens[position].ids for position in bucket]
-                vectors[[start + position for position in bucket]] = self.model.second_stage(
-                    rows, role, self._prepared, given, mask
-                )
-                if bar is not None:
-                    bar.update(len(bucket))
+            for block in self._blocks(texts[part], tokens, role):
+                starts = [row for row, (place, _) in enumerate(block) if row == 0 or place != block[row - 1][0]]
+                lengths, begun = [len(row.ids) for _, row in block], set(starts)
+                found = np.empty((len(block), self.dim), dtype=np.float32)
+                for bucket in length_buckets(lengths, self.mini_batch_size):
+                    given, mask = (None, None) if first is None else first.padded([block[row][0] for row in bucket])
+                    rows = [block[row][1].ids for row in bucket]
+                    found[bucket] = self.model.second_stage(rows, role, self._prepared, given, mask)
+                    if bar is not None:
+                        bar.update(len(begun.intersection(bucket)))
+                places = [start + block[row][0] for row in starts]
+                vectors[places] = pool_windows(found, lengths, starts)
+                truncated[places] = np.logical_or.reduceat([row.truncated for _, row in block], starts)
         if bar is not None:
             bar.close()
         return Embedded(vectors, truncated)
+
+    def _blocks(self, texts: Sequence[str], tokens: Sequence[Tokens], role: int) -> Iterator[list[tuple[int, Tokens]]]:
+        """Yield what is read of each text, with the text's position: its tokens, or those of its windows."""
+        block: list[tuple[int, Tokens]] = []
+        for place, row in enumerate(tokens):
+            long = self.windows and row.truncated
+            block += [
+                (place, each) for each in (self.model.tokenize_windows(texts[place], role=role) if long else [row])
+            ]
+            if len(block) >= TOKENIZED_AT_ONCE:
+                yield block
+                block = []
+        if block:
+            yield block
 
     def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
         if count := int(truncated.sum()):

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -52,6 +53,7 @@ def contextual_rankings(
     foreign: Sequence[str],
     seeds: Sequence[int],
     words: Sequence[Scored] = (),
+    headed_words: Sequence[Scored] = (),
 ) -> Iterator[tuple[str, list[list[Ranking]]]]:
     """Yield the rankings of each requested system: a list per context, a ranking per query.
 
@@ -64,6 +66,7 @@ def contextual_rankings(
         foreign: Texts of another corpus.
         seeds: Of the contexts.
         words: For each query its hits by words; see `word_hits`. Only hybrid systems need them.
+        headed_words: The same of `headed(data)`, for `headers_hybrid`.
     """
     texts = data.corpus.texts
     asked = [(name, name == "parents") for name in ("own", "parents") if {name, f"{name}_hybrid"} & set(systems)]
@@ -74,12 +77,28 @@ def contextual_rankings(
             yield name, [rank_vectors(*pair, data.corpus.ids, data.query_ids) for pair in found]
         if f"{name}_hybrid" in systems:
             yield f"{name}_hybrid", [rank_hybrid(*pair, words, data.corpus.ids, data.query_ids) for pair in found]
+    if {"headers", "headers_hybrid"} & set(systems):
+        titled = headed(data)
+        found = [_vectors(one, titled, siblings=False) for one in _bound(bind, titled.corpus.texts, seeds)]
+        ids = data.corpus.ids, data.query_ids
+        if "headers" in systems:
+            yield "headers", [rank_vectors(*pair, *ids) for pair in found]
+        if "headers_hybrid" in systems:
+            yield "headers_hybrid", [rank_hybrid(*pair, headed_words, *ids) for pair in found]
     if "own_without_relevant" in systems:
         yield "own_without_relevant", _without_relevant(data, bind, seeds)
     if "null" in systems:
         yield "null", [_rankings(bind(None, 0), data)]
     if "foreign" in systems:
         yield "foreign", [_rankings(embedder, data) for embedder in _bound(bind, foreign, seeds)]
+
+
+def headed(data: RetrievalSet) -> RetrievalSet:
+    """Return a set with the name of its parent in front of each document, as a collection with headers embeds it."""
+    corpus = data.corpus
+    pairs = zip(corpus.texts, corpus.parents or [None] * len(corpus.texts), strict=True)
+    texts = tuple(f"{parent} {text}" if parent else text for text, parent in pairs)
+    return replace(data, corpus=replace(corpus, texts=texts))
 
 
 def without_relevant(data: RetrievalSet) -> list[tuple[list[int], list[str]]] | None:

@@ -14,7 +14,8 @@ from cde_rag.errors import CorpusError, SmallContextWarning
 from cde_rag.evaluation.baselines import BASELINES, DENSE, FOR_PARENTS, DenseBaseline, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir, read_corpus
 from cde_rag.evaluation.bm25 import word_hits
-from cde_rag.evaluation.encoding import Binder, contextual_rankings, without_relevant
+from cde_rag.evaluation.conteb import is_conteb, read_conteb
+from cde_rag.evaluation.encoding import Binder, contextual_rankings, headed, without_relevant
 from cde_rag.evaluation.generic import standard_library
 from cde_rag.evaluation.markdown_set import is_markdown, read_markdown
 from cde_rag.evaluation.metrics import METRICS, score
@@ -23,6 +24,7 @@ from cde_rag.evaluation.report import SYSTEMS, Evaluation, SetResult
 from cde_rag.model import CDEModel
 
 HYBRID = frozenset({"hybrid", "own_hybrid", "parents_hybrid"})  # these need words
+HEADERS = frozenset({"headers", "headers_hybrid"})  # these need parents
 SIBLINGS = frozenset({"parents", "parents_hybrid"})  # these need parents, and a model that takes siblings
 
 
@@ -62,9 +64,10 @@ def evaluate(
     """Evaluate a contextual model on retrieval sets, compared with baselines that need no such model.
 
     Args:
-        folders: In the layout of BEIR, or folders of Markdown, whose headings are the queries (`read_markdown`), or
-            sets that were read before (each with its own split and parents). Give development and test sets in two
-            calls: their means mean different things.
+        folders: In the layout of BEIR; or sets of ConTEB, by name ("conteb/covid-qa") or as folders in its layout
+            (`read_conteb`); or folders of Markdown, whose headings are the queries (`read_markdown`); or sets that were
+            read before (each with its own split and parents). Give development and test sets in two calls: their means
+            mean different things.
         model: As for `ContextualEmbedder`.
         context_size: Documents of a context; as many as the model expects, or 512, by default.
         seeds: A context is sampled for each; a query's figures are averaged over them.
@@ -161,17 +164,23 @@ def _read(
     if isinstance(folders, (str, Path)):
         raise TypeError(f"evaluate takes a list of folders and was given one; pass [{str(folders)!r}].")
     sets = [
-        one
-        if isinstance(one, RetrievalSet)
-        else read_markdown(Path(one), max_characters=max_characters)
-        if is_markdown(Path(one))
-        else read_beir(one, split=split, parent_key=parent_key, max_characters=max_characters)
-        for one in folders
+        one if isinstance(one, RetrievalSet) else read_set(one, split, parent_key, max_characters) for one in folders
     ]
     names = [one.corpus.name for one in sets]
     if not sets or len(set(names)) < len(names):
         raise CorpusError(f"Expected at least one folder, each of another name; found {names}.")
     return sets
+
+
+def read_set(name: str | Path, split: str, parent_key: str | None, max_characters: int | None) -> RetrievalSet:
+    """Read a set in the layout that it is in; arguments and errors as in `evaluate`."""
+    if is_conteb(name):
+        if max_characters is not None:
+            raise CorpusError(f"{name}: a set of ConTEB has its chunks already. Leave max_characters out.")
+        return read_conteb(name, split=split)
+    if is_markdown(Path(name)):
+        return read_markdown(Path(name), max_characters=max_characters)
+    return read_beir(name, split=split, parent_key=parent_key, max_characters=max_characters)
 
 
 def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, context_size: int) -> list[str]:
@@ -180,7 +189,7 @@ def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, con
         raise ValueError(f"Expected systems among {', '.join(SYSTEMS)}; found {', '.join(unknown)}.")
     absent = set[str]()
     if data.corpus.parents is None:
-        absent |= SIBLINGS | FOR_PARENTS
+        absent |= SIBLINGS | FOR_PARENTS | HEADERS
     if not model.config.max_siblings:
         absent |= SIBLINGS
     if not model.config.null_embedding:
@@ -228,7 +237,8 @@ def _rankings(
         found = ((system, [one]) for system, one in baseline_rankings(data, wanted, embed, words))
         yield from ((system, runs) for system, runs in found if system in wanted)
     foreign = other.texts if other else ()
-    yield from contextual_rankings(data, wanted, bind, foreign=foreign, seeds=seeds, words=words)
+    titled = word_hits(headed(data).corpus.texts, data.queries) if "headers_hybrid" in wanted else []
+    yield from contextual_rankings(data, wanted, bind, foreign=foreign, seeds=seeds, words=words, headed_words=titled)
 
 
 def _mean_over_contexts(

@@ -25,6 +25,8 @@ SYSTEMS = {  # in the order of the table
     "hybrid": "minilm and the words of a collection (BM25), fused as Collection.hybrid does",
     "own_hybrid": "own and the words of a collection, fused alike",
     "parents_hybrid": "parents and the words of a collection, fused alike; for corpora with parents",
+    "headers": "own, each document with its parent's name in front; for corpora with parents",
+    "headers_hybrid": "headers and the words of such a collection, fused alike; for corpora with parents",
     "siblings_mean": "minilm with 0.3 × the siblings' mean vector; for corpora with parents",
     "lead": "minilm with 0.5 × the vector of its parent's first passage; for corpora with parents",
     "whitened_lead": "the same of whitened; for corpora with parents",
@@ -56,6 +58,10 @@ COMPARED = (
     ("parents_hybrid", "bm25"),
     ("parents_hybrid", "hybrid"),
     ("parents_hybrid", "own_hybrid"),
+    ("headers", "own"),
+    ("headers_hybrid", "own_hybrid"),
+    ("headers_hybrid", "parents_hybrid"),
+    ("siblings_mean", "minilm"),
 )
 
 

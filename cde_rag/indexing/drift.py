@@ -169,6 +169,7 @@ def measure_drift(
         context_size=context_size,
         seed=seed,
         strategy=strategy,
+        windows=embedder.windows,
         mini_batch_size=embedder.mini_batch_size,
     )
     name = embedder.context.identity.name
@@ -178,7 +179,7 @@ def measure_drift(
         sample = _sample(store, probes, seed)
         passages = with_siblings(store, sample, parent_key, embedder)
         texts, siblings = [embedded_text(row.record) for row in sample], [passage.siblings for passage in passages]
-        null = embedder.rebound(Context.null(embedder.model))
+        null = embedder.rebound(Context.null(embedder.model).reading(windows=embedder.windows))
         found = compare(embedder, candidate, null, texts, siblings)
         gain, interval = estimate_gain(found, CALIBRATIONS[fitted])
         kept, asked, embedded = found.kept, len(texts), embedded + TEXTS * len(texts)

@@ -53,6 +53,7 @@ def recontextualize(
     seed: int,
     context_size: int | None,
     strategy: str,
+    windows: bool | None,
     model: "str | Path | CDEModel | None",
     embedder: Embedder | None,
     canary: Canary | None,
@@ -62,7 +63,7 @@ def recontextualize(
     """Move a store to a new Context, as `Collection.recontextualize`, which documents arguments and errors."""
     _check_end(store, canary, grace_s)
     started, serving = time.monotonic(), active.embedder
-    target = _target(store, serving, parent_key, seed, context_size, strategy, model, embedder)
+    target = _target(store, serving, parent_key, seed, context_size, strategy, model, embedder, windows=windows)
     with store.lease():
         number = _unfinished(store, target)
         if number is None:
@@ -124,6 +125,7 @@ class _Sample:
         seed: Random seed of the sample.
         context_size: Documents of it.
         strategy: Strategy of the sample.
+        windows: Read longer texts in windows.
         options: Batch size and pool of the embedder.
     """
 
@@ -131,13 +133,14 @@ class _Sample:
     seed: int
     context_size: int
     strategy: str
+    windows: bool
     options: EmbedderOptions
 
     def begun(self, context: Context) -> bool:
         """Return True if a run with these arguments made the Context."""
         begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.manifest.context_size)
         size = self.model.context_size or min(self.context_size, context.manifest.documents_seen)
-        return begun_with == (self.model.identity, self.seed, self.strategy, size)
+        return begun_with == (self.model.identity.reading(windows=self.windows), self.seed, self.strategy, size)
 
     def begin(self, store: Store) -> Embedder:
         """Sample it."""
@@ -149,6 +152,7 @@ class _Sample:
             context_size=self.context_size,
             seed=self.seed,
             strategy=self.strategy,
+            windows=self.windows,
             mini_batch_size=self.options.mini_batch_size,
             pool=self.options.pool,
         )
@@ -227,21 +231,28 @@ def _target(
     strategy: str,
     model: "str | Path | CDEModel | None",
     embedder: Embedder | None,
+    *,
+    windows: bool | None,
 ) -> _Sample | _Arithmetic | _Given:
     """Return the target of `recontextualize`; raises like it."""
     from cde_rag.embedders.contextual import context_size_for  # imports torch
 
     if embedder is not None:
-        if model is not None or context_size is not None:
-            raise TypeError("An embedder has its model and Context: give an embedder, or model and context_size.")
+        if (model, context_size, windows) != (None, None, None):
+            raise TypeError(
+                "An embedder has its model and Context: give an embedder, or model, context_size and windows."
+            )
         _check(store, parent_key, embedder.dim, embedder.max_siblings)
         return _Given(keeping(embedder, store))
     if model is None and isinstance(serving, ArithmeticEmbedder):
+        if windows is not None:
+            raise TypeError("A plain embedder reads texts in its own way: leave windows out.")
         return _Arithmetic(serving, seed, CONTEXT_SIZE if context_size is None else context_size, strategy)
     new_model = _model(serving) if model is None else _loaded(model, serving.options)
     size = context_size_for(new_model, context_size)
     _check(store, parent_key, new_model.dim, new_model.config.max_siblings)
-    return _Sample(new_model, seed, size, strategy, serving.options)
+    windowed = serving.context.identity.windows if windows is None else windows
+    return _Sample(new_model, seed, size, strategy, windowed, serving.options)
 
 
 def _model(embedder: Embedder) -> "CDEModel":

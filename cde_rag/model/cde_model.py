@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Bool, Float32
 
+from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError, require
 from cde_rag.model import loading, model_files
@@ -17,6 +18,7 @@ from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
 from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
+from cde_rag.model.windows import cut_into_windows
 
 if TYPE_CHECKING:
     from cde_rag.model.loading import AnyNetwork
@@ -199,6 +201,23 @@ class CDEModel:
             CorpusError: A text is blank or holds a lone surrogate.
         """
         return self.tokenizer(texts, self.config.max_length, prefix=self._prefixes[role], first=first)
+
+    def tokenize_windows(self, text: str, *, role: int = DOCUMENT) -> list[Tokens]:
+        """Tokenize all of a text, in windows that the second stage reads completely.
+
+        Args:
+            text: A text of any length.
+            role: As for `tokenize`.
+
+        Raises:
+            CorpusError: The text is blank or holds a lone surrogate.
+        """
+        check_texts([text])
+        limit, one = self.config.max_length, ["a"]
+        bare, prefixed = (self.tokenizer(one, limit, prefix=prefix)[0] for prefix in ("", self._prefixes[role]))
+        room = max(limit - (len(prefixed.ids) - len(bare.ids)), self.tokenizer.special_tokens + 1)
+        windows = cut_into_windows(text, lambda part: self.tokenizer.reach([part], room)[0], room)
+        return self.tokenize(windows, role=role)
 
     def first_stage(self, texts: Sequence[str], *, mini_batch_size: int = 64) -> Float32[np.ndarray, "texts dim"]:
         """Embed each text by itself, as a row of a Context or as a sibling.

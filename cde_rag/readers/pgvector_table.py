@@ -10,6 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
+from jaxtyping import Float32
+
 from cde_rag.errors import StoreError, require
 from cde_rag.stores.base import Record
 
@@ -48,10 +51,41 @@ def table_records(dsn: str, table: str, columns: TableColumns, *, collection: st
         MissingExtraError: psycopg is not installed.
         StoreError: No connection, or no such table, columns or collection.
     """
+    for id_, text, metadata, _ in _rows(dsn, table, columns, None, collection):
+        yield Record(id_, text, metadata=_object(metadata))
+
+
+def table_vectors(
+    dsn: str, table: str, columns: TableColumns, *, vector: str = "embedding", collection: str | None = None
+) -> Iterator[tuple[Record, Float32[np.ndarray, " dim"]]]:
+    """Yield the rows of a table as records with their own vectors; rows without one are passed over.
+
+    `ArithmeticEmbedder.keep` takes them, so that context by arithmetic needs no model for these texts.
+
+    Args:
+        dsn: As in `table_records`, like the others.
+        table: Name of the table.
+        columns: Its columns.
+        vector: Column of vectors, of type `vector` or `halfvec`.
+        collection: Name of the collection.
+
+    Raises:
+        MissingExtraError: psycopg is not installed.
+        StoreError: As `table_records`.
+    """
+    for id_, text, metadata, numbers in _rows(dsn, table, columns, vector, collection):
+        if numbers is not None:
+            yield Record(id_, text, metadata=_object(metadata)), np.array(json.loads(numbers), dtype=np.float32)
+
+
+def _rows(
+    dsn: str, table: str, columns: TableColumns, vector: str | None, collection: str | None
+) -> Iterator[tuple[str, str, str | None, str | None]]:
+    """Yield id, text, metadata and vector of each row that has a text, as PostgreSQL prints them."""
     psycopg: Any = require("psycopg", "postgres")
     sql = psycopg.sql
-    wanted = [sql.Identifier(name) if name else sql.SQL("NULL") for name in columns]
-    statement = sql.SQL("SELECT {}::text, {}::text, {}::text FROM {}").format(
+    wanted = [sql.Identifier(name) if name else sql.SQL("NULL") for name in (*columns, vector)]
+    statement = sql.SQL("SELECT {}::text, {}::text, {}::text, {}::text FROM {}").format(
         *wanted, sql.Identifier(*table.split("."))
     )
     parameters: list[str] = []
@@ -63,14 +97,14 @@ def table_records(dsn: str, table: str, columns: TableColumns, *, collection: st
             connection.read_only = True
             with connection.cursor("records") as cursor:
                 cursor.itersize = _PAGE
-                for id_, text, metadata in cursor.execute(statement, parameters):
+                for id_, text, metadata, numbers in cursor.execute(statement, parameters):
                     if text:
-                        yield Record(id_, text, metadata=_object(metadata))
+                        yield id_, text, metadata, numbers
     except psycopg.Error as error:
         found = str(getattr(error.diag, "message_primary", None) or type(error).__name__)
         raise StoreError(
-            f"{table}: expected a table with the columns {', '.join(filter(None, columns))}, found: {found}. "
-            "Name the columns with TableColumns(id, text, metadata)."
+            f"{table}: expected a table with the columns {', '.join(filter(None, (*columns, vector)))}, found: "
+            f"{found}. Name the columns with TableColumns(id, text, metadata)."
         ) from error
 
 

@@ -33,7 +33,7 @@ class NullRanker:
     def __init__(self, batcher: TokenBatcher) -> None:
         self._batcher = batcher
         self._lock = threading.Lock()
-        self._embedders: dict[str, BatchedEmbedder] = {}  # by the model's weights
+        self._embedders: dict[str, BatchedEmbedder] = {}  # by their fingerprint
         self._vectors: OrderedDict[tuple[str, str], Float32[np.ndarray, " dim"]] = OrderedDict()
 
     def ranked(self, served: ServedCollection, query: str, ids: Sequence[str]) -> list[Hit]:
@@ -56,12 +56,11 @@ class NullRanker:
         embedder = unbatched(served.collection.embedder)
         if not isinstance(embedder, ContextualEmbedder):
             raise ContextError("The model of the collection reads no context.")
-        weights = embedder.context.identity.weights_sha256
+        null = Context.null(embedder.model).reading(windows=embedder.windows)
         with self._lock:
-            if weights not in self._embedders:
-                null = embedder.rebound(Context.null(embedder.model))
-                self._embedders[weights] = BatchedEmbedder(null, self._batcher)
-            return self._embedders[weights]
+            if null.fingerprint not in self._embedders:
+                self._embedders[null.fingerprint] = BatchedEmbedder(embedder.rebound(null), self._batcher)
+            return self._embedders[null.fingerprint]
 
     def _embedded(
         self, rows: Sequence[Row], passages: Sequence[Passage], embedder: BatchedEmbedder

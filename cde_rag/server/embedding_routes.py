@@ -255,12 +255,13 @@ def check_dimensions(dimensions: int | None, model: ServedModel) -> None:
 
 
 def check_limit(tokens: Sequence[int], model: ServedModel, *, allowed: bool) -> int:
-    """Count the texts that fill the model's token limit, after which nothing is read.
+    """Count the texts that fill the model's token limit, after which nothing is read; none if they are read in windows.
 
     Raises:
         RequestError: There are some, and they are not allowed.
     """
-    limit = model.embedder.context.identity.max_length
+    identity = model.embedder.context.identity
+    limit = 0 if identity.windows else identity.max_length
     full = [place for place, count in enumerate(tokens) if limit and count >= limit]
     if full and not allowed:
         message = f"input: text {full[0]} fills the {limit} tokens that {model.id} reads. Split it into passages."

@@ -35,7 +35,7 @@ class StubEmbedder:
 
     def embed_documents(self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None) -> np.ndarray:
         self.parents = parents
-        return np.eye(DOCUMENTS, dtype=np.float32)[[int(text.split()[1]) for text in texts]]
+        return np.eye(DOCUMENTS, dtype=np.float32)[[int(text.split()[-1]) for text in texts]]
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         self.queries += texts
@@ -90,6 +90,15 @@ def test_only_the_parents_system_sees_parents() -> None:
     assert made[0].parents is None
     _, made = run(data, ["parents"])
     assert made[0].parents == data.corpus.parents
+
+
+def test_headers_are_in_front_of_documents_and_of_the_context_and_of_no_query() -> None:
+    data = a_set(parents=True)
+    found, made = run(data, ["headers"])
+    assert made[0].corpus == tuple(f"{'ab'[i % 2]} document {i}" for i in range(DOCUMENTS))
+    assert made[0].queries == list(data.queries)
+    assert made[0].parents is None
+    assert [ranking[0] for ranking in found["headers"][0]] == [f"d{i}" for i in range(DOCUMENTS)]
 
 
 def test_relevant_documents_stay_out_of_the_context() -> None:

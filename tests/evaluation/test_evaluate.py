@@ -17,6 +17,7 @@ from cde_rag.embedders.mixing import unit
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.evaluation import Evaluation, EvaluationProgress, evaluate, harness, read_beir
 from cde_rag.evaluation.baselines import FOR_PARENTS
+from cde_rag.evaluation.encoding import headed
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.evaluation.metrics import METRICS, ndcg
 from cde_rag.evaluation.ranking import rank_vectors
@@ -24,7 +25,7 @@ from cde_rag.evaluation.report import SYSTEMS
 from cde_rag.model import CDEModel
 from cde_rag.stores.faiss import FaissStore
 
-WITH_PARENTS = {"parents", "parents_hybrid", *FOR_PARENTS}
+WITH_PARENTS = {"parents", "parents_hybrid", "headers", "headers_hybrid", *FOR_PARENTS}
 PLAIN = {"own", "null", "foreign", "bm25", "minilm", "centred", "whitened", "hybrid", "own_hybrid"}
 
 
@@ -110,16 +111,26 @@ def test_every_set_has_the_systems_that_it_gives_ground_for(evaluation: Evaluati
 
 
 @pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
-@pytest.mark.parametrize(("system", "parent_key"), [("own_hybrid", None), ("parents_hybrid", "parent")])
+@pytest.mark.parametrize(
+    ("system", "parent_key", "headers"),
+    [("own_hybrid", None, []), ("parents_hybrid", "parent", []), ("headers_hybrid", None, ["parent"])],
+)
 def test_a_hybrid_is_what_a_collection_finds_and_shows_no_part(
-    folders: list[Path], tiny_model: CDEModel, tmp_path: Path, system: str, parent_key: str | None
+    folders: list[Path],
+    tiny_model: CDEModel,
+    tmp_path: Path,
+    system: str,
+    parent_key: str | None,
+    headers: list[str],
 ) -> None:
     data = read_beir(folders[1], parent_key="parent")
     corpus = data.corpus
     by_hand = []
     for seed in (0, 1):
-        embedder = ContextualEmbedder.from_corpus(corpus.texts, model=tiny_model, context_size=8, seed=seed)
-        with Collection.create(FaissStore(tmp_path / str(seed)), embedder, parent_key=parent_key) as papers:
+        texts = headed(data).corpus.texts if headers else corpus.texts
+        embedder = ContextualEmbedder.from_corpus(texts, model=tiny_model, context_size=8, seed=seed)
+        store = FaissStore(tmp_path / str(seed))
+        with Collection.create(store, embedder, parent_key=parent_key, headers=headers) as papers:
             parents = [{} if one is None else {"parent": one} for one in corpus.parents or ()]
             papers.add(corpus.texts, ids=corpus.ids, metadata=parents)
             found = [[hit.id for hit in papers.search(query, 100, by="hybrid")] for query in data.queries]
@@ -176,6 +187,10 @@ def test_differences_are_paired_within_the_counted_sets(evaluation: Evaluation) 
         ("parents_hybrid", "bm25"),
         ("parents_hybrid", "hybrid"),
         ("parents_hybrid", "own_hybrid"),
+        ("headers", "own"),
+        ("headers_hybrid", "own_hybrid"),
+        ("headers_hybrid", "parents_hybrid"),
+        ("siblings_mean", "minilm"),
     }
 
 

@@ -3,6 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,8 +19,11 @@ from word_scores import best, point_scores
 
 from cde_rag.collection.adopt_qdrant import adopt, catch_up, foreign_records, only_here, release
 from cde_rag.collection.collection import Collection
+from cde_rag.embedders.arithmetic import CHECKED, ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.embedders.function import FunctionEmbedder
+from cde_rag.embedders.plain_vectors import PlainVectors
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, checkpoints
 from cde_rag.stores.base import Record
@@ -538,3 +542,79 @@ def test_catching_up_ends_while_the_application_writes_all_the_time(
     application.write(next(written), "a flood")
     assert catch_up(papers, on_progress=write_more).adopted == sum(range(1, 9))  # in eight passes
     assert catch_up(papers).adopted == 9
+
+
+# By arithmetic
+
+
+class Counting:
+    """The application's model behind an API, which counts what it is given."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, texts: list[str]) -> list[list[float]]:
+        self.texts += texts
+        return [their_vector(text) for text in texts]
+
+
+@pytest.mark.parametrize("vector", [None, "dense"])
+def test_vectors_of_the_application_become_contextual_ones_without_its_model(
+    client: QdrantClient, tmp_path: Path, vector: str | None
+):
+    application, service = Application(client, vector), Counting()
+    application.fill(40)
+    plain, keep = FunctionEmbedder(service, name="theirs-1"), PlainVectors(tmp_path / "theirs.sqlite")
+    texts = [sentence(number) for number in range(40)]
+    before = len(service.texts)
+    papers = adopt(client, "theirs", texts="text", model=plain, own_vectors=vector or "", plain_vectors=keep)
+    assert papers.count() == 40
+    assert len(service.texts) - before <= CHECKED  # those that are compared
+    expected = ArithmeticEmbedder.from_corpus(texts, model=plain)
+    assert papers.embedder.fingerprint == expected.fingerprint
+    ids = [record.id for record in papers.scroll()]
+    stored = papers.store.vectors(ids, fingerprint=papers.embedder.fingerprint)
+    np.testing.assert_allclose(stored, expected.embed_documents([record.text for record in papers.get(ids)]), atol=1e-5)
+    assert application.search(sentence(7))[0][1] == sentence(7)  # its own vectors are as they were
+
+    before = len(service.texts)
+    report = papers.recontextualize(seed=1, context_size=20)
+    assert report.embedded == 40
+    assert len(service.texts) == before  # a new Context by arithmetic alone
+
+
+def test_vectors_of_another_model_are_refused(client: QdrantClient, tmp_path: Path):
+    Application(client).fill(12)
+    other = FunctionEmbedder(lambda texts: [their_vector(f"{text}!") for text in texts], name="other-1")
+    keep = PlainVectors(tmp_path / "theirs.sqlite")
+    with pytest.raises(ContextMismatchError, match=r"Were the vectors made by this model"):
+        adopt(client, "theirs", texts="text", model=other, own_vectors="", plain_vectors=keep)
+    with pytest.raises(TypeError, match="own_vectors needs the plain embedder"):
+        adopt(client, "theirs", texts="text", own_vectors="")
+    with pytest.raises(StoreError, match="vectors named 'absent'"):
+        adopt(client, "theirs", texts="text", model=other, own_vectors="absent", plain_vectors=keep)
+    assert not keep.path.exists()
+    assert not QdrantStore(client, "theirs").exists()
+
+
+def test_a_plain_embedder_adopts_without_their_vectors_too(client: QdrantClient):
+    Application(client).fill(12)
+    service = Counting()
+    plain = FunctionEmbedder(service, name="theirs-1")
+    papers = adopt(client, "theirs", texts="text", model=plain)
+    assert isinstance(papers.embedder, ArithmeticEmbedder)
+    assert set(service.texts) >= {sentence(number) for number in range(12)}
+    assert papers.search(sentence(3), k=1)[0].text == sentence(3)
+
+
+def test_keeping_needs_a_place_and_whole_vectors(tmp_path: Path):
+    bare = ArithmeticEmbedder.from_corpus([], model=FunctionEmbedder(Counting(), name="theirs-1"), corpus=False)
+    vectors = np.array([their_vector("a river")], np.float32)
+    with pytest.raises(ModelError, match="no place to keep"):
+        bare.keep(["a river"], vectors)
+    there = bare.keeping(PlainVectors(tmp_path / "kept.sqlite"))
+    for wrong in (vectors[:, :3], 0 * vectors, np.repeat(vectors, 2, axis=0)):
+        with pytest.raises(ModelError, match="Expected vectors of shape"):
+            there.keep(["a river"], wrong)
+    there.keep(["a river"], 7 * vectors)  # brought to unit length
+    np.testing.assert_allclose(there.embed_documents(["a river"]), vectors, atol=1e-6)

@@ -26,7 +26,7 @@ from word_scores import table_scores
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
-from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records
+from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
 from cde_rag.stores.base import Record, Store
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 
@@ -734,5 +734,11 @@ def test_tables_of_langchain_and_llama_index_become_a_collection(postgres: str, 
     report = papers.add_records(table_records(postgres, f"data_{theirs}", LLAMA_INDEX))
     assert report.replaced == 1
     papers.close()
+    rows = list(table_vectors(postgres, f"langchain_{theirs}", LANGCHAIN, collection="mine"))
+    assert [record.id for record, _ in rows] == ["a"]
+    np.testing.assert_array_equal(rows[0][1], np.array([1, 0], np.float32))
+    assert not list(table_vectors(postgres, f"data_{theirs}", LLAMA_INDEX))  # its row has none
+    with pytest.raises(StoreError, match="no_such"):
+        list(table_vectors(postgres, f"data_{theirs}", LLAMA_INDEX, vector="no_such"))
     with pytest.raises(StoreError, match="Name the columns with TableColumns"):
         list(table_records(postgres, f"data_{theirs}", LANGCHAIN))

@@ -276,7 +276,7 @@ def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.nda
     from cde_rag.embedders.contextual import ContextualEmbedder
 
     if isinstance(embedder, ContextualEmbedder) and embedder.context.size:
-        plain = embedder.rebound(Context.null(embedder.model))
+        plain = embedder.rebound(Context.null(embedder.model).reading(windows=embedder.windows))
         return lambda texts: plain.embed_passages(texts, None).vectors
     return None
 

@@ -10,7 +10,7 @@ import itertools
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -98,6 +98,25 @@ class AdoptingStore(QdrantStore):
                 lambda offset=offset: self.client.scroll(self.collection, _THEIRS, limit=_PAGE, offset=offset)
             )
             yield [_foreign(point) for point in page]
+            if offset is None:
+                return
+
+    def foreign_vectors(self, name: str) -> Iterator[list[tuple[Foreign, list[float]]]]:
+        """Yield pages of the points that are no records, with one of their own vectors; points without it are skipped.
+
+        Args:
+            name: Name of the vector; "" for the unnamed one.
+        """
+        offset, wanted = None, [name] if name else True
+        while True:
+            page, offset = call(
+                lambda offset=offset: self.client.scroll(
+                    self.collection, _THEIRS, limit=_PAGE, offset=offset, with_vectors=wanted
+                )
+            )
+            found = [(_foreign(point), point.vector) for point in page]
+            named = [(point, each.get(name) if isinstance(each, dict) else each) for point, each in found]
+            yield [(point, cast("list[float]", each)) for point, each in named if isinstance(each, list)]
             if offset is None:
                 return
 

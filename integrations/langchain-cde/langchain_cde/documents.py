@@ -1,8 +1,14 @@
-"""Conversion of records and hits to LangChain's documents."""
+"""Conversion of records and hits to LangChain's documents, and the warning of texts that were cut."""
+
+import warnings
+from typing import Final
 
 from langchain_core.documents import Document
 
-from cde_rag import Hit, Record
+from cde_rag import Hit, Record, TruncationWarning
+from cde_rag.embedders.protocol import Embedder
+
+_CHARACTERS_A_TOKEN: Final = 600 / 256  # of passages that nearly always fit; `cde-rag index` has the same
 
 
 def document(found: Hit | Record) -> Document:
@@ -11,3 +17,17 @@ def document(found: Hit | Record) -> Document:
     if found.title:
         metadata.setdefault("title", found.title)
     return Document(id=found.id, page_content=found.text, metadata=metadata)
+
+
+def warn_of_cut_texts(cut: int, total: int, embedder: Embedder) -> None:
+    """Warn of texts longer than the model's window, with the setting of LangChain's splitter that makes them fit."""
+    if cut:
+        identity = embedder.context.identity
+        size = int(identity.max_length * _CHARACTERS_A_TOKEN)
+        warnings.warn(
+            f"{cut} of {total} texts exceed the limit of {identity.max_length} tokens of {identity.name} and were "
+            f"truncated. LangChain's splitters often make chunks of 1000 characters: take "
+            f"RecursiveCharacterTextSplitter(chunk_size={size}, chunk_overlap={size // 10}).",
+            TruncationWarning,
+            stacklevel=3,
+        )

@@ -9,8 +9,10 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
+from cde_rag._validation import check_list
 from cde_rag.embedders.protocol import Embedder
 from langchain_cde import contexts
+from langchain_cde.documents import warn_of_cut_texts
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
 from langchain_cde.stamps import stamp
@@ -189,10 +191,15 @@ class CDEEmbeddings(Embeddings):
             ContextError: Called by a cache, record manager or vector store that is not of this context.
             ContextMissingError: There is no context.
             CorpusError: A text is blank.
+
+        Warns:
+            TruncationWarning: Texts exceed the model's token limit, with the splitter's setting that makes them fit.
         """
         require_named_space(self.fingerprint, "document")
-        vectors = self.embedder.embed_documents(texts)
-        return [SpaceVector(row, self.fingerprint) for row in vectors.tolist()]
+        check_list(texts, call="embed_documents")
+        embedded = self.embedder.embed_passages(texts, None)
+        warn_of_cut_texts(int(embedded.truncated.sum()), len(texts), self.embedder)
+        return [SpaceVector(row, self.fingerprint) for row in embedded.vectors.tolist()]
 
     def embed_query(self, text: str) -> list[float]:
         """Embed a text that searches. Raises like `embed_documents`."""

@@ -1,12 +1,12 @@
 """CDERetriever: a retriever over a Collection."""
 
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import run_in_executor
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from cde_rag import Collection
 from langchain_cde.documents import document
@@ -15,12 +15,14 @@ from langchain_cde.documents import document
 class CDERetriever(BaseRetriever):
     """Retriever over a collection, which may have been made without LangChain.
 
-    `invoke(query, k=…, filter=…)` overrides both settings for one call.
+    `invoke(query, k=…, filter=…)` overrides these two settings for one call.
 
     Attributes:
         collection: The collection to search.
         k: Maximum number of documents.
         filter: Filter over the metadata; see `cde_rag.stores.filters`.
+        search_type: "similarity", by vectors; "hybrid", by vectors and terms (BM25) together.
+        weight: Weight of the vectors in a hybrid search, from 0 to 1; 0.65 by default.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -28,6 +30,8 @@ class CDERetriever(BaseRetriever):
     collection: Collection
     k: int = 4
     filter: dict[str, Any] | None = None
+    search_type: Literal["similarity", "hybrid"] = "similarity"
+    weight: float | None = Field(default=None, ge=0, le=1)
 
     def _get_relevant_documents(
         self,
@@ -50,5 +54,8 @@ class CDERetriever(BaseRetriever):
         return await run_in_executor(None, self._found, query, k, filter)
 
     def _found(self, query: str, k: int | None, where: dict[str, Any] | None) -> list[Document]:
-        hits = self.collection.search(query, self.k if k is None else k, where=self.filter if where is None else where)
+        searcher = self.collection
+        if self.search_type == "hybrid":
+            searcher = self.collection.searcher("hybrid", weight=self.weight)
+        hits = searcher.search(query, self.k if k is None else k, where=self.filter if where is None else where)
         return [document(hit) for hit in hits]

@@ -5,16 +5,19 @@
 # LangChain's signatures end in **kwargs; here an argument that is not known is an error and not passed over.
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection as Names
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 import numpy as np
 from jaxtyping import Float32
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from cde_rag import Collection, StoreError
 from cde_rag._keywords import named_keywords
@@ -22,18 +25,20 @@ from cde_rag._validation import check_list, check_positive
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
 from cde_rag.stores.kinds import temporary_store
-from langchain_cde.documents import document
+from langchain_cde.documents import document, warn_of_cut_texts
 from langchain_cde.embeddings import CDEEmbeddings
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import require_same_space
 
 Where = Mapping[str, Any]
+HYBRID: Final = "hybrid"  # the search type
 
 
 class CDEVectorStore(VectorStore):
     """Documents in a collection: vectors, texts, metadata and their context together. Thread-safe.
 
-    Filters are those of `cde_rag.stores.filters`. Scores are cosines: in [-1, 1], higher is better.
+    Filters are those of `cde_rag.stores.filters`. Scores are cosines: in [-1, 1], higher is better; those of hybrid
+    searches are fused scores from 0 to 1, which compare the hits of one query and no others.
 
     Args:
         collection: From `Collection.create` or `Collection.open`; `from_documents` makes one.
@@ -131,7 +136,8 @@ class CDEVectorStore(VectorStore):
         check_list(texts, call="add_texts")
         listed = list(texts)
         given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
-        self.collection.add(listed, ids=given, metadata=metadatas or None)
+        report = self.collection.add(listed, ids=given, metadata=metadatas or None)
+        warn_of_cut_texts(report.truncated, len(listed), self.collection.embedder)
         return given
 
     @property
@@ -233,6 +239,71 @@ class CDEVectorStore(VectorStore):
         chosen = marginal_relevance(query[0], vectors, k, diversity=1 - lambda_mult)
         return [document(hits[place]) for place in chosen]
 
+    def hybrid_search(
+        self, query: str, k: int = 4, *, filter: Where | None = None, weight: float | None = None, offset: int = 0
+    ) -> list[Document]:
+        """Return the `k` best documents by vectors and by terms (BM25) together.
+
+        Also by name: `search(query, "hybrid")` and `as_retriever(search_type="hybrid")`.
+
+        Args:
+            query: The query.
+            k: Maximum number of documents.
+            filter: Filter over the metadata.
+            weight: Weight of the vectors, from 0 (terms alone) to 1 (vectors alone); 0.65 by default.
+            offset: Documents that are passed over: the next page begins at `offset + k`.
+
+        Raises:
+            StoreError: The collection was made without terms; `collection.store.index_texts` adds them.
+            ValueError: A weight outside [0, 1], or `k` below 1.
+        """
+        found = self.hybrid_search_with_score(query, k, filter=filter, weight=weight, offset=offset)
+        return [each for each, _ in found]
+
+    def hybrid_search_with_score(
+        self,
+        query: str,
+        k: int = 4,
+        *,
+        filter: Where | None = None,
+        weight: float | None = None,
+        offset: int = 0,
+        score_threshold: float | None = None,
+    ) -> list[tuple[Document, float]]:
+        """Return the documents of `hybrid_search` with their fused scores, which reach `score_threshold`."""
+        searcher = self.collection.searcher("hybrid", weight=weight)
+        hits = searcher.search(query, k, where=filter, score_threshold=score_threshold, offset=offset)
+        return [(document(hit), hit.score) for hit in hits]
+
+    async def ahybrid_search(
+        self, query: str, k: int = 4, *, filter: Where | None = None, weight: float | None = None, offset: int = 0
+    ) -> list[Document]:
+        """Run `hybrid_search` in a thread."""
+        return await run_in_executor(None, self.hybrid_search, query, k, filter=filter, weight=weight, offset=offset)
+
+    def search(self, query: str, search_type: str, **kwargs: Any) -> list[Document]:
+        """Search by a name: "similarity", "similarity_score_threshold", "mmr" or "hybrid"."""
+        return (
+            self.hybrid_search(query, **kwargs)
+            if search_type == HYBRID
+            else super().search(query, search_type, **kwargs)
+        )
+
+    async def asearch(self, query: str, search_type: str, **kwargs: Any) -> list[Document]:
+        """Asynchronous `search`."""
+        if search_type == HYBRID:
+            return await self.ahybrid_search(query, **kwargs)
+        return await super().asearch(query, search_type, **kwargs)
+
+    def as_retriever(self, **kwargs: Any) -> VectorStoreRetriever:
+        """Return a retriever; LangChain's arguments, with `search_type="hybrid"` beside its own.
+
+        Args:
+            kwargs: `search_type`, and `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.
+        """
+        tags = [*(kwargs.pop("tags", None) or []), *self._get_retriever_tags()]
+        return CDEVectorStoreRetriever(vectorstore=self, tags=tags, **kwargs)
+
     def _embedded(self, embedding: list[float]) -> tuple[str, Float32[np.ndarray, "1 dim"]]:
         """Check that a vector is of the active space; return the space's fingerprint and the vector as an array."""
         fingerprint = self.collection.embedder.fingerprint
@@ -241,6 +312,26 @@ class CDEVectorStore(VectorStore):
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return _relevance
+
+
+class CDEVectorStoreRetriever(VectorStoreRetriever):
+    """LangChain's retriever of a vector store, with the search type "hybrid"."""
+
+    allowed_search_types: ClassVar[Names[str]] = (*VectorStoreRetriever.allowed_search_types, HYBRID)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        if self.search_type == HYBRID:
+            return self.vectorstore.search(query, HYBRID, **(self.search_kwargs | kwargs))
+        return super()._get_relevant_documents(query, run_manager=run_manager, **kwargs)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        if self.search_type == HYBRID:
+            return await self.vectorstore.asearch(query, HYBRID, **(self.search_kwargs | kwargs))
+        return await super()._aget_relevant_documents(query, run_manager=run_manager, **kwargs)
 
 
 def _relevance(cosine: float) -> float:

@@ -31,6 +31,7 @@ from cde_rag import (
     FilterError,
     SmallContextWarning,
     StoreError,
+    TruncationWarning,
 )
 from cde_rag.stores.faiss import FaissStore
 
@@ -331,11 +332,6 @@ def test_mmr_chooses_unlike_nodes(vector_store: CDEVectorStore) -> None:
         ask(0.2, prefetch_factor=3)
 
 
-def test_other_modes_are_refused(vector_store: CDEVectorStore) -> None:
-    with pytest.raises(ValueError, match="hybrid"):
-        vector_store.query(VectorStoreQuery(query_str="money", mode=VectorStoreQueryMode.HYBRID))
-
-
 def test_what_is_no_collection_store_or_node_is_refused(documents: list[Document], tmp_path: Path) -> None:
     store = FaissStore(tmp_path / "new.faiss")
     for wrong in ("new.faiss", store):
@@ -348,3 +344,48 @@ def test_what_is_no_collection_store_or_node_is_refused(documents: list[Document
     with pytest.raises(TypeError, match=r"found str in it\. Give \[Document\("):
         CDEVectorStore.from_documents(["a"], store)  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "new.faiss").exists()
+
+
+def test_hybrid_and_text_search_are_those_of_the_collection(vector_store: CDEVectorStore) -> None:
+    text, collection = "interest of the loan", vector_store.collection
+    hits = collection.search(text, 8, by="hybrid")
+    assert [hit.id for hit in hits] != [hit.id for hit in collection.search(text, 8)]
+    retriever = index_of(vector_store).as_retriever(vector_store_query_mode="hybrid", similarity_top_k=8)
+    assert [(hit.node_id, hit.score) for hit in retriever.retrieve(text)] == [(hit.id, hit.score) for hit in hits]
+    assert [hit.node_id for hit in asyncio.run(retriever.aretrieve(text))] == [hit.id for hit in hits]
+    words = [hit.id for hit in collection.search(text, 8, by="words")]
+    for mode in (VectorStoreQueryMode.TEXT_SEARCH, VectorStoreQueryMode.SPARSE):
+        assert vector_store.query(VectorStoreQuery(query_str=text, mode=mode, similarity_top_k=8)).ids == words
+
+
+def test_alpha_weighs_vectors_and_other_settings_count_nodes(vector_store: CDEVectorStore) -> None:
+    text, collection = "interest of the loan", vector_store.collection
+
+    def found(**settings: object) -> list[str]:
+        query = VectorStoreQuery(query_str=text, mode=VectorStoreQueryMode.HYBRID, similarity_top_k=6, **settings)
+        return list(vector_store.query(query).ids or [])
+
+    assert found(alpha=1.0) == [hit.id for hit in collection.search(text, 6)]
+    assert found(alpha=0.0) == [hit.id for hit in collection.search(text, 6, by="words")]
+    assert found(hybrid_top_k=2) == found()[:2]
+    assert found(sparse_top_k=5) == found()
+    source = collection.search(text, 1)[0].metadata["ref_doc_id"]
+    some = [hit.id for hit in collection.search(text, 6, by="hybrid", where={"ref_doc_id": source})]
+    assert found(doc_ids=[source]) == some
+    with pytest.raises(ValueError, match="weight"):
+        found(alpha=1.5)
+    with pytest.raises(ValueError, match="alpha is for the mode hybrid"):
+        vector_store.query(VectorStoreQuery(query_str=text, alpha=0.5))
+
+
+def test_other_modes_are_refused(vector_store: CDEVectorStore) -> None:
+    with pytest.raises(ValueError, match="found 'svm'"):
+        vector_store.query(VectorStoreQuery(query_str="money", mode=VectorStoreQueryMode.SVM))
+
+
+@pytest.mark.filterwarnings("default::cde_rag.TruncationWarning")  # the core warns, too
+def test_truncated_nodes_are_warned_of_with_the_splitters_setting(vector_store: CDEVectorStore) -> None:
+    with pytest.warns(
+        TruncationWarning, match=r"1 nodes were truncated.*SentenceSplitter\(chunk_size=\d+, chunk_overlap"
+    ):
+        vector_store.add([TextNode(text="money " * 100, id_="long")])

@@ -23,6 +23,7 @@ from cde_rag import (
     Record,
     SmallContextWarning,
     StoreError,
+    TruncationWarning,
 )
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDERetriever, CDEVectorStore
@@ -483,3 +484,60 @@ def test_a_store_that_was_moved_to_another_model_is_not_searched(store: CDEVecto
     ):
         with pytest.raises(ContextMismatchError, match="load that model"):
             stale()
+
+
+# Hybrid search
+
+
+QUERY = "the river bank and a loan"
+
+
+def test_hybrid_by_name_is_the_hybrid_search_of_the_collection(store: CDEVectorStore) -> None:
+    hits = store.collection.search(QUERY, 7, by="hybrid")
+    assert [hit.id for hit in hits] != [hit.id for hit in store.collection.search(QUERY, 7)]
+    expected = [hit.id for hit in hits]
+    assert ids(store.hybrid_search(QUERY, 7)) == expected
+    assert ids(asyncio.run(store.ahybrid_search(QUERY, 7))) == expected
+    assert ids(store.search(QUERY, "hybrid", k=7)) == expected
+    assert ids(asyncio.run(store.asearch(QUERY, "hybrid", k=7))) == expected
+    retriever = store.as_retriever(search_type="hybrid", search_kwargs={"k": 7})
+    assert ids(retriever.invoke(QUERY)) == expected
+    assert ids(asyncio.run(retriever.ainvoke(QUERY))) == expected
+    assert "CDEVectorStore" in (retriever.tags or [])
+    of_collection = CDERetriever(collection=store.collection, k=7, search_type="hybrid")
+    assert ids(of_collection.invoke(QUERY)) == expected
+    assert [score for _, score in store.hybrid_search_with_score(QUERY, 7)] == [hit.score for hit in hits]
+
+
+def test_hybrid_takes_filters_pages_thresholds_and_weights(store: CDEVectorStore) -> None:
+    every = store.hybrid_search_with_score(QUERY, 30)
+    assert ids(store.hybrid_search(QUERY, 3, offset=3)) == [one.id for one, _ in every[3:6]]
+    floor = every[4][1]
+    found = store.hybrid_search_with_score(QUERY, 30, score_threshold=floor)
+    assert [one.id for one, _ in found] == [one.id for one, score in every if score >= floor]
+    some = store.as_retriever(search_type="hybrid", search_kwargs={"k": 30, "filter": {"source": "s1"}}).invoke(QUERY)
+    assert {one.metadata["source"] for one in some} == {"s1"}
+    assert ids(store.hybrid_search(QUERY, 5, weight=1.0)) == ids(store.similarity_search(QUERY, 5))
+    words = [hit.id for hit in store.collection.search(QUERY, 5, by="words")]
+    assert ids(store.hybrid_search(QUERY, 5, weight=0.0)) == words
+    with pytest.raises(ValueError, match="weight"):
+        store.hybrid_search(QUERY, weight=1.5)
+    with pytest.raises(ValidationError):
+        CDERetriever(collection=store.collection, search_type="hybrid", weight=2.0)
+
+
+def test_the_other_search_types_are_what_they_were(store: CDEVectorStore) -> None:
+    assert ids(store.as_retriever().invoke(QUERY)) == ids(store.similarity_search(QUERY))
+    assert ids(store.search(QUERY, "mmr", k=3)) == ids(store.max_marginal_relevance_search(QUERY, 3))
+    assert ids(asyncio.run(store.asearch(QUERY, "similarity", k=3))) == ids(store.similarity_search(QUERY, 3))
+    with pytest.raises(ValueError, match="search_type of words"):
+        store.as_retriever(search_type="words")
+
+
+@pytest.mark.filterwarnings("default::cde_rag.TruncationWarning")  # the core warns, too
+def test_cut_texts_are_warned_of_with_the_splitters_setting(store: CDEVectorStore, embeddings: CDEEmbeddings) -> None:
+    setting = r"1 of 2 texts .*RecursiveCharacterTextSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"
+    with pytest.warns(TruncationWarning, match=setting):
+        store.add_texts(["money " * 100, "a bank"])
+    with pytest.warns(TruncationWarning, match=setting):
+        embeddings.embed_documents(["money " * 100, "a bank"])

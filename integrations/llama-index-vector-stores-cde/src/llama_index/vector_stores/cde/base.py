@@ -21,7 +21,8 @@ from llama_index.vector_stores.cde.deferring import CollectionEmbedding, Embeddi
 from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, TruncationWarning
+from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
 
 
@@ -133,6 +134,7 @@ class CDEVectorStore(EmbeddingStore):
 
         Warns:
             CDEWarning: The nodes were embedded before, in vain.
+            TruncationWarning: Nodes exceed the model's token limit, with the splitter's setting that makes them fit.
         """
         if embedded := sum(bool(node.embedding) for node in nodes):
             warnings.warn(
@@ -141,7 +143,16 @@ class CDEVectorStore(EmbeddingStore):
                 CDEWarning,
                 stacklevel=2,
             )
-        self._collection.add_records([record_of(node) for node in nodes])
+        report = self._collection.add_records([record_of(node) for node in nodes])
+        if report.truncated:
+            size = self._collection.embedder.context.identity.max_length * 2 // 3  # splitters count fewer tokens
+            warnings.warn(
+                f"{report.truncated} nodes were truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: "
+                f"set Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
+                f"transformations=[SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8})].",
+                TruncationWarning,
+                stacklevel=2,
+            )
         return [node.node_id for node in nodes]
 
     @override
@@ -209,16 +220,22 @@ class CDEVectorStore(EmbeddingStore):
 
     @override
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Search with the text of a query, in the modes `default` and `mmr`.
+        """Search with the text of a query, in the modes `default`, `hybrid`, `text_search`, `sparse` and `mmr`.
+
+        Similarities are cosines in the modes `default` and `mmr`; fused scores from 0 to 1 in `hybrid`; and BM25 in
+        `text_search` and `sparse`, which are the same here.
 
         Args:
-            query: With `query_str`; a `query_embedding` is not looked at.
+            query: With `query_str`; a `query_embedding` is not looked at. For `hybrid`: `alpha`, from 0 (BM25 alone) to
+                1 (vectors alone), by default 0.65; `hybrid_top_k`, the number of nodes, by default `similarity_top_k`;
+                and `sparse_top_k`, the hits of each ranking that are fused, at least 100.
             kwargs: For `mmr`: `mmr_threshold` (1: nearness alone, 0: unlikeness alone; 0.5 by default) and
                 `mmr_prefetch_k` (hits to choose from, 50 by default).
 
         Raises:
             FilterError: A filter without an equivalent.
-            ValueError: Another mode, no text, or an unknown keyword.
+            StoreError: By terms, where the collection was made without them; `store.index_texts` adds them.
+            ValueError: Another mode, no text, an `alpha` outside [0, 1] or in another mode, or an unknown keyword.
         """
         unknown = sorted(set(kwargs) - {"mmr_threshold", "mmr_prefetch_k"})
         if not query.query_str or unknown:
@@ -226,6 +243,8 @@ class CDEVectorStore(EmbeddingStore):
                 "A collection embeds the text of a query itself: expected query_str, and no keywords but mmr_threshold "
                 f"and mmr_prefetch_k; found query_str={query.query_str!r:.80}, keywords {unknown}."
             )
+        if query.alpha is not None and query.mode != VectorStoreQueryMode.HYBRID:
+            raise ValueError(f"alpha is for the mode hybrid, found alpha={query.alpha} in the mode {query.mode.value}.")
         where = _all_of(where_of(query.filters), _ids(query.node_ids or None), _sources(query.doc_ids))
         if query.mode == VectorStoreQueryMode.DEFAULT:
             hits = self._collection.search(query.query_str, query.similarity_top_k, where=where)
@@ -238,8 +257,17 @@ class CDEVectorStore(EmbeddingStore):
                 diversity=0.5 if threshold is None else 1 - threshold,
                 where=where,
             )
+        elif query.mode == VectorStoreQueryMode.HYBRID:
+            candidates = max(CANDIDATES, query.sparse_top_k or 0)
+            searcher = self._collection.searcher("hybrid", candidates=candidates, weight=query.alpha)
+            count = query.similarity_top_k if query.hybrid_top_k is None else query.hybrid_top_k
+            hits = searcher.search(query.query_str, count, where=where)
+        elif query.mode in (VectorStoreQueryMode.TEXT_SEARCH, VectorStoreQueryMode.SPARSE):
+            hits = self._collection.search(query.query_str, query.similarity_top_k, by="words", where=where)
         else:
-            raise ValueError(f"Expected the query mode default or mmr, found {query.mode.value!r}.")
+            raise ValueError(
+                f"Expected the query mode default, hybrid, text_search, sparse or mmr, found {query.mode.value!r}."
+            )
         return _result(hits)
 
     @override
