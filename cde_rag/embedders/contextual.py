@@ -16,11 +16,10 @@ from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sam
 from cde_rag.context.siblings import sibling_positions
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import FunctionEmbedder
-from cde_rag.embedders.late_chunking import LateChunking
 from cde_rag.embedders.pool import Pool, embed_on
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
-from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning, warn_user
+from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning, require, warn_user
 from cde_rag.model import CDEModel
 from cde_rag.model.batching import length_buckets
 from cde_rag.model.roles import DOCUMENT, QUERY
@@ -315,7 +314,8 @@ class ContextualEmbedder:
 
         Raises:
             CorpusError: A chunk is blank or holds a lone surrogate, or a document has no chunk.
-            ModelError: The model is no one-way model.
+            MissingExtraError: torch is not installed.
+            ModelError: The model is no one-way model, or runs without torch.
             TypeError: A document is a single str.
 
         Warns:
@@ -323,6 +323,9 @@ class ContextualEmbedder:
         """
         for document in documents:
             check_list(document, call="embed_chunks")
+        require("torch", "torch")
+        from cde_rag.embedders.late_chunking import LateChunking
+
         texts = [chunk for document in documents for chunk in document]
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
             embedded = LateChunking(self.model, self._prepared, self.context.manifest.sibling_rule)(

@@ -14,10 +14,11 @@ from cde_rag.context.siblings import sibling_positions
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model import CDEModel
-from cde_rag.model.batching import length_buckets, pad
+from cde_rag.model.batching import length_buckets
 from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.sibling_vectors import SiblingVectors
 from cde_rag.model.threads import limited_threads
+from cde_rag.model.torch_runner import pad
 from cde_rag.model.two_stage import TwoStage
 
 
@@ -45,7 +46,7 @@ class LateChunking:
         sibling_rule: Rule by which siblings are chosen.
 
     Raises:
-        ModelError: The model is of another kind.
+        ModelError: The model is of another kind, or runs without torch.
     """
 
     def __init__(self, model: CDEModel, prepared: object, sibling_rule: int) -> None:
@@ -54,7 +55,8 @@ class LateChunking:
                 f"{model.config.name} cannot pool chunks of one text: only one-way models do, such as cde-mini-1. Give "
                 "embed_documents the parents of the chunks."
             )
-        self._model, self._network, self._prepared, self._rule = model, model.network, prepared, sibling_rule
+        self._model, self._prepared, self._rule = model, prepared, sibling_rule
+        self._network: TwoStage = model.network
 
     def __call__(self, documents: Sequence[Sequence[str]], mini_batch_size: int) -> Embedded:
         """Embed all chunks, in their order.
