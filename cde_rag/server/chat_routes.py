@@ -177,11 +177,12 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     """Yield the server-sent events of an answer: citations first, then its pieces, or the reason of a failure."""
 
-    def event(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
         choices = [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]
-        return _event({**fields, "choices": choices, **more})
+        return _event({**fields, "choices": choices})
 
-    yield event({"role": "assistant", "content": ""}, **found)
+    first = [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}]
+    yield _event({**fields, "choices": first, **found})
     try:
         async with aclosing(deltas):
             async for delta in deltas:

@@ -267,7 +267,7 @@ class _Generation:
     ) -> None:
         torch: Any = import_module("torch")
 
-        def is_over(ids: Any, *_: object, **__: object) -> Any:
+        def is_over(ids: Any, *_: object) -> Any:
             self._made += 1
             return torch.full((ids.shape[0],), self._stopped.is_set(), dtype=torch.bool, device=ids.device)
 

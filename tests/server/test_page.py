@@ -270,8 +270,6 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     page.get_by_role("button", name="Roll back").click()
     expect(outcome).to_contain_text("Back in context", timeout=60_000)
     assert papers.inspect().fingerprint == chatting.embedder.fingerprint
-    page.get_by_role("button", name="Roll back").click()
-    expect(page.get_by_role("alert")).not_to_be_empty(timeout=60_000)  # there is nothing to return to, or it returns
     assert visit.errors == []
     page.close()
 
