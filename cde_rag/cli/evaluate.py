@@ -70,7 +70,7 @@ def evaluate(
       cde-rag evaluate docs/ --system own_hybrid --system parents_hybrid
       cde-rag evaluate scifact/
       cde-rag evaluate scifact/ nfcorpus/ --seed 0 --seed 1 --json
-      cde-rag evaluate conteb/covid-qa conteb/esg-reports --system own --system parents --system late_chunking
+      cde-rag evaluate conteb/covid-qa --system own --system late_chunking
       cde-rag evaluate handbook/ --parent-key page --system own --system parents
     """
     from cde_rag.evaluation import SYSTEMS, EvaluationProgress

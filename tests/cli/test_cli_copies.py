@@ -28,7 +28,7 @@ def test_what_is_there_is_not_written_over(run, collection: Path, tmp_path: Path
     assert "expected no file, found one" in run("export", collection, file, code=1).stderr
     assert "Import into a new one" in run("import", file, collection, code=1).stderr
     file.write_bytes(file.read_bytes()[:-1])
-    assert "truncated" in run("import", file, tmp_path / "copy", code=1).stderr
+    assert "expected an intact export" in run("import", file, tmp_path / "copy", code=1).stderr
     assert not (tmp_path / "copy").exists()
 
 

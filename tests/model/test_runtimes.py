@@ -177,7 +177,7 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
 
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
 def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
-    folder = Path(model_files.__file__).parent / "bundled" / name
+    folder = model_files.find(name)
     network, *_ = checkpoints.read(folder)
     state = float_state((folder / "model.safetensors").read_bytes())
     assert state.keys() == network.state_dict().keys()

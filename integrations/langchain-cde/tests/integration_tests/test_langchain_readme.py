@@ -19,7 +19,7 @@ warnings.filterwarnings("ignore", "`langchain-community` is being sunset")
 @pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join([EXPECTED_WARNINGS, *blocks])],
         cwd=tmp_path,
