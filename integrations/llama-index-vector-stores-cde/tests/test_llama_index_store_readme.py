@@ -13,7 +13,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 @pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
         cwd=tmp_path,
@@ -22,4 +22,4 @@ def test_the_examples_run(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"(game \d+ Rule \d\n){3}", done.stdout)
+    assert re.fullmatch(r"(game \d+ Rule \d\n){3}game 7\n", done.stdout)
