@@ -14,7 +14,7 @@ from pages import ROOT  # isort: skip
 EXAMPLES = ROOT / "examples"
 NOTEBOOKS = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 CHATS = ("02_chat_llamaindex", "03_chat_langchain")
-HIT_RATES = r"contextual +(\d\.\d\d *){3}\nplain +(\d\.\d\d *){3}\nBM25 +(\d\.\d\d *){3}"
+HIT_RATES = r"contextual +(\d\.\d\d *){3}\nhybrid +(\d\.\d\d *){3}\nplain +(\d\.\d\d *){3}\nBM25 +(\d\.\d\d *){3}"
 SAID = {  # what each has to print, and how many figures it has to draw
     "01_quickstart": (r"a query moves by 0\.\d+ .* of its ten best hits \d+% stay", 1),
     "02_chat_llamaindex": (HIT_RATES, 0),

@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 
 from cde_rag import ModelError
 from cde_rag.model import checkpoints
-from cde_rag.model.batching import pad
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.pair.four_bits import pack, unpack
 from cde_rag.model.pair.pair_network import PlainEncoder
 from cde_rag.model.second_stage import DOCUMENT
+from cde_rag.model.torch_runner import pad
 from cde_rag_training.distil.student import e5_student
 from cde_rag_training.networks.e5_file import E5File
 
