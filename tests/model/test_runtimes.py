@@ -22,7 +22,7 @@ from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderO
 from cde_rag.context.sampling import Sample
 from cde_rag.embedders.contextual import fit
 from cde_rag.errors import MissingExtraError, ModelError
-from cde_rag.model import checkpoints, loading, model_files
+from cde_rag.model import checkpoints, loading, model_files, model_packages
 from cde_rag.model.model_files import find
 from cde_rag.model.pair import pair_checkpoint
 from cde_rag.model.pair.four_bits import pack, unpack_all
@@ -177,7 +177,7 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
 
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
 def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
-    folder = model_files.find(name)
+    folder = model_packages.installed(name) or Path(model_files.__file__).parent / "bundled" / name
     network, *_ = checkpoints.read(folder)
     state = float_state((folder / "model.safetensors").read_bytes())
     assert state.keys() == network.state_dict().keys()
