@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from served import JSON, Running
@@ -28,6 +29,7 @@ FILTERS = st.dictionaries(st.sampled_from(["year", "book", "and", "or", "not", "
 COMPARISONS = st.builds(lambda operator, value: {"year": {operator: value}}, OPERATORS, VALUES)
 
 
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.UnknownFieldWarning")  # filters of fields that no record has
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_body_is_an_internal_error(server: Running, data: st.DataObject) -> None:
