@@ -58,6 +58,7 @@ def test_twins_are_passed_over():
     assert first == papers.search("river bank", 1)[0]
 
 
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.UnknownFieldWarning")
 def test_nothing_is_found_where_nothing_matches():
     papers = collection(parent_key=None)
     papers.add(["river bank"])
