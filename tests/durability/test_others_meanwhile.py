@@ -77,7 +77,7 @@ def made(kind: str, folder: Path, records: int) -> Store:
 def test_searches_meanwhile_neither_fail_nor_mix(
     kind: str, scratch: Path, times: Callable[[int, int], int], tell: Callable[[str], None]
 ) -> None:
-    count, records, moves = times(300, 10_000), 120, list[Interval]()
+    count, records, moves = times(1500, 10_000), 120, list[Interval]()  # enough for several moves
     store = made(kind, scratch / "papers", records)
     opened(store).recontextualize(embedder=stub(SPACES - 1))  # the first one imports modules
     reader = Other("search", kind, scratch / "papers", records, count + count // 10)
