@@ -26,8 +26,8 @@ from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.filters import matches, parse
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
-from cde_rag.stores.qdrant_base.points_manifest import NATIVE
-from cde_rag.stores.qdrant_edge import QdrantEdgeStore, shard_generations
+from cde_rag.stores.qdrant_base.points_manifest import NATIVE, PointsManifest
+from cde_rag.stores.qdrant_edge import QdrantEdgeStore, folder_handle, shard_generations
 from cde_rag.stores.qdrant_edge.folder_handle import FolderHandle
 from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 
@@ -334,6 +334,31 @@ def test_threads_see_an_activation_at_one_instant(scratch: Path) -> None:
         thread.join()
     assert wrong == []
     assert store.verify() == []
+
+
+def test_a_thread_reads_while_another_replaces_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest of this process itself is never taken for a store that was put in its place."""
+    store = created(opener(tmp_path / "papers"))
+    reader, save, came = QdrantEdgeStore(tmp_path / "papers"), folder_handle.save, list[object]()
+
+    def read() -> None:
+        try:
+            came.append(reader.manifest().dim)
+        except StoreError as error:
+            came.append(error)
+
+    reading = threading.Thread(target=read)
+
+    def replaced(folder: Path, manifest: PointsManifest) -> None:
+        save(folder, manifest)
+        reading.start()
+        reading.join(0.2)  # it waits, or would raise by then
+
+    monkeypatch.setattr(folder_handle, "save", replaced)
+    number = store.create_generation(fingerprint=OTHER, context=b"other")
+    reading.join()
+    assert came == [store.manifest().dim]
+    assert number == 2
 
 
 # Filters

@@ -139,12 +139,13 @@ class FolderHandle:
         Raises:
             StoreError: It is another, or none.
         """
-        if self._opened not in (None, self._found()):
-            raise StoreError(
-                f"{self.folder}: expected the files that this process opened, found others in their place, or none. "
-                "Nothing more is read or written. Close this store, and open what is there now; what was copied over "
-                "an open store, restore into an empty folder."
-            )
+        with self._changing:  # another thread may be replacing the manifest
+            if self._opened not in (None, self._found()):
+                raise StoreError(
+                    f"{self.folder}: expected the files that this process opened, found others in their place, or "
+                    "none. Nothing more is read or written. Close this store, and open what is there now; what was "
+                    "copied over an open store, restore into an empty folder."
+                )
 
     def _touch(self) -> None:
         """Give the manifest the time of this opening, so that a copy which keeps times puts another one over it."""
