@@ -59,7 +59,7 @@ def journey(work):
     sys.setprofile(None)
     return deepest
 
-model = CDEModel.from_pretrained("cde-mini")
+model = CDEModel.from_pretrained("cde-mini", runtime="torch")
 embedder = ContextualEmbedder(model, Context.null(model))
 papers = Collection.create(FaissStore(Path(tempfile.mkdtemp()) / "papers"), embedder)
 print(json.dumps([journey(lambda: papers.add(["a river"])), journey(lambda: papers.search("water"))]))

@@ -311,6 +311,16 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch):
     assert json.loads(path.read_text())["key"] == value["key"]
 
 
+@pytest.mark.usefixtures("cache")
+def test_the_bundled_pair_is_measured_too(monkeypatch):
+    """The query that is timed has tokens of both encoders."""
+    monkeypatch.setattr(model_files, "BUNDLED", Path(model_files.__file__).parent / "bundled")
+    monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
+    rows = loading.timings(model_files.find("cde-base-1"))
+    assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
+    assert all(row.cosine > 0.999 for row in rows)
+
+
 def test_the_environment_names_the_runtime(folders, monkeypatch):
     monkeypatch.setenv(runtime_choice.VARIABLE, "onnx")
     model = CDEModel.from_pretrained(folders["whole"])

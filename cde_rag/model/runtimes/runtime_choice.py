@@ -155,7 +155,7 @@ def measure(load: Callable[[str, str], StageRunner], tokenizer: TextTokenizer, m
     """
     texts = [text for text in generic_documents(None) if len(text) > 100][:DOCUMENTS] or generic_documents(DOCUMENTS)
     rows = [tokens.ids for tokens in tokenizer(texts, max_length)]
-    query = [rows[0][:12]]
+    query = [tokenizer([" ".join(texts[0].split()[:10])], max_length)[0].ids]
     timings: list[Timing] = []
     reference: Float32[np.ndarray, "batch dim"] | None = None
     for runtime, dtype in candidates():
