@@ -22,6 +22,7 @@ from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.recontextualization import estimate
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel, cde_model, checkpoints
+from cde_rag.model.torch_runner import TorchRunner
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
@@ -151,13 +152,13 @@ def test_options_go_with_the_embedder_everywhere(tmp_path: Path):
     papers = Collection.open(FaissStore(tmp_path / "papers"), model=folder, options=options)
     follower = Collection.open(FaissStore(tmp_path / "papers"), model=folder, options=options)
     batches: list[int] = []
-    second_stage = CDEModel.second_stage
+    embed = TorchRunner.embed
 
-    def spy(model: CDEModel, rows: Sequence[Sequence[int]], *others: Any) -> np.ndarray:
+    def spy(stages: TorchRunner, rows: Sequence[Sequence[int]], *others: Any) -> np.ndarray:
         batches.append(len(rows))
-        return second_stage(model, rows, *others)
+        return embed(stages, rows, *others)
 
-    with mock.patch.object(CDEModel, "second_stage", spy):
+    with mock.patch.object(TorchRunner, "embed", spy):
         move(papers)
         assert papers.embedder.options == options
         move(papers, seed=2, model=folder)

@@ -302,6 +302,8 @@ def _plan(
     sync: bool,
 ) -> dict[str, int]:
     """Count what a run would write; neither a collection nor a tenant is made for it."""
+    from cde_rag.collection.collection import plan_records
+
     store = at(path) if tenant is None else _tenant_store(path, tenant, model)
     if store is None or not store.exists():
         new = len({record.id for record in reader})
@@ -312,7 +314,7 @@ def _plan(
         if sync and reader.skipped:
             typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
         deleted = len(_others(opened, reader)) if sync and not reader.skipped else 0
-        counts = asdict(opened.plan(reader))
+        counts = asdict(plan_records(opened, reader))
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
 
 

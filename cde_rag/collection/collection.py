@@ -231,22 +231,14 @@ class Collection(Searcher):
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(self._prepared(records), total, on_progress)
+        return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
 
     def add_records(
         self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
     ) -> AddReport:
         """Add records, or replace those of the same id; streams, raises and warns like `add`."""
         total = len(records) if isinstance(records, Sized) else None
-        return self._writer.add(self._prepared(records), total, on_progress)
-
-    def plan(self, records: Iterable[Record]) -> AddPlan:
-        """Count what `add_records` would write and embed; nothing is embedded or written.
-
-        Raises:
-            CorpusError: As `add_records`.
-        """
-        return self._writer.plan(self._prepared(records))
+        return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
 
     @named_keywords
     def search(
@@ -566,10 +558,6 @@ class Collection(Searcher):
             return [Damage("vectors", audit.advice)] if audit.others else []
         return []
 
-    def _prepared(self, records: Iterable[Record]) -> Iterable[Record]:
-        """Return records with the tenant's name and the headers of this collection."""
-        return with_headers(stamped(records, self._settings), self._settings, self.embedder)
-
     def __repr__(self) -> str:
         return f"Collection({self.store!r}, {self._active.last!r})"
 
@@ -585,6 +573,22 @@ class Collection(Searcher):
 
 
 recontextualize = Collection.recontextualize
+
+
+def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
+    """Count what `collection.add_records` would write and embed; nothing is embedded or written.
+
+    Raises:
+        CorpusError: As `add_records`.
+    """
+    store, embedder = collection.store, collection.embedder
+    prepared = _prepared(records, store.manifest().settings, embedder)
+    return Upserter(store, ActiveEmbedder(store, embedder), collection.parent_key).plan(prepared)
+
+
+def _prepared(records: Iterable[Record], settings: Mapping[str, Any], embedder: Embedder) -> Iterable[Record]:
+    """Return records with the tenant's name and the headers of a collection."""
+    return with_headers(stamped(records, settings), settings, embedder)
 
 
 def _store_at(place: Store | str | Path) -> Store:

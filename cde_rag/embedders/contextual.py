@@ -1,12 +1,11 @@
 """ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast, overload
 
 import numpy as np
 from jaxtyping import Bool, Float32
-from tqdm import tqdm
 
 from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list
@@ -19,13 +18,10 @@ from cde_rag.embedders.function import FunctionEmbedder
 from cde_rag.embedders.pool import Pool, embed_on
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
+from cde_rag.embedders.token_batches import TokenBatches, blocks_of
 from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning, require, warn_user
 from cde_rag.model import CDEModel
-from cde_rag.model.batching import length_buckets
 from cde_rag.model.roles import DOCUMENT, QUERY
-from cde_rag.model.sibling_vectors import SiblingVectors
-from cde_rag.model.tokenizer import Tokens
-from cde_rag.model.windows import pool_windows
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
 _UNSAID = (
@@ -41,7 +37,6 @@ _UNSAID = (
     32,
     None,
 )  # of the arguments that a plain embedder does not take
-TOKENIZED_AT_ONCE = 1024  # texts per tokenizer call; bounds memory and lets lengths be sorted
 
 
 class ContextualEmbedder:
@@ -230,8 +225,8 @@ class ContextualEmbedder:
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts as they are read, prefixes and special tokens included."""
-        rows = self._blocks(texts, self.model.tokenize(texts), DOCUMENT)
-        return sum(len(row.ids) for block in rows for _, row in block)
+        blocks = blocks_of(self.model, texts, self.model.tokenize(texts), DOCUMENT, windows=self.windows)
+        return sum(len(row.ids) for block in blocks for _, row in block)
 
     def embed_documents(
         self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
@@ -274,9 +269,11 @@ class ContextualEmbedder:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
         check_list(texts, call="embed_queries")
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
-            embedded = self._embed(texts, QUERY, None, progress=False)
-        self._warn(embedded.truncated)
-        return embedded.vectors
+            batches = TokenBatches(self.model, texts, QUERY, None, size=self.mini_batch_size, windows=self.windows)
+            for batch in batches:
+                batch.vectors = self.model.stages.embed(batch.rows, QUERY, self._prepared, None, None)
+        self._warn(batches.embedded.truncated)
+        return batches.embedded.vectors
 
     def embed_passages(
         self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
@@ -297,7 +294,13 @@ class ContextualEmbedder:
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
             if self.pool is not None and len(texts) > self.mini_batch_size:
                 return embed_on(self.pool, self, texts, siblings)
-            return self._embed(texts, DOCUMENT, siblings, progress=progress)
+            size, windows = self.mini_batch_size, self.windows
+            batches = TokenBatches(self.model, texts, DOCUMENT, siblings, size=size, windows=windows, progress=progress)
+            for batch in batches:
+                batch.vectors = self.model.stages.embed(
+                    batch.rows, DOCUMENT, self._prepared, batch.siblings, batch.sibling_mask
+                )
+            return batches.embedded
 
     def embed_chunks(self, documents: Sequence[Sequence[str]]) -> list[Float32[np.ndarray, "chunks dim"]]:
         """Embed the chunks of documents by late chunking: read together, each pooled over its own tokens.
@@ -334,47 +337,6 @@ class ContextualEmbedder:
         self._warn(embedded.truncated)
         ends = np.cumsum([len(document) for document in documents])
         return np.split(embedded.vectors, ends[:-1]) if documents else []
-
-    def _embed(
-        self, texts: Sequence[str], role: int, siblings: Sequence[Sequence[str]] | None, *, progress: bool
-    ) -> Embedded:
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        truncated = np.zeros(len(texts), dtype=np.bool_)
-        bar = tqdm(total=len(texts), unit="text") if progress else None
-        for start in range(0, len(texts), TOKENIZED_AT_ONCE):
-            part = slice(start, start + TOKENIZED_AT_ONCE)
-            tokens = self.model.tokenize(texts[part], role=role, first=start)
-            first = None if siblings is None else SiblingVectors(self.model, siblings[part])
-            for block in self._blocks(texts[part], tokens, role):
-                starts = [row for row, (place, _) in enumerate(block) if row == 0 or place != block[row - 1][0]]
-                lengths, begun = [len(row.ids) for _, row in block], set(starts)
-                found = np.empty((len(block), self.dim), dtype=np.float32)
-                for bucket in length_buckets(lengths, self.mini_batch_size):
-                    given, mask = (None, None) if first is None else first.padded([block[row][0] for row in bucket])
-                    rows = [block[row][1].ids for row in bucket]
-                    found[bucket] = self.model.second_stage(rows, role, self._prepared, given, mask)
-                    if bar is not None:
-                        bar.update(len(begun.intersection(bucket)))
-                places = [start + block[row][0] for row in starts]
-                vectors[places] = pool_windows(found, lengths, starts)
-                truncated[places] = np.logical_or.reduceat([row.truncated for _, row in block], starts)
-        if bar is not None:
-            bar.close()
-        return Embedded(vectors, truncated)
-
-    def _blocks(self, texts: Sequence[str], tokens: Sequence[Tokens], role: int) -> Iterator[list[tuple[int, Tokens]]]:
-        """Yield what is read of each text, with the text's position: its tokens, or those of its windows."""
-        block: list[tuple[int, Tokens]] = []
-        for place, row in enumerate(tokens):
-            long = self.windows and row.truncated
-            block += [
-                (place, each) for each in (self.model.tokenize_windows(texts[place], role=role) if long else [row])
-            ]
-            if len(block) >= TOKENIZED_AT_ONCE:
-                yield block
-                block = []
-        if block:
-            yield block
 
     def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
         if count := int(truncated.sum()):

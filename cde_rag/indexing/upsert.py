@@ -280,7 +280,9 @@ class Upserter:
             if on_write is not None and made.written > written:
                 on_write(made.written)
             tries = TRIES - 1 + len(missing) // SMALLEST_PART if tries is None else tries - 1
-            self._embed_part(missing, made)
+            part, started = missing[: self._part], time.monotonic()
+            made.embed(part)
+            self._part = max(SMALLEST_PART, int(PART_S * len(part) / max(time.monotonic() - started, 1e-3)))
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
                 missing = self._active.use(lambda embedder: step(made.of(embedder)))
@@ -291,13 +293,6 @@ class Upserter:
             f"Another process changed the same parents in each of {2 * TRIES} tries. Nothing is lost: make this call "
             "again, or change a parent from one process."
         )
-
-    def _embed_part(self, missing: Sequence[Stale], made: "_Vectors") -> None:
-        """Embed as many of the missing rows as take a few seconds at the speed of the last part."""
-        part, started = missing[: self._part], time.monotonic()
-        made.embed(part)
-        speed = len(part) / max(time.monotonic() - started, 1e-3)
-        self._part = max(SMALLEST_PART, int(PART_S * speed))
 
     def _stale(
         self,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 
 from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
@@ -53,6 +53,7 @@ class CDEModel:
         dtype: "float32", "bfloat16" or "float16" for the second stage's layers; the device's native one by default.
 
     Attributes:
+        stages: Both stages, in their runtime.
         folder: Folder of its files; None if it was not read from files.
         given_dtype: The dtype as it was given; None if it was chosen by the device.
         given_runtime: The runtime as it was given; None if it was chosen.
@@ -75,7 +76,9 @@ class CDEModel:
             raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
         self.given_dtype = dtype
         self.given_runtime: str | None = None
-        self._stages = network if isinstance(network, GraphRunner) else _torch_runner(network, device, dtype)
+        self.stages: StageRunner = (
+            network if isinstance(network, GraphRunner) else _torch_runner(network, device, dtype)
+        )
         self.folder: Path | None = None
         self.config = network.config
         self.tokenizer = tokenizer
@@ -151,22 +154,22 @@ class CDEModel:
     @property
     def runtime(self) -> str:
         """Runtime of the stages: "torch", "openvino" or "onnx"."""
-        return self._stages.runtime
+        return self.stages.runtime
 
     @property
     def device(self) -> str:
         """Device of the computation, such as "cpu"."""
-        return self._stages.device
+        return self.stages.device
 
     @property
     def dtype(self) -> str:
         """Dtype of the second stage's layers."""
-        return self._stages.dtype
+        return self.stages.dtype
 
     @property
     def threads(self) -> int:
         """CPU threads of a batch, at least 1; a single query takes one."""
-        return self._stages.threads
+        return self.stages.threads
 
     @property
     def network(self) -> Any:
@@ -175,9 +178,9 @@ class CDEModel:
         Raises:
             ModelError: The model runs without torch.
         """
-        if isinstance(self._stages, GraphRunner):
+        if isinstance(self.stages, GraphRunner):
             raise ModelError(f"Expected a model in torch, found one in {self.runtime}. Load it with runtime='torch'.")
-        return getattr(self._stages, "network")  # noqa: B009 (of TorchRunner, whose module needs torch)
+        return getattr(self.stages, "network")  # noqa: B009 (of TorchRunner, whose module needs torch)
 
     @property
     def dim(self) -> int:
@@ -194,7 +197,7 @@ class CDEModel:
 
         Args:
             texts: Texts.
-            role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
+            role: `roles.QUERY` or `roles.DOCUMENT`.
             first: Position of the first of them in the caller's list, for messages.
 
         Raises:
@@ -229,7 +232,7 @@ class CDEModel:
         tokenized = self.tokenizer(texts, self.config.first_stage_max_length, prefix=self._prefixes[DOCUMENT])
         rows = [tokens.ids for tokens in tokenized]
         for bucket in length_buckets([len(row) for row in rows], mini_batch_size):
-            vectors[bucket] = self._stages.read([rows[position] for position in bucket])
+            vectors[bucket] = self.stages.read([rows[position] for position in bucket])
         return vectors
 
     def prepare(self, context: Context) -> object:
@@ -245,33 +248,7 @@ class CDEModel:
                 found=self.identity.weights_sha256,
                 remedy=f"The context was made by {context.identity.name!r}: load that model, or fit a new context.",
             )
-        return self._stages.prepare(context.context_embeddings, context.counts)
-
-    def second_stage(
-        self,
-        rows: Sequence[Sequence[int]],
-        role: int,
-        prepared: object,
-        siblings: Float32[np.ndarray, "batch siblings dim"] | None = None,
-        sibling_mask: Bool[np.ndarray, "batch siblings"] | None = None,
-    ) -> Float32[np.ndarray, "batch dim"]:
-        """Embed one batch of tokenized texts.
-
-        Args:
-            rows: Token ids from `tokenize`.
-            role: `second_stage.QUERY` or `second_stage.DOCUMENT`.
-            prepared: Result of `prepare`.
-            siblings: First-stage vectors of each text's siblings, padded; for one-way models.
-            sibling_mask: True if there is a sibling.
-
-        Returns:
-            Float32, unit norm.
-
-        Raises:
-            ModelError: Siblings were given to a two-way model.
-            TypeError: `prepared` is of a model with another kind of context attention.
-        """
-        return self._stages.embed(rows, role, prepared, siblings, sibling_mask)
+        return self.stages.prepare(context.context_embeddings, context.counts)
 
 
 def _torch_runner(network: "AnyNetwork", device: str | None, dtype: str | None) -> StageRunner:

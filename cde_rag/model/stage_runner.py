@@ -39,9 +39,20 @@ class StageRunner(Protocol):
         siblings: Float32[np.ndarray, "batch siblings dim"] | None,
         sibling_mask: Bool[np.ndarray, "batch siblings"] | None,
     ) -> Float32[np.ndarray, "batch dim"]:
-        """Embed token ids with the second stage, given a prepared context and siblings.
+        """Embed one batch of token ids with the second stage.
+
+        Args:
+            rows: Token ids of each text.
+            role: `roles.QUERY` or `roles.DOCUMENT`.
+            prepared: Result of `prepare`.
+            siblings: First-stage vectors of each text's siblings, padded; for one-way models. None if there are none.
+            sibling_mask: True if there is a sibling.
+
+        Returns:
+            Float32, unit norm.
 
         Raises:
+            ModelError: Siblings were given to a two-way model.
             TypeError: `prepared` is of another kind of model or runtime.
         """
         ...

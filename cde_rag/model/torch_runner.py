@@ -58,12 +58,7 @@ class TorchRunner:
         siblings: Float32[np.ndarray, "batch siblings dim"] | None,
         sibling_mask: Bool[np.ndarray, "batch siblings"] | None,
     ) -> Float32[np.ndarray, "batch dim"]:
-        """Embed token ids with the second stage.
-
-        Raises:
-            ModelError: Siblings were given to a two-way model.
-            TypeError: `prepared` is of another kind of model.
-        """
+        """Embed one batch of token ids with the second stage."""
         ids, mask = (each.to(self.device) for each in pad(rows))
         given = None if siblings is None else torch.tensor(siblings, device=self.device)
         there = None if sibling_mask is None else torch.tensor(sibling_mask, device=self.device)

@@ -273,7 +273,7 @@ def test_runtimes_that_cannot_be(folders, monkeypatch):
 def test_a_prepared_context_of_another_runtime_is_refused(loaded):
     other = loaded["whole", "torch"].prepare(Context.null(loaded["whole", "torch"]))
     with pytest.raises(TypeError, match="not prepared by this model"):
-        loaded["whole", "onnx"].second_stage([[1, 2]], 0, other)
+        loaded["whole", "onnx"].stages.embed([[1, 2]], 0, other, None, None)
 
 
 def test_the_fastest_runtime_that_shares_the_space_is_chosen():
@@ -377,5 +377,5 @@ def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):
         with pytest.warns(match="exceed the limit"):
             found, vectors = embedder.embed_documents(batch), expected.embed_documents(batch)
         np.testing.assert_allclose(found, vectors, atol=TOLERANCE)
-    assert isinstance(reference._stages, TorchRunner)
+    assert isinstance(reference.stages, TorchRunner)
     assert find(folder) == folder

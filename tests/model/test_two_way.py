@@ -186,9 +186,9 @@ def test_no_parents(folder):
 def test_prepared_by_a_model_of_another_kind(folder, tiny_model):
     model = load(folder)
     with pytest.raises(TypeError, match="not prepared by this model"):
-        model.second_stage([[2, 3]], QUERY, tiny_model.prepare(Context.null(tiny_model)))
+        model.stages.embed([[2, 3]], QUERY, tiny_model.prepare(Context.null(tiny_model)), None, None)
     with pytest.raises(TypeError, match="not prepared by this model"):
-        tiny_model.second_stage([[2, 3]], QUERY, model.prepare(Context.generic(model)))
+        tiny_model.stages.embed([[2, 3]], QUERY, model.prepare(Context.generic(model)), None, None)
 
 
 def test_bf16_is_the_same_space(folder):

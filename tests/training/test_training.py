@@ -409,7 +409,8 @@ def test_a_surrogate_that_is_the_start_is_warned_of(work, tmp_path):
     model = CDEModel.from_pretrained(work / "start", dtype="float32")
     given = model.prepare(Context.null(model))
     for name, rows_, role in (("query", prepared.queries, 0), ("document", prepared.documents, 1)):
-        vectors = np.concatenate([model.second_stage([prepared.texts[row]], role, given) for row in rows_.tolist()])
+        lone = [model.stages.embed([prepared.texts[row]], role, given, None, None) for row in rows_.tolist()]
+        vectors = np.concatenate(lone)
         object.__setattr__(prepared, f"{name}_vectors", vectors.astype(np.float16))
     views = prepared.views
     object.__setattr__(prepared, "views", views[views[:, 1] == 0])

@@ -99,7 +99,7 @@ def test_stages_are_those_of_the_finished_model(tmp_path):
             rows_ = [tokens.ids for tokens in model.tokenize(texts, role=role)]
             assert shown == rows_
             np.testing.assert_allclose(
-                found.numpy(), model.second_stage(rows_, role, model.prepare(context)), atol=1e-5
+                found.numpy(), model.stages.embed(rows_, role, model.prepare(context), None, None), atol=1e-5
             )
     too_many = stages.prepare(torch.cat([own, own]), range(2 * len(own)), [False] * 2 * len(own))
     size = model.context_size + 8

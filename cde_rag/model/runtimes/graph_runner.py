@@ -172,11 +172,7 @@ class GraphRunner:
         siblings: Float32[np.ndarray, "batch siblings dim"] | None,
         sibling_mask: Bool[np.ndarray, "batch siblings"] | None,
     ) -> Float32[np.ndarray, "batch dim"]:
-        """Embed token ids with the second stage.
-
-        Raises:
-            TypeError: `prepared` is of another kind of model or runtime.
-        """
+        """Embed one batch of token ids with the second stage."""
         if not isinstance(prepared, ArrayContext):
             raise TypeError(f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context).")
         own, others = self._halves(rows)
