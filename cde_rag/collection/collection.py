@@ -306,7 +306,7 @@ class Collection(Searcher):
             ranker = words
         elif by == "hybrid":
             ranker = HybridRetriever(self._ranker, words, candidates, fusion, weight)
-        return Searcher(self.store, self.parent_key, ranker, self._space)
+        return self._ranked_by(ranker)
 
     @named_keywords
     def search_diverse(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from cde_rag._keywords import named_keywords
 from cde_rag._telemetry import Attributes, operation, short
@@ -14,6 +14,8 @@ from cde_rag.records import check_key
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
 from cde_rag.stores.base import Hit, Store
+
+CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
 
 
 class Searcher:
@@ -31,6 +33,7 @@ class Searcher:
         self.parent_key = parent_key
         self._ranker = ranker
         self._space = space
+        self._checked: set[str] = set()  # fields of filters that were looked for
 
     @named_keywords
     def reranked(self, rerank: Rerank, *, candidates: int = 50) -> "Searcher":
@@ -45,7 +48,7 @@ class Searcher:
             ValueError: `candidates` is below 1.
         """
         check_positive(candidates, "candidates")
-        return Searcher(self.store, self.parent_key, Reranked(self._ranker, rerank, candidates), self._space)
+        return self._ranked_by(Reranked(self._ranker, rerank, candidates))
 
     @named_keywords
     def search(
@@ -92,7 +95,7 @@ class Searcher:
             ValueError: `k` is below 1, `offset` below 0, or `score_threshold` no number.
 
         Warns:
-            UnknownFieldWarning: Nothing was found, and no record has a field that the filter names.
+            UnknownFieldWarning: There are no hits, and no record has a field that the filter names; once for a field.
         """
         check_list(queries, call="search_batch", what="queries")
         check_page(k, score_threshold, offset)
@@ -169,6 +172,12 @@ class Searcher:
         grouping = Grouping(self.parent_key, group_size, alone=True, where=where, score_threshold=score_threshold)
         return [self._parent(hits, self.parent_key) for hits in self._groups(query, k, grouping, offset)]
 
+    def _ranked_by(self, ranker: Ranker) -> "Searcher":
+        """Return the search of the same collection by another ranker."""
+        other = Searcher(self.store, self.parent_key, ranker, self._space)
+        other._checked = self._checked
+        return other
+
     def _groups(self, query: str, k: int, grouping: Grouping, offset: int) -> list[list[Hit]]:
         if not isinstance(cast(object, query), str):
             raise TypeError(f"groups are searched for one query, a str; found {type(query).__name__}")
@@ -195,10 +204,14 @@ class Searcher:
         return ParentHit(value, hits, passages)
 
     def _warn_of_fields(self, where: Mapping[str, Any] | None, *, found: int) -> None:
-        """Warn of a filter's fields that no record has, where it found nothing in a collection that has records."""
-        if found or not where:
+        """Warn of a filter's fields that no record has, where it found nothing in a collection that has records.
+
+        Each field is looked for once, since that reads all records where none has it.
+        """
+        if found or not where or len(self._checked) >= CHECKED:
             return
-        for field in fields_of(where):
+        for field in set(fields_of(where)) - self._checked:
+            self._checked.add(field)
             if next(iter(self.store.scroll(where={field: {"exists": True}})), None) is None:
                 first = next(iter(self.store.scroll()), None)
                 if first is not None:
