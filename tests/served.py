@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,10 @@ class Running:
 
 
 @contextmanager
-def running(service: Service) -> Iterator[str]:
+def running(service: Service, tenants: Mapping[str, Service] | None = None) -> Iterator[str]:
     """Serve in a thread; yields the address."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(service), access_log=False, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(create_app(service, tenants), access_log=False, log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

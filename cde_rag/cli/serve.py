@@ -3,12 +3,13 @@
 import os
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from cde_rag.cli.collections import ModelOption, existing, open_collection
+from cde_rag.cli.collections import ModelOption, existing, open_collection, tenant_stores, whole
 from cde_rag.errors import CDEError, StoreError, TruncationWarning, require
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ def serve(
     ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="File with one API key per line.")
+    ] = None,
+    tenant_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="File with lines 'KEY TENANT', for a PATH with tenants: a key reaches its tenant's collection alone.",
+        ),
     ] = None,
     default_role: Annotated[
         str | None,
@@ -90,6 +99,7 @@ def serve(
         -d '{"query": "late interaction"}'
       cde-rag serve docs=one/index.faiss papers.faiss --host 0.0.0.0 \\
         --api-key-file keys.txt
+      cde-rag serve customers.faiss --tenant-key-file tenants.txt
     """
     for module in ("fastapi", "prometheus_client", "uvicorn"):
         require(module, "serve")
@@ -101,12 +111,19 @@ def serve(
     from cde_rag.server.service import ServerOptions, Service
     from cde_rag.server.token_batcher import TokenBatcher
 
-    keys = ApiKeys([*(api_key or []), *_keys(api_key_file)])
+    tenant_of = _tenant_keys(tenant_key_file)
+    keys = ApiKeys([*(api_key or []), *_keys(api_key_file)], tenant_of)
     check_bind(host, keys)
     language_model = _language_model(llm, llm_model)
     kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
-    collections, embedders = opened([*paths, *kept], model)
-    folders = {_named(path)[0]: Path(place) for path in paths if (place := _named(path)[1]) and Path(place).is_dir()}
+    shared = [path for path in paths if not (tenant_of and _has_tenants(_named(path)[1]))]
+    collections, embedders = opened([*shared, *kept], model)
+    if shared and tenant_of and len(keys) == len(tenant_of):
+        raise CDEError(
+            f"Expected a key for {shared[0]}, which has no tenants, found tenants' alone. Give --api-key-file."
+        )
+    of_tenants = _opened_tenants([path for path in paths if path not in shared], set(tenant_of.values()), model)
+    folders = {_named(path)[0]: Path(place) for path in shared if (place := _named(path)[1]) and Path(place).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
     options = ServerOptions(
         default_role=cast(Literal["query", "document"] | None, default_role),
@@ -117,11 +134,16 @@ def serve(
     )
     batcher = TokenBatcher(batch_tokens=batch_tokens, pending_tokens=pending_tokens)
     service = Service(Registry(collections, batcher, embedders, folders), options)
+    tenants = {
+        name: Service(Registry(own, batcher), replace(options, contexts=None)) for name, own in of_tenants.items()
+    }
     for served in service.registry.models():
         typer.echo(f"{served.id}  {served.embedder.dim} dimensions", err=True)
+    if tenants:
+        typer.echo(f"tenants: {len(tenants)}, each with keys of its own", err=True)
     chat = "passages alone, without a language model" if language_model is None else language_model.name
     typer.echo(f"chat: {chat}", err=True)
-    run(create_app(service), host, port)
+    run(create_app(service, tenants), host, port)
 
 
 def _language_model(url: str | None, name: str | None) -> "LanguageModel | None":
@@ -165,6 +187,53 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
         else:
             collections[name] = open_collection(existing(place), model)
     return collections, contexts
+
+
+def _has_tenants(place: str) -> bool:
+    """Return True for a place with a collection per tenant."""
+    return not place.endswith(CONTEXT_SUFFIX) and "tenant_key" in whole(place).manifest().settings
+
+
+def _opened_tenants(paths: list[str], names: set[str], model: str | None) -> "dict[str, dict[str, Collection]]":
+    """Open the collections of tenants: by tenant, then by the name of the path.
+
+    Raises:
+        CDEError: A key names a tenant that is at none of the paths.
+    """
+    from cde_rag.collection.tenants import Tenants
+
+    found: dict[str, dict[str, Collection]] = {}
+    for path in paths:
+        name, place = _named(path)
+        with Tenants.open(tenant_stores(place), model=model) as tenants:
+            for tenant in names.intersection(tenants.names()):
+                found.setdefault(tenant, {})[name] = tenants.tenant(tenant)
+    if missing := sorted(names - found.keys()):
+        raise CDEError(
+            f"The file of tenants' keys names {missing[0]!r:.80}, and no PATH has a tenant of this name. Make it with: "
+            "cde-rag index SOURCE COLLECTION --tenant NAME"
+        )
+    return found
+
+
+def _tenant_keys(path: Path | None) -> dict[str, str]:
+    """Read tenants' names by their keys.
+
+    Raises:
+        CDEError: A line is no key and a name, or a key comes twice.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate([] if path is None else path.read_text(encoding="utf-8").splitlines(), 1):
+        key, _, tenant = line.strip().partition(" ")
+        if line.strip() and (not tenant.strip() or key in found):
+            raise CDEError(f"{path}:{number}: expected 'KEY TENANT', each key once, found another line. Mend it.")
+        if line.strip():
+            found[key] = tenant.strip()
+    if path is not None and not found:
+        raise CDEError(
+            f"{path} holds no API key. Write 'KEY TENANT' per line; a key is made with: openssl rand -hex 32"
+        )
+    return found
 
 
 def _named(text: str) -> tuple[str, str]:

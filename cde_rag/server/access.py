@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from cde_rag.errors import CDEError
@@ -14,36 +14,46 @@ class ApiKeys:
     """API keys, compared in constant time. Only their digests are kept.
 
     Args:
-        keys: The keys; without any, every request passes.
+        keys: Keys to what the server serves to all; without any key, every request passes.
+        tenants: Names of tenants by their keys.
 
     Raises:
-        CDEError: A key is blank.
+        CDEError: A key is blank, or one key is given twice for different tenants.
     """
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
-        given = [key.strip() for key in keys]
-        if not all(given):
+    def __init__(self, keys: Iterable[str] = (), tenants: Mapping[str, str] | None = None) -> None:
+        given = [
+            *((key.strip(), None) for key in keys),
+            *((key.strip(), name) for key, name in (tenants or {}).items()),
+        ]
+        if not all(key for key, _ in given):
             raise CDEError("An API key is blank. Leave it out, or make one with: openssl rand -hex 32")
-        self._digests = [_digest(key) for key in given]
+        self._owners = {_digest(key): name for key, name in given}
+        if any(self._owners[_digest(key)] != name for key, name in given):
+            raise CDEError("An API key is given twice, and not for the same tenant. Make one for each.")
 
-    def __bool__(self) -> bool:
-        return bool(self._digests)
+    def __len__(self) -> int:
+        return len(self._owners)
 
-    def check(self, authorization: str) -> None:
+    def check(self, authorization: str) -> str | None:
         """Check the value of a request's header `Authorization`.
+
+        Returns:
+            Name of the key's tenant; None of a key to what is served to all, and of a server without keys.
 
         Raises:
             RequestError: 401, there is no key in it, or another one.
         """
-        if not self._digests:
-            return
+        if not self._owners:
+            return None
         scheme, _, key = authorization.partition(" ")
         found = _digest(key.strip())
-        same = [hmac.compare_digest(found, known) for known in self._digests]  # all, so that time tells nothing
-        if scheme.lower() != "bearer" or not any(same):
+        same = [known for known in self._owners if hmac.compare_digest(found, known)]  # compares all: constant time
+        if scheme.lower() != "bearer" or not same:
             message = "Expected an API key of this server in the header 'Authorization: Bearer KEY'."
             headers = {"WWW-Authenticate": "Bearer"}
             raise RequestError(401, message, code="invalid_api_key", headers=headers)
+        return self._owners[same[0]]
 
 
 def is_loopback(host: str) -> bool:

@@ -1,12 +1,12 @@
 """The HTTP server as an ASGI application."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 from anyio import to_thread
 from anyio.to_thread import run_sync as in_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -22,34 +22,37 @@ from cde_rag.server import (
     vector_store_routes,
 )
 from cde_rag.server.refusals import Json, add_handlers
-from cde_rag.server.service import Service, Serving
+from cde_rag.server.service import Service, Serving, check_is_no_tenants
 from cde_rag.server.traffic import Traffic
 
 THREADS: Final = 256  # requests that read, write, or wait for their batch at one time; others queue
 
 
-def create_app(service: Service) -> ASGIApp:
+def create_app(service: Service, tenants: Mapping[str, Service] | None = None) -> ASGIApp:
     """Return the application of a service; at its shutdown it embeds what waits, and closes the collections.
 
     Args:
-        service: What is served. One application at a time.
+        service: Collections that are served to all, and the options of the server. One application at a time.
+        tenants: Collections of each tenant, by name. A request with a tenant's key reaches these alone.
     """
+    tenants = tenants or {}
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
         to_thread.current_default_thread_limiter().total_tokens = THREADS
         yield
-        await in_thread(service.close)
+        for each in (*tenants.values(), service):
+            await in_thread(each.close)
 
     app = FastAPI(
         title="cde-rag", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, strict_content_type=True
     )
-    app.state.service = service
+    app.state.service, app.state.tenants = service, tenants
     served = (embedding_routes, vector_store_routes, chat_routes, collection_routes, context_routes, job_routes)
     for routes in (*served, judgments, page_routes):
         app.include_router(routes.router)
     app.add_api_route("/health", _health, methods=["GET"])
-    app.add_api_route("/metrics", _metrics, methods=["GET"])
+    app.add_api_route("/metrics", _metrics, methods=["GET"], dependencies=[Depends(check_is_no_tenants)])
     app.add_api_route("/ready", _ready, methods=["GET"])
     add_handlers(app)
     options = service.options

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
@@ -14,8 +14,11 @@ from cde_rag.server.comparison import NullRanker
 from cde_rag.server.jobs import Jobs
 from cde_rag.server.language_model import LanguageModel
 from cde_rag.server.meters import Meters
+from cde_rag.server.refusals import RequestError
 from cde_rag.server.registry import Registry
 from cde_rag.server.token_batcher import Role
+
+TENANT: Final = "cde_rag.tenant"  # of a request's scope: name of the tenant whose key it has
 
 
 class Strict(BaseModel):
@@ -75,8 +78,22 @@ class Service:
         self.registry.close()
 
 
-def _service(request: Request) -> Service:
-    return request.app.state.service
+def service_of(request: Request) -> Service:
+    """Return the service of a request's key: that of the key's tenant, or what is served to all."""
+    tenant = request.scope.get(TENANT)
+    return request.app.state.service if tenant is None else request.app.state.tenants[tenant]
 
 
-Serving = Annotated[Service, Depends(_service)]
+def check_is_no_tenants(request: Request) -> None:
+    """Refuse a tenant's key where counts of all tenants are shown.
+
+    Raises:
+        RequestError: 403, the key is a tenant's.
+    """
+    if request.scope.get(TENANT) is not None:
+        raise RequestError(
+            403, "This key is a tenant's, and metrics count all. Use a key of the server.", code="no_access"
+        )
+
+
+Serving = Annotated[Service, Depends(service_of)]

@@ -11,8 +11,10 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cde_rag._telemetry import operation
 from cde_rag.server.access import ApiKeys, check_host, check_origin
 from cde_rag.server.refusals import RequestError, error_response, refusal
+from cde_rag.server.service import TENANT
 
 OPEN_PATHS: Final = frozenset(  # they need no key
     {"/", "/page.css", "/page.js", "/common.js", "/chat.js", "/documents.js", "/health", "/ready"}
@@ -59,18 +61,20 @@ class Traffic:
             await send(message)
 
         self._running += 1
-        try:
-            self._check(scope)
-            await self.app(scope, self._bounded(scope, receive), sending)
-        except RequestError as error:
-            await error_response(error)(scope, receive, sending)
-        except Exception as error:
-            if status != 499:  # half of the answer has been sent
-                raise
-            await error_response(refusal(error))(scope, receive, sending)
-        finally:
-            self._running -= 1
-            self._note(scope, status, time.monotonic() - started)
+        with operation("cde_rag.request", {"http.request.method": scope["method"]}) as note:
+            try:
+                self._check(scope)
+                await self.app(scope, self._bounded(scope, receive), sending)
+            except RequestError as error:
+                await error_response(error)(scope, receive, sending)
+            except Exception as error:
+                if status != 499:  # half of the answer has been sent
+                    raise
+                await error_response(refusal(error))(scope, receive, sending)
+            finally:
+                self._running -= 1
+                note({"http.route": _route(scope), "http.response.status_code": status})
+                self._note(scope, status, time.monotonic() - started)
 
     def _check(self, scope: Scope) -> None:
         """Check key, host, size and the number of requests.
@@ -82,7 +86,7 @@ class Traffic:
         check_host(headers.get("host", ""), self.keys)
         check_origin(headers.get("origin", ""), headers.get("host", ""))
         if scope["path"] not in OPEN_PATHS:
-            self.keys.check(headers.get("authorization", ""))
+            scope[TENANT] = self.keys.check(headers.get("authorization", ""))
             if self._running > self.max_requests:
                 message = f"{self.max_requests} requests are being answered. Send this one again in a second."
                 raise RequestError(429, message, code="too_many_requests", headers={"Retry-After": "1"})
@@ -110,7 +114,7 @@ class Traffic:
         return f"The body has more than {self.max_body_bytes:,} bytes. Send less per request."
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        route = str(getattr(scope.get("route"), "path", "other"))  # never the path itself, which may hold ids
+        route = _route(scope)
         self.on_request(route, status, seconds)
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         record = {
@@ -121,3 +125,8 @@ class Traffic:
             "ms": round(1000 * seconds, 1),
         }
         _log.info(json.dumps(record))
+
+
+def _route(scope: Scope) -> str:
+    """Return the pattern of a request's route; never its path, which may hold ids."""
+    return str(getattr(scope.get("route"), "path", "other"))

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from served import JSON, MODEL, Running, make, records, running, texts
 from tiny import tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
@@ -253,6 +258,56 @@ def test_a_page_of_another_site_gets_no_answer(server: Running) -> None:
         for origin, status in (("https://evil.example", 403), ("null", 403), (f"http://{host}", 202)):
             response = client.post("/v1/collections/notes/rollback", headers={"origin": origin})
             assert response.status_code == status
+
+
+def test_slow_clients_hold_up_nobody(server: Running) -> None:
+    """They send a byte now and then, or leave in the middle of a body."""
+    host, port = server.url.removeprefix("http://").split(":")
+    body = json.dumps({"model": MODEL, "input": ["river"], "input_type": "query"}).encode()
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    slow = [socket.create_connection((host, int(port))) for _ in range(50)]
+    for connection in slow:
+        connection.sendall(head.encode() + body[:5])
+    for number in range(5, len(body)):
+        for connection in slow[:25]:
+            connection.sendall(body[number : number + 1])
+        if number % 20 == 0:
+            server.post("/v1/embeddings", {"model": MODEL, "input": ["bank"], "input_type": "query"})
+    for connection in slow[25:]:
+        connection.close()
+    for connection in slow[:25]:
+        with connection, connection.makefile("rb") as answer:
+            assert answer.readline().split()[1] == b"200"
+            assert json.loads(answer.read().partition(b"\r\n\r\n")[2])["usage"]["prompt_tokens"] > 0
+
+
+def test_a_body_of_ten_megabytes_is_answered(server: Running) -> None:
+    long = ["river bank " * 455 + text for text in texts(2048)]
+    body = {"model": MODEL, "input": long, "input_type": "document", "encoding_format": "base64"}
+    assert len(json.dumps(body)) > 10_000_000
+    answer = server.post("/v1/embeddings", body)
+    assert len(answer["data"]) == 2048
+    assert answer["usage"]["inputs_at_limit"] == 2048
+
+
+def test_a_request_is_a_span_around_its_search(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter := InMemorySpanExporter()))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    server.post("/v1/collections/papers/search", {"query": SECRET, "k": 2, "by": "vectors"})
+    server.get("/v1/collections/nobody", 404)
+    spans = {
+        (span.name, span.attributes["http.route"]): span
+        for span in exporter.get_finished_spans()
+        if "http.route" in span.attributes
+    }
+    search = next(span for span in exporter.get_finished_spans() if span.name == "cde_rag.search")
+    request = spans["cde_rag.request", "/v1/collections/{name}/search"]
+    assert request.attributes["http.response.status_code"] == 200
+    assert search.parent.span_id == request.context.span_id
+    assert spans["cde_rag.request", "/v1/collections/{name}"].attributes["http.response.status_code"] == 404
+    assert SECRET not in "".join(span.to_json() for span in exporter.get_finished_spans())
 
 
 def test_connections_that_are_cut_leave_no_work(server: Running) -> None:
