@@ -117,17 +117,22 @@ def test_as_many_texts_as_openai_takes(server: Running) -> None:
     assert "2049" in error["message"]
 
 
-def test_parallel_clients_get_their_own_vectors(server: Running) -> None:
-    """Sixty clients, queries and documents of different lengths in common batches, each vector compared."""
+@pytest.mark.parametrize(
+    ("clients", "seconds"), [(60, 1), pytest.param(200, 60, marks=pytest.mark.long, id="200 for a minute")]
+)
+def test_parallel_clients_get_their_own_vectors(server: Running, clients: int, seconds: float) -> None:
+    """Queries and documents of different lengths in common batches, each vector compared."""
     given = texts(600)
     expected = {"query": server.embedder.embed_queries(given), "document": server.embedder.embed_documents(given)}
     batches: list[int] = []
     server.service.registry.batcher.on_batch = lambda count, _tokens, _seconds: batches.append(count)
 
+    requests, end = list[int](), time.monotonic() + seconds
+
     def client(seed: int) -> int:
         rng, compared = random.Random(seed), 0
         with server.client() as connection:
-            for _ in range(10):
+            while time.monotonic() < end:
                 role = rng.choice(["query", "document"])
                 rows = rng.sample(range(len(given)), rng.choice([1, 1, 1, 3, 40]))
                 body = {"model": MODEL, "input": [given[row] for row in rows], "input_type": role}
@@ -136,12 +141,15 @@ def test_parallel_clients_get_their_own_vectors(server: Running) -> None:
                 found = [one["embedding"] for one in response.json()["data"]]
                 np.testing.assert_allclose(found, expected[role][rows], **NEAR)
                 compared += len(rows)
+                requests.append(len(rows))
         return compared
 
-    with ThreadPoolExecutor(60) as pool:
-        compared = sum(pool.map(client, range(60)))
-    assert sum(batches) == compared
-    assert len(batches) < 600  # requests shared them
+    with ThreadPoolExecutor(clients) as pool:
+        compared = sum(pool.map(client, range(clients)))
+    assert sum(batches) == compared == sum(requests)
+    assert clients <= len(requests)
+    assert len(batches) < len(requests)  # requests shared them
+    print(f"{len(requests)} requests, {compared} vectors, {len(batches)} batches")
 
 
 def test_unknown_models_and_other_spaces(server: Running) -> None:

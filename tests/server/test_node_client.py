@@ -27,7 +27,8 @@ for await (const part of chat) answer += part.choices[0]?.delta?.content ?? "";
 let refused;
 try { await client.embeddings.create({ model: "nobody:query", input: "river" }); } catch (error) { refused = error; }
 console.log(JSON.stringify({
-  documents: documents.data.map((each) => Array.from(each.embedding)), floats: floats.data.map((each) => each.embedding),
+  documents: documents.data.map((each) => Array.from(each.embedding)),
+  floats: floats.data.map((each) => each.embedding),
   models, hits: hits.data.length, answer, refused: [refused.status, refused.code],
 }));
 """
