@@ -62,7 +62,14 @@ def journey(work):
 model = CDEModel.from_pretrained("cde-mini", runtime="torch")
 embedder = ContextualEmbedder(model, Context.null(model))
 papers = Collection.create(FaissStore(Path(tempfile.mkdtemp()) / "papers"), embedder)
-print(json.dumps([journey(lambda: papers.add(["a river"])), journey(lambda: papers.search("water"))]))
+books = Collection.create(FaissStore(Path(tempfile.mkdtemp()) / "books"), embedder, parent_key="book")
+book = [{"book": "one"}] * 2
+print(json.dumps([
+    journey(lambda: papers.add(["a river"])),
+    journey(lambda: books.add(["a river", "a bank"], metadata=book)),
+    journey(lambda: papers.search("water")),
+    journey(lambda: papers.search("water", by="hybrid")),
+]))
 """
 
 
@@ -86,7 +93,7 @@ def figures(root: Path) -> dict[str, Any]:
     """All figures of a checkout, by name."""
     core, training = root / "cde_rag", [root / "training", root / "experiments"]
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(core.rglob("*.py"))}
-    methods, frames = _collection_methods(trees), _journeys(root)
+    methods, frames = _collection_methods(trees), journeys(root)
     return {
         "modules at the top of cde_rag": len([path for path in core.glob("*.py") if path.stem != "__init__"]),
         "packages at the top of cde_rag": len(list(core.glob("*/__init__.py"))),
@@ -103,7 +110,9 @@ def figures(root: Path) -> dict[str, Any]:
         "public definitions in cde_rag": sum(_public(tree) for tree in trees.values()),
         "public methods of Collection": methods,
         "frames from Collection.add to the forward pass": frames[0],
-        "frames from Collection.search to the forward pass": frames[1],
+        "the same with siblings, which the first stage reads": frames[1],
+        "frames from Collection.search to the forward pass": frames[2],
+        "the same by vectors and words": frames[3],
         **_docstrings(trees),
         "words of the README": len(
             re.sub(r"```.*?```", "", (root / "README.md").read_text("utf-8"), flags=re.S).split()
@@ -172,7 +181,8 @@ def _docstrings(trees: dict[Path, ast.Module]) -> dict[str, int]:
     }
 
 
-def _journeys(root: Path) -> list[int]:
+def journeys(root: Path) -> list[int]:
+    """Frames of ours from add, add with siblings, search and hybrid search to the forward pass."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-c", JOURNEYS]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)

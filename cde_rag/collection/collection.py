@@ -572,7 +572,31 @@ class Collection(Searcher):
         self.close()
 
 
-recontextualize = Collection.recontextualize
+def recontextualize(
+    collection: Collection,
+    *,
+    seed: int = 0,
+    context_size: int | None = None,
+    strategy: str = "random",
+    windows: bool | None = None,
+    model: "str | Path | CDEModel | None" = None,
+    embedder: Embedder | None = None,
+    canary: Canary | None = None,
+    grace_s: float = 0.0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Recontextualization:
+    """Move a collection to a new Context; arguments and errors are those of `Collection.recontextualize`."""
+    return collection.recontextualize(
+        seed=seed,
+        context_size=context_size,
+        strategy=strategy,
+        windows=windows,
+        model=model,
+        embedder=embedder,
+        canary=canary,
+        grace_s=grace_s,
+        on_progress=on_progress,
+    )
 
 
 def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
@@ -596,7 +620,9 @@ def _store_at(place: Store | str | Path) -> Store:
     if isinstance(place, str | Path):
         return store_at(place)
     if not isinstance(place, Store):  # pyright: ignore[reportUnnecessaryIsInstance] -- users without types
+        lacking = sorted(name for name in vars(Store) if name[0] != "_" and not hasattr(place, name))
+        found = f"{place!r:.80}, which has no {', '.join(lacking)}" if hasattr(place, "manifest") else f"{place!r:.80}"
         raise TypeError(
-            f'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found {place!r:.80}.'
+            f'Expected a store, such as QdrantStore(client, "papers"), a folder or an address, found {found}.'
         )
     return place

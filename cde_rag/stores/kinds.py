@@ -1,11 +1,13 @@
 """Kinds of stores: folders by the suffix of a new folder's name, servers by the scheme of an address.
 
-Other packages register theirs. With a class for `NAME.sqlite` as an entry point, every command, backups and tenants
-work with it. The class takes the folder's path and implements `cde_rag.stores.base.Store`, most easily as a
-`cde_rag.stores.table_store.TableStore`; its attribute `folder` and its method `at(folder)` serve backups and tenants.
+Other packages register theirs by an entry point: every command, backups and tenants work with `NAME.sqlite`, and
+commands with `mydb://HOST/NAME`. The class takes the folder's path or the address, and implements
+`cde_rag.stores.base.Store`, most easily as a `cde_rag.stores.table_store.TableStore`; the attribute `folder` and the
+method `at(folder)` of a store in a folder serve backups and tenants.
 
     [project.entry-points."cde_rag.stores"]
     sqlite = "my_package:SqliteStore"
+    mydb = "my_package:MyStore"
 """
 
 import os
@@ -29,24 +31,30 @@ class StoreKind(NamedTuple):
     """A kind of store.
 
     Attributes:
-        suffix: End of the name of a new folder.
-        marker: A file in every such folder, whatever its name.
+        name: Suffix of the name of a new folder, or scheme of an address.
         target: "module:class".
+        marker: A file in every such folder, whatever its name; None of a server.
+        tenants: "module:class" of its stores of tenants; None of folders, whose tenants are in folders too.
     """
 
-    suffix: str
-    marker: str
+    name: str
     target: str
+    marker: str | None = None
+    tenants: str | None = None
 
 
-KINDS: Final = (
-    StoreKind(".faiss", "collection.sqlite", "cde_rag.stores.faiss:FaissStore"),
-    StoreKind(".qdrant", "cde.json", "cde_rag.stores.qdrant_edge:QdrantEdgeStore"),
+_POSTGRES: Final = (
+    "cde_rag.stores.postgres:PgVectorStore.at_address",
+    None,
+    "cde_rag.stores.postgres:PgTenants.at_address",
 )
-
-
-_POSTGRES: Final = ("cde_rag.stores.postgres:PgVectorStore.at_address", "cde_rag.stores.postgres:PgTenants.at_address")
-SERVERS: Final = {"postgresql": _POSTGRES, "postgres": _POSTGRES}  # scheme → one store, stores of tenants
+KINDS: Final = (
+    StoreKind("faiss", "cde_rag.stores.faiss:FaissStore", "collection.sqlite"),
+    StoreKind("qdrant", "cde_rag.stores.qdrant_edge:QdrantEdgeStore", "cde.json"),
+    StoreKind("postgresql", *_POSTGRES),
+    StoreKind("postgres", *_POSTGRES),
+)
+_FOLDERS: Final = tuple(kind for kind in KINDS if kind.marker is not None)
 
 
 def store_at(place: str | Path) -> Store:
@@ -57,8 +65,8 @@ def store_at(place: str | Path) -> Store:
         StoreError: An unknown scheme or an address that cannot be read; or the package that registers the suffix cannot
             be imported, or two packages register it.
     """
-    if (servers := _servers(place)) is not None:
-        return _load(EntryPoint("store", servers[0], GROUP))(place)
+    if (server := _server(place)) is not None:
+        return _load(server.target)(place)
     return kind_at(Path(place))(Path(place))
 
 
@@ -93,10 +101,10 @@ def check_there(place: str | Path, store: Store) -> None:
     if store.exists():
         return
     path = Path(place)
-    if _servers(place) is not None or not path.is_dir() or not any(path.iterdir()):
+    if _server(place) is not None or not path.is_dir() or not any(path.iterdir()):
         raise StoreError(f"{place}: expected a collection, found none. Make one with: cde-rag index SOURCE {place}")
-    names = [path.resolve().with_name(f"{path.resolve().name}{kind.suffix}") for kind in KINDS]
-    found = [name for name, kind in zip(names, KINDS, strict=True) if (name / kind.marker).exists()]
+    names = [path.resolve().with_name(f"{path.resolve().name}.{kind.name}") for kind in _FOLDERS]
+    found = [name for name, kind in zip(names, _FOLDERS, strict=True) if (name / str(kind.marker)).exists()]
     hint = f"Open {found[0].name}, next to it." if found else f"Make one with: cde-rag index {path} {names[0].name}"
     raise StoreError(f"{path}: expected a collection, found a folder with other files. {hint}")
 
@@ -107,20 +115,24 @@ def tenants_at(place: str | Path) -> TenantStores:
     Raises:
         MissingExtraError, StoreError: As `store_at`.
     """
-    if (servers := _servers(place)) is not None:
-        return cast(TenantStores, _load(EntryPoint("tenants", servers[1], GROUP))(place))
-    return FolderTenants(place, kind_at(Path(place)))
+    if (server := _server(place)) is None:
+        return FolderTenants(place, kind_at(Path(place)))
+    if server.tenants is None:
+        raise StoreError(f"{place}: expected a kind of store with tenants, found {server.name}://, which has none.")
+    return cast(TenantStores, _load(server.tenants)(place))
 
 
-def _servers(place: str | Path) -> tuple[str, str] | None:
-    """Return the classes for an address's scheme; None for a folder."""
+def _server(place: str | Path) -> StoreKind | None:
+    """Return the kind of an address, by its scheme; None for a folder."""
     scheme, found, _ = str(place).partition("://")
     if not found or isinstance(place, Path):
         return None
-    if scheme not in SERVERS:
-        known = ", ".join(f"{one}://" for one in SERVERS)
+    servers = [kind for kind in KINDS if kind.marker is None]
+    kind = next((kind for kind in servers if kind.name == scheme), None) or _registered(scheme)
+    if kind is None:
+        known = ", ".join(f"{one.name}://" for one in servers)
         raise StoreError(f"Expected a folder or an address that begins with {known}, found {scheme}://.")
-    return SERVERS[scheme]
+    return kind
 
 
 def kind_at(path: Path) -> Opener:
@@ -129,24 +141,26 @@ def kind_at(path: Path) -> Opener:
     Raises:
         StoreError: The package that registers the suffix cannot be imported, or two packages register it.
     """
-    for kind in KINDS:
-        if (path / kind.marker).exists():
-            return _load(EntryPoint(kind.suffix, kind.target, GROUP))
-    for kind in KINDS:
-        if path.suffix == kind.suffix:
-            return _load(EntryPoint(kind.suffix, kind.target, GROUP))
-    registered = [point for point in entry_points(group=GROUP) if f".{point.name}" == path.suffix]
-    if len(registered) > 1:
-        raise StoreError(f"{path}: expected one package that registers {path.suffix}, found {_names(registered)}.")
-    return _load(registered[0] if registered else EntryPoint("faiss", KINDS[0].target, GROUP))
+    by_files = next((kind for kind in _FOLDERS if (path / str(kind.marker)).exists()), None)
+    by_suffix = next((kind for kind in _FOLDERS if path.suffix == f".{kind.name}"), None)
+    return _load((by_files or by_suffix or _registered(path.suffix[1:]) or _FOLDERS[0]).target)
 
 
-def _load(point: EntryPoint) -> Opener:
+def _registered(name: str) -> StoreKind | None:
+    """Return the kind that another package registers under a suffix or a scheme; None if there is none.
+
+    Raises:
+        StoreError: Two packages register it.
+    """
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    if len(found) > 1:
+        targets = ", ".join(sorted(point.value for point in found))
+        raise StoreError(f"Expected one package that registers {name!r}, found {len(found)}: {targets}. Uninstall one.")
+    return StoreKind(name, found[0].value) if found else None
+
+
+def _load(target: str) -> Opener:
     try:
-        return cast(Opener, point.load())
+        return cast(Opener, EntryPoint("store", target, GROUP).load())
     except (ImportError, AttributeError) as error:
-        raise StoreError(f"Expected the store {point.value}, found: {error}. Install its package.") from error
-
-
-def _names(points: list[EntryPoint]) -> str:
-    return f"{len(points)}: {', '.join(sorted(point.value for point in points))}"
+        raise StoreError(f"Expected the store {target}, found: {error}. Install its package.") from error

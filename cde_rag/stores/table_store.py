@@ -3,7 +3,8 @@
 A new kind of store implements `Tables`, nine calls that move bytes, and three calls of `TableStore`: `exists`,
 `transaction` and `lease`. It inherits records, filters, generations, search by vectors and by words, checksums and
 `verify`. Search compares a query with every vector, which is exact and takes time in proportion to their number; a
-store with an index overrides `search`.
+store with an index overrides `search`. `count`, `sample` and `generations` read all rows, too, and so does the begin of
+a `scroll`.
 """
 
 import json
@@ -263,8 +264,11 @@ class TableStore(ABC):
         with self._opened("read") as tables:
             _manifest(tables).inactive(generation)
             last = None if after is None else tables.records(_encodable([after.record.id])).get(after.record.id)
-            held = tables.vectors(generation)
-            missing = [one for one in _scan(tables, 0 if last is None else last.place) if one.id not in held]
+            place, missing = 0 if last is None else last.place, list[RecordRow]()
+            while len(missing) < limit and (page := tables.scan(place, limit)):
+                held = tables.vectors(generation, [one.id for one in page])
+                missing += [one for one in page if one.id not in held]
+                place = page[-1].place
             return self._rows(tables, missing[:limit])
 
     def add_to_generation(

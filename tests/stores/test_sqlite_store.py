@@ -3,14 +3,16 @@
 import functools
 import itertools
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from contract import EXACT, SPACE, Opener, StoreContract, created, row
-from sqlite_store import SqliteStore
+from contract import EXACT, OTHER, SPACE, Opener, StoreContract, created, row
+from sqlite_store import SqliteStore, SqliteTables
 from typer.testing import CliRunner
 from word_scores import table_scores
 
@@ -88,7 +90,7 @@ def test_commands_backups_and_tenants_work_with_it(tmp_path: Path):
 
 def test_two_packages_of_one_suffix_are_refused(entry_points: list[EntryPoint], tmp_path: Path):
     entry_points.append(EntryPoint("sqlite", "elsewhere:Store", kinds.GROUP))
-    with pytest.raises(StoreError, match=r"expected one package that registers \.sqlite, found 2"):
+    with pytest.raises(StoreError, match=r"one package that registers 'sqlite', found 2"):
         kinds.kind_at(tmp_path / "papers.sqlite")
 
 
@@ -96,3 +98,42 @@ def test_a_package_that_cannot_be_imported_is_named(entry_points: list[EntryPoin
     entry_points[:] = [EntryPoint("sqlite", "elsewhere:Store", kinds.GROUP)]
     with pytest.raises(StoreError, match="elsewhere:Store"):
         kinds.kind_at(tmp_path / "papers.sqlite")
+
+
+def test_a_package_registers_a_scheme_of_addresses(entry_points: list[EntryPoint], tmp_path: Path):
+    entry_points[:] = [EntryPoint("mydb", "test_sqlite_store:at_address", kinds.GROUP)]
+    store = kinds.store_at(f"mydb:/{tmp_path}/papers")
+    assert repr(store) == repr(SqliteStore(tmp_path / "papers"))
+    with pytest.raises(StoreError, match="found mydb://, which has none"):
+        kinds.tenants_at(f"mydb:/{tmp_path}/papers")
+    with pytest.raises(StoreError, match="begins with postgresql://, postgres://, found other://"):
+        kinds.store_at("other://papers")
+
+
+def at_address(address: str) -> SqliteStore:
+    return SqliteStore(address.partition(":/")[2])
+
+
+def test_a_generation_is_filled_in_linear_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Rows that are read to find those without a vector: each once, whatever the size of a page."""
+    store = created(functools.partial(SqliteStore, tmp_path / "papers"))
+    number, read = 90, list[int]()
+    store.add(
+        [row(str(each)) for each in range(number)],
+        EXACT[[each % len(EXACT) for each in range(number)]],
+        fingerprint=SPACE,
+    )
+    new, scan = store.create_generation(fingerprint=OTHER, context=b""), SqliteTables.scan
+    monkeypatch.setattr(SqliteTables, "scan", lambda *given: (found := scan(*given), read.append(len(found)))[0])
+    after = None
+    while lacking := store.lacking(new, limit=7, after=after):
+        store.add_to_generation(new, lacking, [""] * len(lacking), EXACT[[0] * len(lacking)])
+        after = lacking[-1]
+    assert sum(read) == number
+
+
+def test_what_is_no_store_lacks_methods_that_are_named():
+    """In a process without the check of types in tests."""
+    script = "from cde_rag import Collection; Collection.open(type('Half', (), {'manifest': None, 'add': None})())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "which has no activate, add_to_generation, close, context" in done.stderr
