@@ -307,7 +307,8 @@ class ContextualEmbedder:
 
         Consecutive chunks share a window of the model's token limit; each has its document's other chunks as siblings,
         as in `embed_documents` with parents. A chunk alone in its document equals `embed_documents` of it. The bundled
-        models were not trained to be read in this way, and its gain beside `embed_documents` is not measured.
+        models were not trained to be read in this way, and find less than with parents in `embed_documents`; see
+        docs/experiments/late-chunking.md.
 
         Args:
             documents: Chunks of each document, in its order.
