@@ -1,5 +1,6 @@
 """ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast, overload
@@ -24,19 +25,6 @@ from cde_rag.model import CDEModel
 from cde_rag.model.roles import DOCUMENT, QUERY
 
 ANY_CONTEXT_SIZE = 512  # documents, where the model has no opinion
-_UNSAID = (
-    None,
-    0,
-    "random",
-    None,
-    "all",
-    False,
-    None,
-    None,
-    None,
-    32,
-    None,
-)  # of the arguments that a plain embedder does not take
 
 
 class ContextualEmbedder:
@@ -149,11 +137,24 @@ class ContextualEmbedder:
         """
         check_list(texts, call="from_corpus")
         if isinstance(model, PlainEmbedder | FunctionEmbedder):
-            given = (context_size, seed, strategy, strata, source, windows, device, dtype, runtime, mini_batch_size)
-            if (*given, pool) != _UNSAID:
+            given = {
+                "context_size": context_size,
+                "seed": seed,
+                "strategy": strategy,
+                "strata": strata,
+                "source": source,
+                "windows": windows,
+                "device": device,
+                "dtype": dtype,
+                "runtime": runtime,
+                "mini_batch_size": mini_batch_size,
+                "pool": pool,
+            }
+            defaults = inspect.signature(cls.from_corpus).parameters
+            if others := [name for name, value in given.items() if value != defaults[name].default]:
                 raise TypeError(
-                    f"{model!r} has its own device, dtype and batch size: give model alone here, or the arguments of "
-                    "ArithmeticEmbedder.from_corpus there."
+                    f"{model!r} has its own device, dtype and batch size: leave out {', '.join(others)}, or give them "
+                    "to ArithmeticEmbedder.from_corpus."
                 )
             return ArithmeticEmbedder.from_corpus(texts, model=model)
         if (strategy == "strata") != (strata is not None):

@@ -57,6 +57,8 @@ def pool_windows(
         Unit norm. The vector of a text with one window is the same to the bit; that of windows whose mean is zero is
         the first one's.
     """
+    if len(starts) == len(vectors):  # each text is one window
+        return vectors
     weights = np.asarray(tokens, dtype=np.float32)[:, None]
     sums: Float32[np.ndarray, "texts dim"] = np.add.reduceat(vectors * weights, starts, axis=0)
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
