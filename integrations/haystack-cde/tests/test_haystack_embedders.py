@@ -39,6 +39,14 @@ def test_vectors_are_those_of_the_context_with_siblings(context: str, model_fold
     assert all(document.embedding is None for document in given)
 
 
+def test_numbers_group_like_their_digits(context: str, model_folder: str) -> None:
+    given = documents()
+    numbered = [Document(content=each.content, meta={"page": int(each.meta["page"][1:])}) for each in given]
+    embedder = CDEDocumentEmbedder(context, model=model_folder, group_by="page")
+    named = vectors(embedder.run(given)["documents"])
+    np.testing.assert_array_equal(vectors(embedder.run(numbered)["documents"]), named)
+
+
 def test_siblings_change_the_vectors(context: str, model_folder: str) -> None:
     alone, given = (
         vectors(CDEDocumentEmbedder(context, model=model_folder, group_by=key).run(documents())["documents"])

@@ -41,7 +41,7 @@ QDRANT = "integration_tests/test_langchain_qdrant.py"
 STAMPS = "integration_tests/test_langchain_stamps.py"
 
 SYNC_DOCUMENTS = """        require_named_space(self.fingerprint, "document")
-        vectors = self.embedder"""
+        check_list"""
 SYNC_QUERY = """        require_named_space(self.fingerprint, "query")
         (vector,)"""
 ASYNC_DOCUMENTS = '        require_named_space(self.fingerprint, "document")  # the thread does not see who calls\n'
@@ -116,7 +116,7 @@ MUTATIONS = (
     Mutation(
         "embeddings.py",
         SYNC_DOCUMENTS,
-        "        vectors = self.embedder",
+        "        check_list",
         f"{KEEPERS}::test_a_cache_without_the_context_in_its_keys_is_refused",
     ),
     Mutation(
@@ -241,9 +241,9 @@ MUTATIONS = (
     ),
     Mutation(
         "vector_store.py",
-        "if not isinstance(store, Store):",
+        "if not isinstance(store, Store | str | Path | None):",
         "if False:",
-        f"{STORE}::test_a_path_is_not_taken_for_a_store",
+        f"{STORE}::test_a_path_is_a_place_for_a_store",
     ),
     Mutation(
         "vector_store.py",
@@ -283,8 +283,8 @@ MUTATIONS = (
     ),
     Mutation(
         "vector_store.py",
-        'check_positive(k, "k")',
-        "pass",
+        'check_positive(k, "k")\n        fingerprint',
+        "fingerprint",
         f"{STORE}::test_no_search_is_for_no_documents",
     ),
     Mutation(

@@ -1,5 +1,6 @@
 """Each guard is missed by its test."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,14 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "mutations.py"
+
+
+def test_guards_and_their_tests_exist() -> None:
+    script = runpy.run_path(str(SCRIPT))
+    for mutation in script["MUTATIONS"]:
+        assert (script["PACKAGE"] / mutation.module).read_text(encoding="utf-8").count(mutation.guard) == 1, mutation
+        module, _, test = mutation.test.partition("::")
+        assert f"def {test.partition('[')[0]}(" in (SCRIPT.parent / module).read_text(encoding="utf-8"), mutation
 
 
 @pytest.mark.mutations

@@ -85,7 +85,7 @@ class CDEDocumentEmbedder:
         """
         texts = [self._text(document) for document in _documents(documents)]
         embedder = self._ready(texts)
-        parents = None if self.group_by is None else [document.meta.get(self.group_by) for document in documents]
+        parents = [_parent(document.meta.get(self.group_by)) for document in documents] if self.group_by else None
         vectors = embedder.embed_documents(texts, parents=parents)
         embedded = [replace(each, embedding=row.tolist()) for each, row in zip(documents, vectors, strict=True)]
         meta = {"model": embedder.context.identity.name, "fingerprint": embedder.fingerprint}
@@ -144,3 +144,7 @@ def _documents(documents: object) -> list[Document]:
             "by the CDETextEmbedder."
         )
     return documents
+
+
+def _parent(value: object) -> str | None:
+    return None if value is None else str(value)  # numbers group, too
