@@ -157,8 +157,8 @@ class ContextualEmbedder:
             given = (context_size, seed, strategy, strata, source, windows, device, dtype, runtime, mini_batch_size)
             if (*given, pool) != _UNSAID:
                 raise TypeError(
-                    f"{model!r} has its own device, dtype and batch size: give model alone here, or the arguments of "
-                    "ArithmeticEmbedder.from_corpus there."
+                    f"{model!r} has its own device, dtype, windows and batch size: give model alone here, or the "
+                    "arguments of ArithmeticEmbedder.from_corpus there."
                 )
             return ArithmeticEmbedder.from_corpus(texts, model=model)
         if (strategy == "strata") != (strata is not None):
