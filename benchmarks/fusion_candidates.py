@@ -214,6 +214,7 @@ def measure(data: RetrievalSet, folder: Path) -> Found:
     ranks = fused(true, "ranks", background, scale)
     scores["reciprocal ranks"] = np.tile(ranks[len(GRID) // 2], (len(GRID), 1))
     told = {"code": code_share(texts), "sentences": float(len(sentences.relevant) if sentences else 0)}
+    told |= {f"words alone, {name}": float(scores[name][0].mean()) for name in (SHIPPED, "identifiers")}
     shifted = {"code": CODE_MORE if told["code"] > CODE_SHARE else 0.0}
     for name, own in {
         "held-out sentences, plain words": held_out(data, embedder, documents, words, plain=True),
