@@ -14,7 +14,7 @@ import pytest
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.openai_api import openai_embedder
-from cde_rag.errors import ModelError
+from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.stores.faiss import FaissStore
 
 TEXTS = [f"passage {i}" for i in range(20)]
@@ -27,13 +27,15 @@ class Server(ThreadingHTTPServer):
         calls: What was asked, in order, failed calls included.
         keys: Keys that came with the calls.
         fails: How many calls are going to fail, and with which status.
+        until: How many calls are going to be answered before that.
+        weights: Number of the model behind the name; another one has other vectors.
     """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Calls)
         self.calls: list[dict[str, Any]] = []
         self.keys: set[str] = set()
-        self.fails, self.status = 0, 500
+        self.fails, self.status, self.until, self.weights = 0, 500, 0, 0
 
     @property
     def url(self) -> str:
@@ -49,13 +51,14 @@ class Calls(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.calls.append(asked)
         self.server.keys.add(self.headers["Authorization"])
-        if self.path != "/v1/embeddings" or self.server.fails:
+        if self.path != "/v1/embeddings" or (self.server.fails and not self.server.until):
             self.server.fails -= 1
             self._answer(self.server.status, {"error": {"message": "too busy"}})
             return
-        dim = asked.get("dimensions", 8)
+        self.server.until = max(self.server.until - 1, 0)
+        dim, weights = asked.get("dimensions", 8), self.server.weights
         rows = [
-            {"object": "embedding", "index": place, "embedding": vector(text, dim).tolist()}
+            {"object": "embedding", "index": place, "embedding": vector(text, dim, weights).tolist()}
             for place, text in enumerate(asked["input"])
         ]
         self._answer(200, {"object": "list", "data": rows[::-1], "model": asked["model"], "usage": {"total_tokens": 1}})
@@ -73,8 +76,8 @@ class Calls(BaseHTTPRequestHandler):
         pass
 
 
-def vector(text: str, dim: int = 8) -> np.ndarray:
-    return np.random.default_rng(list(text.encode())).normal(size=dim)
+def vector(text: str, dim: int = 8, weights: int = 0) -> np.ndarray:
+    return np.random.default_rng([weights, *text.encode()]).normal(size=dim)
 
 
 @pytest.fixture
@@ -145,6 +148,57 @@ def test_an_api_that_fails_in_the_middle_loses_nothing(server: Server, tmp_path:
     assert again.search("passage 777")[0].text == "passage 777"
     stored = (tmp_path / "papers" / "collection.sqlite").read_bytes()
     assert server.url.encode() not in stored
+
+
+@pytest.mark.parametrize("corpus", [False, True])
+@pytest.mark.parametrize("answered", [0, 2, 4])
+def test_an_api_that_fails_in_one_call_of_many(server: Server, tmp_path: Path, answered: int, *, corpus: bool) -> None:
+    """What was written is searched at once, and stays; a second run asks for the rest, and ends as one run."""
+    texts = [f"passage {i}" for i in range(300)]
+    embedder = openai_embedder("small", base_url=server.url, api_key="x", max_retries=0, mini_batch_size=50)
+    mapped = ArithmeticEmbedder.from_corpus(texts[:100] if corpus else [], model=embedder, corpus=corpus)
+    papers = Collection.create(FaissStore(tmp_path / "papers"), mapped)
+    server.calls.clear()
+    server.fails, server.until = 1, answered
+    with pytest.raises(ModelError, match=r"too busy.* make the same call again"):
+        papers.add(texts, ids=texts)
+    assert len(server.calls) == answered + 1
+    written = papers.count()
+    assert written == (128 if answered >= (1 if corpus else 3) else 0)  # a portion is written when all of it is there
+    assert papers.verify() == []
+    if written:
+        assert papers.search(texts[0], 1)[0].id == texts[0]
+    server.calls.clear()
+    assert papers.add(texts, ids=texts).added == 300 - written
+    asked = [text for call in server.calls for text in call["input"]]
+    assert asked == texts[max(written, 100 if corpus else 0) :]
+    np.testing.assert_allclose(
+        papers.store.vectors(texts, fingerprint=mapped.fingerprint), mapped.embed_documents(texts), atol=1e-6
+    )
+    assert papers.verify() == []
+
+
+@pytest.mark.parametrize("arithmetic", [False, True])
+def test_an_api_that_changes_its_model_behind_the_name(server: Server, tmp_path: Path, *, arithmetic: bool) -> None:
+    """Another model of the same name and length is an error that says so; the old one still opens the collection."""
+
+    def client(**options: Any) -> Any:
+        return openai_embedder("small", base_url=server.url, api_key="x", max_retries=0, **options)
+
+    made = ArithmeticEmbedder.from_corpus(TEXTS, model=client(), corpus=False) if arithmetic else client()
+    papers = Collection.create(FaissStore(tmp_path / "papers"), made)
+    papers.add(TEXTS, ids=TEXTS)
+    server.weights = 1
+    with pytest.raises(ContextMismatchError, match=r"'small' gives other vectors than when .* pin its version"):
+        Collection.open(papers.store, model=client())
+    with pytest.raises(ContextMismatchError, match="the function is 'small of 5 numbers', 5 numbers"):
+        Collection.open(papers.store, model=client(dimensions=5))
+    server.weights = 0
+    again = Collection.open(papers.store, model=client())
+    assert again.add([*TEXTS, "passage 20"], ids=[*TEXTS, "passage 20"]).added == 1
+    assert again.verify() == []
+    with pytest.raises(ModelError, match=r"function 'small', which no file holds\. Give it"):
+        Collection.open(papers.store)
 
 
 def test_without_a_key_the_message_says_where_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from tiny import WORDS, tiny_network, tiny_tokenizer
 
 from cde_rag.collection.collection import Collection
+from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
@@ -352,3 +353,103 @@ def test_files_that_are_written_while_they_are_read(
     monkeypatch.setattr("sentence_transformers.SentenceTransformer", load_and_write)
     with pytest.raises(ModelError, match="written while it was read"):
         PlainEmbedder(tmp_path / "copy")
+
+
+LONG = [" ".join(np.random.default_rng(100 + i).choice(WORDS, 11 + 9 * i)) for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def windowed(folder: Path) -> PlainEmbedder:
+    return PlainEmbedder(folder, device="cpu", windows=True)
+
+
+def test_texts_that_fit_are_read_as_without_windows(plain: PlainEmbedder, windowed: PlainEmbedder) -> None:
+    np.testing.assert_array_equal(windowed.embed_documents(TEXTS), plain.embed_documents(TEXTS))
+    np.testing.assert_array_equal(windowed.embed_queries(TEXTS), plain.embed_queries(TEXTS))
+    beside_long = windowed.embed_documents([*TEXTS, *LONG])[: len(TEXTS)]
+    np.testing.assert_allclose(beside_long, plain.embed_documents(TEXTS), atol=1e-5)
+    assert windowed.count_tokens(TEXTS) == plain.count_tokens(TEXTS)
+    assert windowed.identity.windows
+    assert windowed.fingerprint != plain.fingerprint
+
+
+@pytest.mark.parametrize("role", ["document", "query"])
+def test_a_long_text_is_the_weighted_mean_of_its_windows(
+    plain: PlainEmbedder, windowed: PlainEmbedder, role: str
+) -> None:
+    """Slow reference: a token is a word, so that a window has as many words as fit beside prefix, [CLS] and [SEP]."""
+    room = 12 - 2 - plain._lengths(["a"], role)[0] + plain._lengths(["a"], "")[0]  # type: ignore[attr-defined]
+    embed = plain.embed_queries if role == "query" else plain.embed_documents
+    read = windowed.embed_queries if role == "query" else windowed.embed_documents
+    for text in LONG:
+        words = text.split()
+        parts = [" ".join(words[start : start + room]) for start in range(0, len(words), room)]
+        weights = np.array([len(part.split()) + 12 - room for part in parts])
+        mean = (embed(parts) * weights[:, None]).sum(axis=0)
+        np.testing.assert_allclose(read([text])[0], mean / np.linalg.norm(mean), atol=1e-5)
+        assert len(parts) > 1
+
+
+def test_windows_of_a_batch_are_those_of_single_texts(windowed: PlainEmbedder) -> None:
+    mixed = [LONG[3], TEXTS[0], LONG[0], TEXTS[1], LONG[5]]
+    single = np.concatenate([windowed.embed_documents([text]) for text in mixed])
+    np.testing.assert_allclose(windowed.embed_documents(mixed), single, atol=1e-5)
+    assert not windowed.embed_passages(mixed, None).truncated.any()
+    assert windowed.count_tokens(mixed) == sum(windowed.count_tokens([text]) for text in mixed)
+
+
+def test_the_end_of_a_long_text_counts_in_windows_alone(plain: PlainEmbedder, windowed: PlainEmbedder) -> None:
+    long, other = f"{LONG[5]} river bank", f"{LONG[5]} money loan"
+    assert np.abs(windowed.embed_documents([long]) - windowed.embed_documents([other])).max() > 1e-3
+    with pytest.warns(TruncationWarning):
+        np.testing.assert_array_equal(plain.embed_documents([long]), plain.embed_documents([other]))
+
+
+def test_a_collection_keeps_windows(plain: PlainEmbedder, windowed: PlainEmbedder, tmp_path: Path) -> None:
+    papers = Collection.create(FaissStore(tmp_path / "long"), windowed)
+    papers.add(LONG)
+    again = opened(papers)
+    assert again.embedder.context.identity == windowed.identity
+    assert again.inspect().windows
+    assert again.search(LONG[4], 2) == papers.search(LONG[4], 2)
+    assert papers.verify() == []
+    with pytest.raises(ContextMismatchError, match="the same model with windows=True"):
+        Collection.open(papers.store, model=plain)
+    assert papers.recontextualize(embedder=plain).embedded == len(LONG)
+    assert not opened(papers).inspect().windows
+
+
+def test_windows_under_arithmetic(windowed: PlainEmbedder, tmp_path: Path) -> None:
+    """The map and the siblings are of the windows' vectors, and the collection finds its model again by name."""
+    made = ArithmeticEmbedder.from_corpus([*TEXTS, *LONG], model=windowed, weight=0.3)
+    assert made.context.identity.windows
+    parents = ["p", "p", None, "q", "q", "q"]
+    single = np.concatenate(
+        [
+            made.embed_passages(
+                [text], [[t for t, p in zip(LONG, parents, strict=True) if p == own and t != text]]
+            ).vectors
+            if own
+            else made.embed_documents([text])
+            for text, own in zip(LONG, parents, strict=True)
+        ]
+    )
+    np.testing.assert_allclose(made.embed_documents(LONG, parents=parents), single, atol=1e-5)
+    cut = ArithmeticEmbedder.from_corpus(
+        [*TEXTS, *LONG], model=PlainEmbedder(windowed.identity.name, device="cpu"), weight=0.3
+    )
+    assert cut.fingerprint != made.fingerprint
+    papers = Collection.create(FaissStore(tmp_path / "arithmetic"), made, parent_key="page")
+    papers.add(LONG, metadata=[{} if page is None else {"page": page} for page in parents])
+    again = opened(papers)
+    assert again.embedder.fingerprint == made.fingerprint
+    assert again.search(LONG[4], 3) == papers.search(LONG[4], 3)
+    with pytest.raises(TypeError, match="windows of its own"):
+        papers.recontextualize(windows=True)
+    with pytest.raises(ContextMismatchError):
+        ArithmeticEmbedder(cut.plain, made.context)
+
+
+def test_windows_of_a_model_without_limit(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"any length\. Leave windows out"):
+        PlainEmbedder(write_static(tmp_path / "static"), windows=True)

@@ -23,6 +23,7 @@ from cde_rag.stores.base import Hit, Record, Store
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.filter_conditions import number
 from cde_rag.stores.filters import matches
+from cde_rag.stores.postgres import PgVectorStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
@@ -54,9 +55,12 @@ def store_of(kind: str, folder: Path) -> Store:
     return QdrantStore(QdrantClient(":memory:"), "papers") if kind == "qdrant" else QdrantEdgeStore(folder / "papers")
 
 
-@pytest.fixture(scope="module", params=["faiss", "qdrant", "edge"])
+@pytest.fixture(scope="module", params=["faiss", "qdrant", "edge", "postgres"])
 def papers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collection]:
-    store = store_of(request.param, tmp_path_factory.mktemp("store"))
+    if request.param == "postgres":
+        store: Store = PgVectorStore(request.getfixturevalue("postgres"), "searched")
+    else:
+        store = store_of(request.param, tmp_path_factory.mktemp("store"))
     with Collection.create(store, StubEmbedder(), parent_key="parent") as papers:
         papers.add_records(records())
         yield papers

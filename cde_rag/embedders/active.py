@@ -168,6 +168,7 @@ def loaded(
             model or identity.name,
             max_length=identity.max_length,
             prefixes=identity.prefixes,
+            windows=identity.windows,
             device=options.device,
             dtype=options.dtype,
             mini_batch_size=options.mini_batch_size,

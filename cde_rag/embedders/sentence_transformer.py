@@ -1,6 +1,7 @@
 """Embedder without context from a sentence-transformers model, as a start for a collection or a way back.
 
-Each text is embedded by itself, exactly as by `encode_query` or `encode_document`.
+Each text is embedded by itself, exactly as by `encode_query` or `encode_document`; with `windows`, so is each window of
+a longer text.
 """
 
 import threading
@@ -20,6 +21,7 @@ from cde_rag.embedders.sentence_transformer_files import load
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning, warn_user
 from cde_rag.model.threads import batch_threads, limited_threads
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
+from cde_rag.model.windows import cut_into_windows, pool_windows
 
 
 class PlainEmbedder:
@@ -33,6 +35,8 @@ class PlainEmbedder:
             `@revision` if need be; the name in its identity finds the very same model again.
         max_length: Maximum tokens of a text; by default the model's own.
         prefixes: Prefixes of a "query" and a "document"; by default the model's own prompts.
+        windows: Read texts longer than `max_length` in windows, and average their vectors, weighted by tokens; by
+            default they are cut. Part of the fingerprint. Not measured with plain models: split long texts if you can.
         device: Such as "cpu" or "cuda"; by default CUDA if available.
         dtype: "float32", "bfloat16" or "float16"; as sentence-transformers loads it by default.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
@@ -40,7 +44,8 @@ class PlainEmbedder:
     Raises:
         MissingExtraError: The extra `interop` is not installed.
         ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
-            files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles.
+            files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles; or
+            windows of a model that cuts no text, or whose tokenizer tells no positions.
     """
 
     def __init__(
@@ -49,13 +54,19 @@ class PlainEmbedder:
         *,
         max_length: int | None = None,
         prefixes: Mapping[str, str] | None = None,
+        windows: bool = False,
         device: str | None = None,
         dtype: str | None = None,
         mini_batch_size: int = 32,
     ) -> None:
-        self._model, self.identity = load(
-            str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype
-        )
+        self._model, identity = load(str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype)
+        if windows and not (identity.max_length and self._model.tokenizer.is_fast):
+            raise ModelError(
+                f"windows=True needs a model that cuts texts, with a fast tokenizer; found {identity.name}, "
+                f"{'whose tokenizer is slow' if identity.max_length else 'which reads texts of any length'}. Leave "
+                "windows out."
+            )
+        self.identity = identity.reading(windows=windows)
         self.mini_batch_size = mini_batch_size
         self._dtype = dtype
         self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
@@ -95,7 +106,14 @@ class PlainEmbedder:
         Raises:
             ContextMismatchError: The context is another model's.
         """
-        if replace(context.identity, name="") != replace(self.identity, name=""):
+        made = replace(context.identity, name="")
+        if made != replace(self.identity, name=""):
+            if made == replace(self.identity.reading(windows=not self.identity.windows), name=""):
+                raise ContextMismatchError(
+                    expected=context.fingerprint,
+                    found=self.fingerprint,
+                    remedy=f"They were made by the same model with windows={context.identity.windows}: give it so.",
+                )
             raise ContextMismatchError(
                 expected=context.identity.weights_sha256,
                 found=self.identity.weights_sha256,
@@ -160,14 +178,23 @@ class PlainEmbedder:
         limit = self.identity.max_length
         if not limit:
             return sum(self._lengths(texts, "document"))
-        return sum(min(length, limit) for length in self._shown(texts, "document")[1])
+        lengths = self._shown(texts, "document")[1]
+        if self.identity.windows:
+            lengths = self._in_windows(texts, lengths, "document")[1]
+        return sum(min(length, limit) for length in lengths)
 
     def _embed(self, texts: Sequence[str], role: str, *, progress: bool) -> Embedded:
         check_texts(texts)
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
         encode = self._model.encode_query if role == "query" else self._model.encode_document
+        limit = self.identity.max_length
         shown, lengths = self._shown(texts, role)
+        truncated = np.array(lengths) > limit
+        starts = list(range(len(texts)))
+        if self.identity.windows:
+            shown, lengths, starts = self._in_windows(texts, lengths, role)
+            truncated[:] = False
         threads = 1 if role == "query" and len(texts) == 1 else batch_threads()
         with self._encoding, limited_threads(threads):
             found = encode(
@@ -178,11 +205,38 @@ class PlainEmbedder:
             )
         vectors = np.asarray(found, dtype=np.float32)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if len(blank := np.flatnonzero(norms < 1e-9)):
+        if len(blank := np.searchsorted(starts, np.flatnonzero(norms < 1e-9), side="right") - 1):
             raise CorpusError(
                 f"Text {blank[0]} has no word that {self.identity.name} knows; leave it out or give it content."
             )
-        return Embedded(vectors / norms, np.array(lengths) > self.identity.max_length)
+        pooled = pool_windows(vectors / norms, [min(length, limit) or 1 for length in lengths], starts)
+        return Embedded(pooled, truncated)
+
+    def _in_windows(
+        self, texts: Sequence[str], lengths: Sequence[int], role: str
+    ) -> tuple[list[str], list[int], list[int]]:
+        """Cut texts that exceed the token limit into windows; return what is read, its token counts, and each start."""
+        limit, tokenizer = self.identity.max_length, self._model.tokenizer
+        with self._encoding:
+            special = tokenizer.num_special_tokens_to_add(pair=False)
+        before = self._lengths(["a"], role)[0] - self._lengths(["a"], "")[0]
+        room = max(limit - special - before, 1)
+
+        def reach(part: str) -> int:
+            with self._encoding:
+                given = tokenizer(part, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            offsets = given["offset_mapping"]
+            return int(offsets[room - 1][1]) if len(offsets) > room else len(part)
+
+        shown: list[str] = []
+        counts: list[int] = []
+        starts: list[int] = []
+        for text, length in zip(texts, lengths, strict=True):
+            windows = [text] if length <= limit else cut_into_windows(text, reach, room)
+            starts.append(len(shown))
+            shown += windows
+            counts += [length] if length <= limit else self._lengths(windows, role)
+        return shown, counts, starts
 
     def _shown(self, texts: Sequence[str], role: str) -> tuple[list[str], list[int]]:
         """Cut texts well beyond the token limit; return them with their token counts (0 if there is no limit)."""
@@ -198,8 +252,8 @@ class PlainEmbedder:
         return shown, lengths
 
     def _lengths(self, texts: Sequence[str], role: str) -> list[int]:
-        """Count the tokens of each text without truncation."""
-        prefix, tokenizer = self.identity.prefixes[role], self._model.tokenizer
+        """Count the tokens of each text without truncation; the role "" has no prefix."""
+        prefix, tokenizer = self.identity.prefixes[role] if role else "", self._model.tokenizer
         given = [prefix + text for text in texts]
         if isinstance(tokenizer, Tokenizer):  # of static vectors
             return [len(encoding.ids) for encoding in tokenizer.encode_batch(given)]

@@ -246,7 +246,10 @@ def _target(
         return _Given(keeping(embedder, store))
     if model is None and isinstance(serving, ArithmeticEmbedder):
         if windows is not None:
-            raise TypeError("A plain embedder reads texts in its own way: leave windows out.")
+            raise TypeError(
+                "A plain embedder has windows of its own: leave them out here, or give an embedder, such as "
+                "ArithmeticEmbedder.from_corpus(texts, model=PlainEmbedder(name, windows=True))."
+            )
         return _Arithmetic(serving, seed, CONTEXT_SIZE if context_size is None else context_size, strategy)
     new_model = _model(serving) if model is None else _loaded(model, serving.options)
     size = context_size_for(new_model, context_size)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -188,6 +189,43 @@ def test_a_model_that_is_elsewhere_is_named_by_an_option(run, records: Path, tmp
     stderr = CliRunner().invoke(app, ["search", str(tmp_path / "p"), "river"]).stderr
     assert stderr.startswith("Error: The collection was made with the model 'tiny'. Expected a bundled model")
     assert stderr.endswith("Name its folder: --model\n")
+
+
+def test_windows_read_what_would_be_cut(run, records: Path, model_folder: Path, tmp_path: Path):
+    """The vectors are those of the library's windows, and stay so in later runs; off unless it is asked for."""
+    run("index", records, tmp_path / "cut")
+    run("index", records, tmp_path / "p", "--windows")
+    assert json.loads(run("inspect", tmp_path / "p", "--json").stdout)["windows"]
+    assert not json.loads(run("inspect", tmp_path / "cut", "--json").stdout)["windows"]
+    with Collection.open(FaissStore(tmp_path / "p"), model=model_folder) as papers:
+        kept = [papers.get([id_])[0] for id_ in ("r6", "r7")]
+        texts = [f"{record.title} {record.text}" for record in kept]
+        vectors = papers.store.vectors(["r6", "r7"], fingerprint=papers.embedder.fingerprint)
+        read = papers.embedder.embed_documents([text.strip() for text in texts])
+        assert papers.embedder.context.identity.windows
+    with Collection.open(FaissStore(tmp_path / "cut"), model=model_folder) as cut:
+        assert cut.embedder.context.reading(windows=True).fingerprint == papers.embedder.fingerprint
+        cut_vectors = cut.store.vectors(["r6", "r7"], fingerprint=cut.embedder.fingerprint)
+    np.testing.assert_allclose(vectors, read, atol=1e-5)
+    np.testing.assert_allclose(vectors[0], cut_vectors[0], atol=1e-5)
+    assert np.abs(vectors[1] - cut_vectors[1]).max() > 1e-3
+    assert run("index", records, tmp_path / "p").stdout.endswith("20 documents (20 unchanged)\n")
+    assert run("index", records, tmp_path / "p", "--windows").stdout.endswith("20 documents (20 unchanged)\n")
+
+
+def test_windows_of_a_collection_that_cuts(run, records: Path, tmp_path: Path):
+    """The message names the command that changes it, and that command does."""
+    run("index", records, tmp_path / "p")
+    stderr = run("index", records, tmp_path / "p", "--windows", code=1).stderr
+    assert "cuts texts longer than the model's window. Leave --windows out, or embed them anew with " in stderr
+    assert f"cde-rag recontextualize {tmp_path / 'p'} --windows" in stderr
+    run("recontextualize", tmp_path / "p", "--windows")
+    assert run("index", records, tmp_path / "p", "--windows").stdout.endswith("20 documents (20 unchanged)\n")
+
+
+def test_windows_of_a_tenant_are_another_command(run, records: Path, tmp_path: Path):
+    stderr = run("index", records, tmp_path / "p", "--tenant", "acme", "--windows", code=2).stderr
+    assert "recontextualize --tenant NAME --windows" in " ".join(stderr.split())
 
 
 def test_sync_deletes_what_left_the_sources(run, tmp_path: Path):

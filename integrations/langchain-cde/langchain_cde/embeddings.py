@@ -42,6 +42,7 @@ class CDEEmbeddings(Embeddings):
         model: str | Path | CDEModel | Embeddings = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
+        windows: bool = False,
     ) -> "CDEEmbeddings":
         """Sample the context from all documents that are to be embedded, as the splitter made them, in any order.
 
@@ -51,16 +52,20 @@ class CDEEmbeddings(Embeddings):
                 the corpus (`cde_rag.ArithmeticEmbedder`), and no siblings: a CDEVectorStore takes parent_key=None then.
             context_size: Documents in the context; as many as the model expects, or 512, by default.
             seed: Random seed of the sample.
+            windows: Read texts longer than the model's window in windows, and average their vectors; by default they
+                are cut. Part of the fingerprint: `load` and `from_qdrant` read texts as the stored vectors' were. A
+                splitter with shorter chunks finds more (docs/experiments/windows.md).
 
         Raises:
             CorpusError: No text that is not blank.
             ModelError: No such model.
+            TypeError: Your own Embeddings together with another argument.
 
         Warns:
             SmallContextWarning: There are fewer than 64 different texts.
         """
         texts = (document.page_content for document in documents)
-        return cls.from_texts(texts, model=model, context_size=context_size, seed=seed)
+        return cls.from_texts(texts, model=model, context_size=context_size, seed=seed, windows=windows)
 
     @classmethod
     def from_texts(
@@ -70,13 +75,20 @@ class CDEEmbeddings(Embeddings):
         model: str | Path | CDEModel | Embeddings = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
+        windows: bool = False,
     ) -> "CDEEmbeddings":
         """Make the context of texts; like `from_documents`."""
         if isinstance(model, Embeddings):
-            if (context_size, seed) != (None, 0):
-                raise TypeError("Your own Embeddings have arguments of their own in ArithmeticEmbedder.from_corpus.")
+            if (context_size, seed, windows) != (None, 0, False):
+                raise TypeError(
+                    "Your own Embeddings read texts in their own way; a sample has arguments of its own in "
+                    "ArithmeticEmbedder.from_corpus. Leave context_size, seed and windows out."
+                )
             return cls(ContextualEmbedder.from_corpus(texts, model=contexts.function_of(model)))
-        return cls(ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed))
+        embedder = ContextualEmbedder.from_corpus(
+            texts, model=model, context_size=context_size, seed=seed, windows=windows
+        )
+        return cls(embedder)
 
     @classmethod
     def load(cls, path: str | Path, *, model: str | Path | CDEModel | Embeddings | None = None) -> "CDEEmbeddings":

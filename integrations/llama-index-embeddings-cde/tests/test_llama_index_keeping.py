@@ -6,6 +6,7 @@ import pickle  # noqa: TID251 - what LlamaIndex does with transformations for it
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -32,6 +33,7 @@ from cde_rag import (
     ContextMissingError,
     ContextReusedWarning,
     ContextualEmbedder,
+    TruncationWarning,
 )
 
 Fresh = Callable[..., CDEEmbedding]
@@ -329,3 +331,35 @@ def test_the_alias_of_the_newest_model_becomes_its_exact_name() -> None:
     embedding = CDEEmbedding()
     embedding.fit(sentences(70))
     assert embedding.model_name == embedding._bound().context.identity.name != "cde-mini"
+
+
+def test_long_texts_are_read_in_windows_where_asked_for(fresh: Fresh, tiny_folder: str, tmp_path: Path) -> None:
+    """The vectors are the core's, and a context that was made with windows is read with them wherever it goes."""
+    texts, path = sentences(80), tmp_path / "long.context.safetensors"
+    long = " ".join(texts[:20])
+    embedding = fresh(windows=True).fit(texts)
+    core = ContextualEmbedder.from_corpus(texts, model=tiny_folder, windows=True)
+    assert embedding.fingerprint == core.fingerprint != fresh().fit(texts).fingerprint
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TruncationWarning)
+        vectors = embedding.get_text_embedding_batch([long, texts[0]])
+    np.testing.assert_allclose(vectors, core.embed_documents([long, texts[0]]), atol=1e-6)
+    embedding.save(path)
+    copies = (
+        fresh(context_path=path),
+        CDEEmbedding.from_dict(embedding.to_dict()),
+        pickle.loads(pickle.dumps(embedding)),
+    )
+    for again in copies:
+        assert again.windows
+        np.testing.assert_allclose(again.get_text_embedding(long), vectors[0], atol=1e-6)
+    nodes = [TextNode(text=text) for text in texts]
+    assert CDEEmbedding.from_nodes(nodes, model_name=tiny_folder, windows=True).fingerprint == core.fingerprint
+
+
+def test_windows_that_the_context_has_not_are_refused(fresh: Fresh, tmp_path: Path) -> None:
+    path = tmp_path / "cut.context.safetensors"
+    fresh(context_path=path).fit(sentences(80))
+    with pytest.raises(ContextMismatchError, match="leave windows out"):
+        fresh(context_path=path, windows=True)
+    assert not fresh(context_path=path).windows

@@ -389,3 +389,21 @@ def test_truncated_nodes_are_warned_of_with_the_splitters_setting(vector_store: 
         TruncationWarning, match=r"1 nodes were truncated.*SentenceSplitter\(chunk_size=\d+, chunk_overlap"
     ):
         vector_store.add([TextNode(text="money " * 100, id_="long")])
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
+def test_long_nodes_are_read_in_windows_where_asked_for(
+    documents: list[Document], model: CDEModel, tmp_path: Path
+) -> None:
+    whole = [Document(text=document.text * 4, id_=document.doc_id) for document in documents[:4]]
+    store = CDEVectorStore.from_documents(
+        whole, FaissStore(tmp_path / "long.faiss"), transformations=[], model=model, windows=True
+    )
+    texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in store.get_nodes()]
+    core = ContextualEmbedder.from_corpus(texts, model=model, windows=True)
+    with store.collection as collection:
+        assert collection.inspect().windows
+        assert collection.embedder.fingerprint == core.fingerprint
+        ids = [node.node_id for node in store.get_nodes()]
+        found = collection.store.vectors(ids, fingerprint=core.fingerprint)
+    np.testing.assert_allclose(found, core.embed_documents(texts, parents=ids), atol=1e-5)

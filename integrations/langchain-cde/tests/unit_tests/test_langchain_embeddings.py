@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from cde_rag import (
     CorpusError,
     ModelError,
     SmallContextWarning,
+    TruncationWarning,
 )
 from langchain_cde import CDEEmbeddings
 from langchain_cde.space import SpaceVector
@@ -182,3 +184,22 @@ def test_a_record_managers_namespace_moves_to_a_new_context(embeddings: CDEEmbed
         assert right == f"cde/{embeddings.fingerprint}/{name}"
         assert embeddings.record_namespace(right) == right
         assert embeddings.record_namespace(others.record_namespace(name)) == right
+
+
+def test_long_texts_are_read_in_windows_where_asked_for(texts: list[str], tiny_model: CDEModel, tmp_path: Path) -> None:
+    """The vectors are the core's, whether asked for of texts or documents, and after `load`; off unless asked for."""
+    long, whole = " ".join(texts[:20]), texts[0]
+    cut = CDEEmbeddings.from_texts(texts, model=tiny_model)
+    read = CDEEmbeddings.from_documents([Document(page_content=text) for text in texts], model=tiny_model, windows=True)
+    core = ContextualEmbedder.from_corpus(texts, model=tiny_model, windows=True)
+    assert read.fingerprint == core.fingerprint != cut.fingerprint
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TruncationWarning)
+        vectors = read.embed_documents([long, whole])
+    np.testing.assert_array_equal(vectors, core.embed_documents([long, whole]))
+    np.testing.assert_allclose(vectors[1], cut.embed_documents([whole])[0], atol=1e-6)
+    with pytest.warns(TruncationWarning):
+        assert np.abs(np.subtract(vectors[0], cut.embed_documents([long])[0])).max() > 1e-3
+    read.save(tmp_path / "long.context.safetensors")
+    again = CDEEmbeddings.load(tmp_path / "long.context.safetensors", model=tiny_model)
+    np.testing.assert_allclose(again.embed_documents([long]), vectors[:1], atol=1e-6)

@@ -49,6 +49,7 @@ class CDEEmbedding(FittedEmbedding):
         model_name: str = DEFAULT_MODEL,
         context_size: int | None = None,
         seed: int = 0,
+        windows: bool = False,
     ) -> "CDEEmbedding":
         """Make the context of documents, split as `VectorStoreIndex.from_documents` splits them.
 
@@ -58,6 +59,7 @@ class CDEEmbedding(FittedEmbedding):
             model_name: As in the class.
             context_size: As in the class.
             seed: As in the class.
+            windows: As in the class.
 
         Raises:
             CorpusError: No text.
@@ -66,7 +68,7 @@ class CDEEmbedding(FittedEmbedding):
         documents = nodes_only(documents, call="from_documents")
         steps = Settings.transformations if transformations is None else transformations
         nodes = run_transformations(documents, steps, in_place=False)
-        return cls.from_nodes(nodes, model_name=model_name, context_size=context_size, seed=seed)
+        return cls.from_nodes(nodes, model_name=model_name, context_size=context_size, seed=seed, windows=windows)
 
     @classmethod
     def from_nodes(
@@ -76,10 +78,11 @@ class CDEEmbedding(FittedEmbedding):
         model_name: str = DEFAULT_MODEL,
         context_size: int | None = None,
         seed: int = 0,
+        windows: bool = False,
     ) -> "CDEEmbedding":
         """Make the context of nodes, as they will be embedded; arguments and errors as in `from_documents`."""
         texts = [content(node) for node in nodes_only(nodes, call="from_nodes")]
-        return cls(model_name=model_name, context_size=context_size, seed=seed).fit(texts)
+        return cls(model_name=model_name, context_size=context_size, seed=seed, windows=windows).fit(texts)
 
     @override
     def get_query_embedding(self, query: str) -> Embedding:

@@ -66,6 +66,11 @@ class BoundEmbedding(BaseEmbedding):
         default=None, ge=1, description="Documents in a context that is made here; what the model expects, or 512."
     )
     seed: int = Field(default=0, description="Of the sample that a context is made of.")
+    windows: bool = Field(
+        default=False,
+        description="Whether texts longer than the model's window are read in windows, in a context that is made here; "
+        "then what the context says. By default they are cut.",
+    )
     auto_fit: bool = Field(default=True, description="Whether the first build makes the context.")
     device: str | None = Field(default=None, description="Where the model computes; see cde_rag.CDEModel.")
     dtype: str | None = Field(default=None, description="What it computes in; see cde_rag.CDEModel.")
@@ -310,6 +315,12 @@ class BoundEmbedding(BaseEmbedding):
         if self.fingerprint not in (None, context.fingerprint):
             remedy = "This embedding keeps its context; make another CDEEmbedding for another context."
             raise ContextMismatchError(expected=str(self.fingerprint), found=context.fingerprint, remedy=remedy)
+        if self.windows and not context.identity.windows:
+            remedy = "Its vectors are of texts that were cut: leave windows out, or choose another context_path."
+            raise ContextMismatchError(
+                expected=context.reading(windows=True).fingerprint, found=context.fingerprint, remedy=remedy
+            )
+        self.windows = context.identity.windows
         self._context, self._embedder, self.fingerprint = context, embedder, context.fingerprint
         if self.model_name == DEFAULT_MODEL:  # an alias of the newest model, which may be another one tomorrow
             self.model_name, self._loaded = context.identity.name, None

@@ -55,6 +55,7 @@ class FittedEmbedding(BoundEmbedding):
             context_size=self.context_size,
             seed=self.seed,
             source=source,
+            windows=self.windows,
             mini_batch_size=self.embed_batch_size,
         )
         if self.context_path is not None:

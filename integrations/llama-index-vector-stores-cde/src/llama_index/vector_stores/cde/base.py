@@ -84,6 +84,7 @@ class CDEVectorStore(EmbeddingStore):
         model: str | Path | CDEModel = "cde-mini",
         context_size: int | None = None,
         seed: int = 0,
+        windows: bool = False,
     ) -> Self:
         """Split documents, make their context, and store the nodes.
 
@@ -94,6 +95,7 @@ class CDEVectorStore(EmbeddingStore):
             model: See `cde_rag.ContextualEmbedder`.
             context_size: As for `ContextualEmbedder.from_corpus`.
             seed: As for `ContextualEmbedder.from_corpus`.
+            windows: As for `ContextualEmbedder.from_corpus`; the collection is opened with them again.
 
         Raises:
             CorpusError: No text.
@@ -104,7 +106,9 @@ class CDEVectorStore(EmbeddingStore):
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
         texts = [content(node) for node in nodes]
-        embedder = ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed)
+        embedder = ContextualEmbedder.from_corpus(
+            texts, model=model, context_size=context_size, seed=seed, windows=windows
+        )
         vector_store = cls.create(store, embedder)
         vector_store.add(nodes)
         return vector_store
