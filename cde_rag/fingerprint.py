@@ -41,8 +41,8 @@ def check(metadata: Mapping[str, Any] | None, fingerprint: str, *, where: str) -
     found = stamped(metadata)
     if found is None:
         raise ContextMissingError(
-            f"{where}: expected the stamp {KEY!r}, which names the model and context of the vectors, found none. See "
-            "with `cde-rag audit` whether the vectors are this embedder's; if they are, add "
+            f"{where}: expected the stamp {KEY!r}, which names the model and context of the vectors, found none. "
+            "Compare the vectors with this embedder's by `cde-rag audit`; if they are the same, add "
             "cde_rag.fingerprint.stamp(embedder.fingerprint) to the metadata, else embed the texts again."
         )
     if found != fingerprint:

@@ -1,4 +1,4 @@
-"""Experiments behind the figures of the documentation: `python -m experiments`, from the repository's root."""
+"""Experiments for the figures of the documentation: `python -m experiments`, from the repository's root."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -33,7 +33,7 @@ def training_texts(data: Path) -> Iterator[str]:
 
 
 def drawn_pairs(data: Path, *, seed: int = 0) -> list[Pair]:
-    """`EACH` pairs of each source, without what is held out."""
+    """`EACH` pairs of each source, without held-out ones."""
     found: list[Pair] = []
     left_out = HELD_OUT_DOMAINS | COPYLEFT_DOMAINS
     for pairs in read_sources(data / "train", FILES, without_domains=left_out).values():

@@ -1,4 +1,4 @@
-"""Figures of cde-base-1 beside its halves, MiniLM and projections of it to 384 dimensions, on retrieval sets.
+"""Figures of cde-base-1 next to its halves, MiniLM and projections of it to 384 dimensions, on retrieval sets.
 
     python -m experiments.pair_figures docs/experiments/pair-test.toml --data ../shared/data --output cde-pair.csv
 

@@ -93,7 +93,7 @@ def training_free(lab: Laboratory) -> list[TrainingFreeRow]:
     Rarity is counted over as many documents as a context has.
     """
     if len(lab.sets) < 2:
-        raise CorpusError("Expected two sets or more, since others say what is rare elsewhere, found one. Add a set.")
+        raise CorpusError("Expected two sets or more, since rarity is counted over the others, found one. Add a set.")
     model = PooledMiniLM()
     tokens = [model.tokens(data.corpus.texts) for data in lab.sets]
     random = np.random.default_rng(lab.seed)

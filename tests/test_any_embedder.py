@@ -262,7 +262,7 @@ def test_a_collection_is_opened_with_its_function(
 
 def test_a_model_that_changed_behind_its_name_is_noticed(papers: Collection) -> None:
     changed = FunctionEmbedder(Service(seed=1), name="words-1")
-    with pytest.raises(ContextMismatchError, match="The model behind the name has changed"):
+    with pytest.raises(ContextMismatchError, match="The model of that name has changed"):
         Collection.open(papers.store, model=changed)
     renamed = FunctionEmbedder(Service(), name="words-2")
     with pytest.raises(ContextMismatchError, match="They were made with 'words-1'"):

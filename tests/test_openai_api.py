@@ -136,7 +136,7 @@ def test_an_api_that_fails_in_the_middle_loses_nothing(server: Server, tmp_path:
     papers = Collection.create(FaissStore(tmp_path / "papers"), plain)
     papers.add(texts[:512])
     server.fails = 1
-    with pytest.raises(ModelError, match=r"too busy.* make the same call again"):
+    with pytest.raises(ModelError, match=r"too busy.* make the same call again, and it resumes"):
         papers.add(texts)
     assert papers.count() == 512
     server.calls.clear()

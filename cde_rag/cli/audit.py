@@ -118,12 +118,12 @@ def _embedder(model: str | None, context: Path | None, prefixes: dict[str, str] 
             made = f"{context}: expected the model {kept.identity.name!r}, which made this context, found {model!r}."
             raise ModelError(f"{made} A model without contexts needs no --context.") from error
     if model is None:
-        raise typer.BadParameter("name what is said to have made the vectors", param_hint="--model")
+        raise typer.BadParameter("name the claimed model of the vectors", param_hint="--model")
     try:
         contextual = CDEModel.from_pretrained(model).identity.name
     except ModelError:
         return PlainEmbedder(model, prefixes=prefixes)
     raise ContextMissingError(
-        f"{contextual} embeds in a context, and none is named. Give --context FILE: what embedder.context.save(file) "
-        "wrote when the vectors were made."
+        f"{contextual} embeds in a context, and none is named. Give --context FILE, which "
+        "embedder.context.save(file) wrote when the vectors were made."
     )

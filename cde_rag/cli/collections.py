@@ -132,7 +132,7 @@ def search(
         typer.Option(parser=_number, metavar="FLOAT", help="Minimum score of a hit."),
     ] = None,
     offset: Annotated[int, typer.Option(min=0, max=_MOST, help="Skip this many hits (or groups).")] = 0,
-    full: Annotated[bool, typer.Option("--full", help="Print whole texts, with their line breaks.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print full texts, with their line breaks.")] = False,
     tenant: TenantOption = None,
     model: ModelOption = None,
     as_json: JsonOption = False,

@@ -115,7 +115,7 @@ def recontextualize(
 
 
 def _foretell(opened: "Collection", path: str) -> None:
-    """Print how long a run will take, and what a new context is expected to gain or which command estimates it."""
+    """Print the expected time of a run, and the expected gain of a new context or the command that estimates it."""
     from cde_rag import ContextualEmbedder
     from cde_rag.indexing.recontextualization import estimate
 
@@ -180,7 +180,7 @@ def _canary(path: Path, may_lose: int) -> "Canary":
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, CorpusError):
             raise
-        raise CorpusError(f"{path}: expected JSONL, found what cannot be read: {error}.") from error
+        raise CorpusError(f"{path}: expected JSONL, could not parse it: {error}.") from error
     if not relevant:
         raise CorpusError(f"{path}: expected queries, found none.")
     return Canary(relevant, may_lose=may_lose)

@@ -32,7 +32,7 @@ def demo(
     check: Annotated[bool, typer.Option("--check", help="Print the score of the twenty questions, and exit.")] = False,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Index the whole standard library and the installed packages: minutes, once."),
+        typer.Option("--all", help="Index all of the standard library and the installed packages: minutes, once."),
     ] = False,
     path: Annotated[Path | None, typer.Option(help="Folder of the index. [default: your cache folder]")] = None,
     model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",

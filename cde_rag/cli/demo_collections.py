@@ -40,7 +40,7 @@ class QuestionRanks(NamedTuple):
 
 
 class Demo:
-    """Searchable documentation of the running Python: its modules are the pages, what they define the sections.
+    """Searchable documentation of the running Python: its modules are the pages, their definitions the sections.
 
     The first use indexes it; an interrupted run resumes at the next use. If Python, its packages or the model have
     changed since, it is indexed again.

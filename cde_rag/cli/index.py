@@ -78,7 +78,7 @@ def index(
         bool, typer.Option("--sync", help="Afterwards delete documents that are not in the sources.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be added, embedded and deleted; write nothing.")
+        bool, typer.Option("--dry-run", help="Print the numbers of records to add, embed and delete; write nothing.")
     ] = False,
     id_field: Annotated[
         str | None, typer.Option(metavar="FIELD", help="[default: id, else _id, else a digest of text and parent]")
@@ -301,7 +301,7 @@ def _plan(
     model: str | None,
     sync: bool,
 ) -> dict[str, int]:
-    """Count what a run would write; neither a collection nor a tenant is made for it."""
+    """Count the writes of a run, for `--dry-run`; creates neither a collection nor a tenant."""
     from cde_rag.collection.collection import plan_records
 
     store = at(path) if tenant is None else _tenant_store(path, tenant, model)
@@ -440,7 +440,7 @@ def _create(
         if key is not None and key not in reader.keys:
             found = ", ".join(sorted(reader.keys)) or "none"
             raise typer.BadParameter(
-                f"no record has a field {key!r} beside id, text and title; found: {printable(found):.200}",
+                f"no record has a field {key!r} besides id, text and title; found: {printable(found):.200}",
                 param_hint=option,
             )
     try:

@@ -125,7 +125,7 @@ def _place(hit: "Hit") -> str | None:
 
 
 def print_scale(by: str) -> None:
-    """Print on stderr what the scores of a ranking are."""
+    """Print on stderr the kind of a ranking's scores."""
     typer.echo(f"Scores: {_SCALES[by]}.", err=True)
 
 

@@ -322,7 +322,7 @@ def _rows(dataset: Any, timeout_s: float) -> Iterator[dict[str, Any]]:
         except queue.Empty:
             raise PoolError(
                 f"No worker finished a bucket in {timeout_s:.0f} s: the cluster may lack the resources that the "
-                "workers ask for. What was written stays: look at `ray status`, and run it again."
+                "workers need. Written records stay: look at `ray status`, and run it again."
             ) from None
         if row is None:
             return

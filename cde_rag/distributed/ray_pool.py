@@ -151,7 +151,7 @@ class RayPool:
             if not done:
                 raise PoolError(
                     f"No worker finished a slice in {self._timeout_s:.0f} s: the cluster may lack the resources that "
-                    "the workers ask for. What was written stays: look at `ray status`, and run it again."
+                    "the workers need. Written records stay: look at `ray status`, and run it again."
                 )
             place, actor = running.pop(done[0])
             idle.append(actor)

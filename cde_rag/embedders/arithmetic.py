@@ -139,7 +139,7 @@ class ArithmeticEmbedder:
 
     @property
     def weight(self) -> float:
-        """Weight of the siblings' mean, beside 1 for the document's own vector."""
+        """Weight of the siblings' mean; the document's own vector has weight 1."""
         return self._mix.weight
 
     @property

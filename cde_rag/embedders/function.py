@@ -156,7 +156,7 @@ class FunctionEmbedder:
             raise self._mismatch(
                 context,
                 f"{stored.name!r} gives other vectors than when the collection was made: a fixed text has a cosine of "
-                f"{cosine:.3f} to its vector of then, expected {AGREEMENT} or more. The model behind the name has "
+                f"{cosine:.3f} to its vector of then, expected {AGREEMENT} or more. The model of that name has "
                 "changed: pin its version, or embed the texts anew in a new collection.",
             )
         known = copy(self)
@@ -197,7 +197,7 @@ class FunctionEmbedder:
     def embed_passages(
         self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
     ) -> Embedded:
-        """Embed documents; what the function cut is not known, so that none counts as truncated.
+        """Embed documents; truncation by the function is unknown, so none counts as truncated.
 
         Args:
             texts: Documents.
@@ -228,7 +228,7 @@ class FunctionEmbedder:
         return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
 
     def _checked(self, found: Any, expected: int) -> Float32[np.ndarray, "texts dim"]:
-        """Return what the function gave as unit vectors."""
+        """Return the function's results as unit vectors."""
         try:
             vectors = np.asarray(found, dtype=np.float32)
         except (TypeError, ValueError) as error:

@@ -21,7 +21,7 @@ def openai_embedder(
     max_retries: int = 5,
     timeout_s: float = 60.0,
 ) -> FunctionEmbedder:
-    """Make a FunctionEmbedder of a model behind an OpenAI-compatible API.
+    """Make a FunctionEmbedder of a model that an OpenAI-compatible API serves.
 
     Two short calls are made at once, to know the model by its vectors. `embedder.count_tokens(texts)` estimates what
     texts are going to cost, without a call. Neither address nor key is stored with vectors; a collection is opened with
@@ -59,8 +59,8 @@ def openai_embedder(
                 answer = client.embeddings.create(input=part, **asked)
             except openai.OpenAIError as error:
                 raise ModelError(
-                    f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} What was written "
-                    "before stays: make the same call again, and it goes on from there."
+                    f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} Written "
+                    "records stay: make the same call again, and it resumes."
                 ) from error
             rows = sorted(answer.data, key=lambda row: row.index)
             if [row.index for row in rows] != list(range(len(part))):

@@ -129,7 +129,7 @@ class ProcessPool:
         ready = wait(list(busy), timeout=self._timeout_s)
         if not ready:
             raise PoolError(
-                f"No worker finished a slice in {self._timeout_s:.0f} s, so they were ended. What was written stays: "
+                f"No worker finished a slice in {self._timeout_s:.0f} s, so they were ended. Written records stay: "
                 "run it again, with fewer workers or a longer timeout_s."
             )
         return [worker for connection, worker in busy.items() if connection in ready]

@@ -109,7 +109,7 @@ def _files(folder: Path) -> list[Path]:
         raise ModelError(
             f"{folder}: expected all files of a model in its folder, found {', '.join(elsewhere)}, which names a base "
             "or a tokenizer elsewhere that could change unnoticed. Merge an adapter into its base (merge_and_unload), "
-            "and save the whole model with save_pretrained."
+            "and save the merged model with save_pretrained."
         )
     safe = {path.parent for path in found if path.suffix == ".safetensors"}
     pickles = [path for path in found if path.suffix in PICKLES and path.parent not in safe]

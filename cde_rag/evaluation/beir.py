@@ -220,7 +220,7 @@ def _read_judgments(folder: Path, split: str) -> dict[str, dict[str, int]]:
         if place == 0 and not _is_integer(fields[-1]):
             continue  # the header
         if len(fields) != 3 or not _is_integer(fields[2]):
-            raise CorpusError(f"{where}: expected query id, corpus id and whole grade between tabs, found {line!r}.")
+            raise CorpusError(f"{where}: expected query id, corpus id and integer grade between tabs, found {line!r}.")
         query, document, grade = fields[0], fields[1], int(fields[2])
         if grade > 0:
             judgments.setdefault(query, {})[document] = grade

@@ -47,7 +47,7 @@ class Canary:
             if not store.get(list(ids)):
                 raise CorpusError(
                     f"Expected documents of the collection for the canary query {query!r:.80}, found none with the ids "
-                    f"{', '.join(map(repr, list(ids)[:3]))}. `cde-rag search` tells ids; leave out what was deleted."
+                    f"{', '.join(map(repr, list(ids)[:3]))}. `cde-rag search` prints ids; leave deleted ones out."
                 )
 
     def lost(self, store: Store, generation: int, serving: Embedder, new: Embedder) -> list[str]:
@@ -71,8 +71,8 @@ class Canary:
         lost = self.lost(store, generation, serving, new)
         if len(lost) > self.may_lose:
             raise CanaryError(
-                f"Expected at most {self.may_lose} of {len(self.relevant)} canary queries to lose what they find, "
-                f"found {len(lost)}, such as {lost[0]!r:.80}. The context that served still does. Try another seed, or "
+                f"Expected at most {self.may_lose} of {len(self.relevant)} canary queries to lose their documents, "
+                f"found {len(lost)}, such as {lost[0]!r:.80}. The former context still serves. Try another seed, or "
                 "switch all the same with the same call without the canary."
             )
 

@@ -192,7 +192,7 @@ class Upserter:
             return removed.total()
 
     def plan(self, records: Iterable[Record]) -> AddPlan:
-        """Count what `add` would write; nothing is embedded or written.
+        """Count the writes of `add`; nothing is embedded or written.
 
         An id in two chunks of the call counts twice, and passages that move to another parent count as its last ones,
         in the order of the call.

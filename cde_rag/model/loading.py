@@ -139,7 +139,7 @@ def timings(folder: Path, *, again: bool = False) -> list[runtime_choice.Timing]
 
 
 def _gpu() -> bool:
-    """Return True if torch would compute on a GPU; torch is only asked where there may be one."""
+    """Return True if torch would compute on a GPU; torch is imported only on machines that may have one."""
     torch_version = runtime_choice.installed().get("torch", {}).get("torch", "+cpu")
     if torch_version.endswith("+cpu") or not (sys.platform == "win32" or Path("/dev/nvidiactl").exists()):
         return False

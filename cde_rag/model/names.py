@@ -102,7 +102,7 @@ class ModelName:
         for option, value in given.items():
             said = getattr(self, option)
             if value is not None and said not in (None, value):
-                raise ModelError(f"The name asks for {option} {said!r}, the argument for {value!r}; leave one out.")
+                raise ModelError(f"The name specifies {option} {said!r}, the argument for {value!r}; leave one out.")
         return replace(self, **{option: value for option, value in given.items() if value is not None})
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Roles of a text: what searches, and what is to be found."""
+"""Roles of a text: query and document."""
 
 from typing import Final
 

@@ -71,7 +71,7 @@ def read_index(path: Path) -> dict[str, str]:
         shards, names, fit = dict[str, str](), set[str](), False
     if not fit or not 0 < len(names) <= MAX_SHARDS:
         raise ModelError(
-            f"{path}: expected a weight_map of tensors to at most {MAX_SHARDS} safetensors files beside it, found "
+            f"{path}: expected a weight_map of tensors to at most {MAX_SHARDS} safetensors files next to it, found "
             f"{', '.join(sorted(names)[:3]) or 'none'}. The model is damaged."
         )
     return shards

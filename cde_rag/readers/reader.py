@@ -116,7 +116,7 @@ class RecordReader:
         if self.skipped and not self.skip_bad:
             more = f"; and {self.skipped - len(self.reports)} more" if self.skipped > len(self.reports) else ""
             found, self.skipped, self.reports = f"{'; '.join(self.reports)}{more}", 0, []
-            raise CorpusError(f"{found}. Mend what is bad, or pass over it (--skip-bad).")
+            raise CorpusError(f"{found}. Mend the bad records, or skip them (--skip-bad).")
 
     def unread(self) -> Counter[str]:
         """Count the files in the folders that are not read, by suffix."""

@@ -97,7 +97,7 @@ class ChatRequest(Strict):
 
 @router.get("")
 async def describe_chat(service: Serving) -> Json:
-    """Tell which language model answers, or why none does."""
+    """Return the name of the language model that answers, or the reason for none."""
     model = service.options.language_model
     return Json({"language_model": None if model is None else model.name, "reason": None if model else NO_MODEL})
 

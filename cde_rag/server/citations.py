@@ -68,6 +68,6 @@ def prompt(conversation: Messages, citations: Sequence[dict[str, Any]], characte
 
 
 def without_model(citations: Sequence[dict[str, Any]], reason: str) -> str:
-    """Return what takes an answer's place where no language model gives one: the reason, and the passages."""
+    """Return the substitute for an answer where no language model gives one: the reason, and the passages."""
     parts = [f"{heading(citation)}\n{citation['text']}" for citation in citations]
     return "\n\n".join([reason, *parts])

@@ -170,7 +170,7 @@ def _texts(corpus: IO[bytes]) -> Iterator[str]:
         except (ValueError, RecursionError) as error:
             if isinstance(error, CorpusError):
                 raise
-            raise CorpusError(f"Line {number}: expected JSON, found what cannot be read: {error}.") from error
+            raise CorpusError(f"Line {number}: expected JSON, could not parse it: {error}.") from error
 
 
 def stored_contexts(folder: Path) -> list[tuple[str, Path]]:

@@ -29,7 +29,7 @@ THREADS: Final = 256  # requests that read, write, or wait for their batch at on
 
 
 def create_app(service: Service, tenants: Mapping[str, Service] | None = None) -> ASGIApp:
-    """Return the application of a service; at its shutdown it embeds what waits, and closes the collections.
+    """Return the application of a service; its shutdown embeds the queued texts, and closes the collections.
 
     Args:
         service: Collections that are served to all, and the options of the server. One application at a time.

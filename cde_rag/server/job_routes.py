@@ -70,7 +70,7 @@ async def start_rollback(name: str, service: Serving) -> Json:
 
 @router.post("/collections/{name}/drift", status_code=202)
 async def start_drift(name: str, service: Serving) -> Json:
-    """Start an estimate of what a new context would gain; it changes nothing, and cannot be cancelled."""
+    """Start an estimate of the gain of a new context; it changes nothing, and cannot be cancelled."""
     served = service.registry.collection(name)
 
     def run(_: OnProgress) -> dict[str, Any]:

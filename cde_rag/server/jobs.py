@@ -18,7 +18,7 @@ _log = logging.getLogger("cde_rag.server")
 
 
 class _CancelledRunError(Exception):
-    """Raised in a run's progress callback; what the run has written stays, and the same run resumes it."""
+    """Raised in a run's progress callback; written vectors stay, and the same run resumes."""
 
 
 @dataclass

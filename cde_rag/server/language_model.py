@@ -84,7 +84,7 @@ class LanguageModel(Protocol):
 
 
 class RemoteModel:
-    """A language model behind an OpenAI-compatible address, such as vLLM, Ollama, llama.cpp or OpenAI itself.
+    """A language model at an OpenAI-compatible address, such as vLLM, Ollama, llama.cpp or OpenAI itself.
 
     Args:
         url: Address of the API, such as "http://localhost:11434/v1"; "/v1" is added to one without a path.

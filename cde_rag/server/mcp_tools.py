@@ -36,7 +36,7 @@ class CollectionTools:
         self.collections = dict(collections)
 
     def list_collections(self) -> list[dict[str, Any]]:
-        """List the collections: name, number of documents, and whether their passages have parents."""
+        """List the collections: name, number of documents, and the parent key of their passages."""
         found = {name: collection.inspect() for name, collection in self.collections.items()}
         return [
             {"name": name, "documents": each.documents, "parent_key": each.parent_key, "model": each.model}

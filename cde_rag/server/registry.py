@@ -1,4 +1,4 @@
-"""Registry of what a server serves: collections, contexts, and the models that they are."""
+"""Registry of a server's collections and contexts, under their model names."""
 
 import threading
 from collections.abc import Mapping

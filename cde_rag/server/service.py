@@ -72,14 +72,14 @@ class Service:
         return NullRanker(self.registry.batcher)
 
     def close(self) -> None:
-        """Cancel the jobs, embed what waits, and close the collections."""
+        """Cancel the jobs, embed the queued texts, and close the collections."""
         self.jobs.close()
         self.registry.batcher.close()
         self.registry.close()
 
 
 def service_of(request: Request) -> Service:
-    """Return the service of a request's key: that of the key's tenant, or what is served to all."""
+    """Return the service of a request's key: that of the key's tenant, or the shared one."""
     tenant = request.scope.get(TENANT)
     return request.app.state.service if tenant is None else request.app.state.tenants[tenant]
 

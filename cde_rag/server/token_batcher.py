@@ -119,7 +119,7 @@ class TokenBatcher:
         return call.future
 
     def close(self) -> None:
-        """Embed what waits, and end the thread."""
+        """Embed the queued texts, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

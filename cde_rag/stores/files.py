@@ -1,4 +1,4 @@
-"""The folder of a store: whether it may be one, and files that survive a power failure."""
+"""The folder of a store: checks of its path, and files that survive a power failure."""
 
 import contextlib
 import ctypes

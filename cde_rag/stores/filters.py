@@ -136,7 +136,7 @@ class _Parser:
             hint = 'Lists with an element: {"eq": element}.'
             raise FilterError(f"{at}: expected a string to look for in strings, found {value!r:.80}. {hint}")
         if operator in _ORDERED and operand.kind in ("boolean", "null"):
-            raise FilterError(f"{at}: expected what has an order (a number, string or date), found {value!r}.")
+            raise FilterError(f"{at}: expected an ordered value (a number, string or date), found {value!r}.")
         return FieldComparison({"eq": "in", "ne": "nin"}.get(operator, operator), (operand,))
 
     def operand(self, value: object, at: str) -> Operand:

@@ -1,4 +1,4 @@
-"""Manifests of stores and of their generations: the public one, and what those on disk have in common."""
+"""Manifests of stores and of their generations: the public one, and the common part of those on disk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -124,7 +124,7 @@ def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> B
         with _made(store.folder, copied=lambda new: _put_back(folder, store, new)):
             pass
     else:
-        raise StoreError(f"{folder}: a backup of a folder; restore it as one, then export and import what is in it.")
+        raise StoreError(f"{folder}: a backup of a folder; restore it as one, then export and import its collections.")
     return backup
 
 
@@ -186,7 +186,7 @@ def _read(folder: Path) -> Backup:
     except FileNotFoundError as error:
         raise StoreFormatError(f"{folder}: expected a backup, found no {_MANIFEST} in it.") from error
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise StoreFormatError(f"{path}: expected what a backup says of itself, found: {error}.") from error
+        raise StoreFormatError(f"{path}: expected a backup's description of itself, found: {error}.") from error
     for name in sorted(backup.files.keys() | found.keys()):
         if backup.files.get(name) != found.get(name):
             what = "none" if name not in found else "another" if name in backup.files else "one more"

@@ -98,7 +98,7 @@ class Export:
                 raise unreadable(path, f"other columns: {', '.join(file.schema_arrow.names)}")
         found = Context.from_bytes(context, where=f"The context in {path}").fingerprint
         if found != export.fingerprint:
-            raise unreadable(path, f"vectors of {export.fingerprint[:16]}… beside a context of {found[:16]}…")
+            raise unreadable(path, f"vectors of {export.fingerprint[:16]}… next to a context of {found[:16]}…")
         return export
 
     def batches(self) -> Iterator[Batch]:
@@ -199,4 +199,4 @@ def _reading(path: Path) -> Generator[None, None, None]:
     except FileNotFoundError as error:
         raise StoreError(f"{path}: not readable ({error.strerror}).") from error
     except (ValueError, TypeError, LookupError, OSError, MemoryError, arrow.ArrowException) as error:
-        raise unreadable(path, f"what it cannot be: {error!s:.200}") from error
+        raise unreadable(path, f"impossible values: {error!s:.200}") from error

@@ -156,7 +156,7 @@ def latin_1(folder: Path) -> None:
         (no_gzip, r"corpus\.jsonl\.gz: expected a readable file, stopped after line 0"),
         (latin_1, r"corpus\.jsonl, line 2: expected UTF-8"),
         (queries_line('{"_id": "q1", "text": "x"}'), r"queries\.jsonl, line 2: expected unique ids, found 'q1' again"),
-        (qrels("h\th\th\nq1\td1\n"), r"test\.tsv, line 2: expected query id, corpus id and whole grade"),
+        (qrels("h\th\th\nq1\td1\n"), r"test\.tsv, line 2: expected query id, corpus id and integer grade"),
         (qrels("h\th\th\nq1\td1\thigh\n"), r"test\.tsv, line 2: .* found 'q1\\td1\\thigh'"),
         (qrels("h\th\th\nq1 0 d1 1\n"), r"test\.tsv, line 2"),
         (qrels("h\th\th\nq1\td1\t0\n"), r"test\.tsv: expected a query with a relevant document"),

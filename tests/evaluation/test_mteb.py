@@ -306,7 +306,7 @@ def test_what_is_refused(folder: Path, tmp_path: Path, tiny_model: CDEModel) -> 
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorpusError, match=r"expected corpus\.jsonl"):
         find_tasks([str(tmp_path / "empty")])
-    with pytest.raises(CorpusError, match="expected whole documents, found passages"):
+    with pytest.raises(CorpusError, match="expected uncut documents, found passages"):
         local_retrieval_task(read_beir(folder, max_characters=10))
     with pytest.raises(ValueError, match="at least one task and one seed"):
         sweep([], model=tiny_model)

@@ -180,7 +180,7 @@ def test_a_revision_is_for_the_hub(hub):
 
 
 def test_name_and_argument_disagree():
-    with pytest.raises(ModelError, match="The name asks for revision 'a', the argument for 'b'"):
+    with pytest.raises(ModelError, match="The name specifies revision 'a', the argument for 'b'"):
         load("somebody/tiny@a", revision="b")
 
 

@@ -61,7 +61,7 @@ def local_retrieval_task(folder: str | Path | RetrievalSet, *, split: str = "tes
     data = folder if isinstance(folder, RetrievalSet) else read_beir(folder, split=split)
     if len(set(data.corpus.ids)) < len(data.corpus.ids):
         raise CorpusError(
-            f"{data.corpus.name}: expected whole documents, found passages: MTEB scores one vector for each document. "
+            f"{data.corpus.name}: expected uncut documents, found passages: MTEB scores one vector for each document. "
             "Read the set without max_characters, or use cde_rag.evaluate."
         )
     return LocalRetrieval(data, split)

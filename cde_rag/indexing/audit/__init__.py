@@ -1,4 +1,4 @@
-"""Audits: whether stored vectors are those that a model and context make of their texts.
+"""Audits: comparison of stored vectors with those that a model and context make of their texts.
 
     embedder = PlainEmbedder("sentence-transformers/all-MiniLM-L6-v2")
     with source_of("qdrant:http://localhost:6333#papers") as source:

@@ -115,7 +115,7 @@ class Audit:
         """Findings and advice, in sentences."""
         low, high = (f"{100 * bound:.1f}" for bound in self.interval)
         found = (
-            f"{self.target}: {self.reproduced} of {self.sampled} sampled vectors are what {self.model} makes of their "
+            f"{self.target}: {self.reproduced} of {self.sampled} sampled vectors equal those of {self.model} for their "
             f"texts ({low} to {high} % of all {self.stored}, with 95 %)."
         )
         if self.stamp not in (None, self.fingerprint):
@@ -128,8 +128,8 @@ class Audit:
 
     def _causes(self) -> list[str]:
         known = {
-            "are what it makes of them as queries": self.as_queries,
-            "are what it makes of them without a context": self.without_context,
+            "equal its vectors of the texts as queries": self.as_queries,
+            "equal its vectors of the texts without a context": self.without_context,
             "have another length, or no direction": self.other_length,
         }
         causes = [f"{count} {what}." for what, count in known.items() if count]

@@ -176,7 +176,7 @@ class _Graph:
         return self.op("LayerNormalization", x, *weights, attributes={"axis": -1, "epsilon": eps})
 
     def shaped(self, x: str, *shape: int) -> str:
-        """Add a reshape; 0 keeps a dimension, -1 takes what is left."""
+        """Add a reshape; 0 keeps a dimension, -1 takes the rest."""
         return self.op("Reshape", x, self.constant(np.array(shape, dtype=np.int64)))
 
     def turned(self, x: str, *axes: int) -> str:
@@ -196,7 +196,7 @@ class _Graph:
         return self.op("Div", self.op("Squeeze", total, self.constant(np.array([1], dtype=np.int64))), at_least_one)
 
     def masked(self, mask: str) -> str:
-        """Add 0 for what is there, and `NEVER` for what is not."""
+        """Add an attention bias: 0 for tokens that are there, `NEVER` for padding."""
         absent = self.op("Sub", self.constant(np.float32(1)), mask)
         return self.op("Mul", absent, self.constant(np.float32(NEVER)))
 
@@ -265,7 +265,7 @@ class _Encoder:
 
 
 class _StageInputs:
-    """Inputs of the second stage beside the text: role, prepared context and siblings."""
+    """Inputs of the second stage besides the text: role, prepared context and siblings."""
 
     def __init__(self, graph: _Graph, config: ModelConfig, state: State) -> None:
         self._graph, self._config, self._state = graph, config, state

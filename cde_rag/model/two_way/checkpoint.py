@@ -79,7 +79,7 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
     if wrong := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
         raise ModelError(
             f"{folder}: expected weights that are finite numbers, found NaN or infinity in {', '.join(wrong[:3])}. Get "
-            "the files again, or ask whoever made them."
+            "the files again, or from their author."
         )
     network.load_state_dict(state, strict=True, assign=True)
     network.restore_tables()

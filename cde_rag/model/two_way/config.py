@@ -75,7 +75,7 @@ class TwoWayConfig:
         if self.context_size > self.trained_context_size:
             raise ModelError(
                 f"The model was trained with {self.trained_context_size} context documents; found {self.context_size}. "
-                "Ask for as many or fewer."
+                "Request at most as many."
             )
         if self.context_size + SOFT_TOKENS + self.max_length > self.max_positions:
             raise ModelError(

@@ -252,7 +252,7 @@ class PgDatabase:
             return self._pool
 
     def _try_connection(self) -> None:
-        """Connect once by itself: a pool tells only that no connection came in time, and not why."""
+        """Connect once without the pool, whose error gives no cause but a timeout."""
         self._psycopg.connect(self.dsn).close()
 
     @contextmanager
@@ -283,7 +283,7 @@ class PgDatabase:
 
 
 def _first(error: Exception) -> str:
-    """Return what a server said, without the places in SQL, and without what libpq repeats of an address."""
+    """Return a server's message, without positions in SQL, and without the address that libpq repeats."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     lines = [line.strip() for line in (primary or str(error)).splitlines() if line.strip()]
     with contextlib.suppress(IndexError):

@@ -12,7 +12,7 @@ from cde_rag.stores.text_analysis import words_of
 
 
 def find_damage(tables: PgTables) -> Iterator[Damage]:
-    """Yield each record and vector that is not as it was written; then what the tables of filters and words lack."""
+    """Yield each damaged record and vector; then rows missing from the tables of filters and words."""
     manifest = tables.manifest()
     names = {place: unescaped(id_) for place, id_ in tables.stream("SELECT place, id FROM records")}
     fields = sum(map(hash, tables.stream("SELECT place, path, kind, number, value, instant FROM fields")))

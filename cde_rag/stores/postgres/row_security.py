@@ -25,7 +25,7 @@ def grant_read(tables: PgTables, schema: str, role: str) -> None:
 
 
 def revoke_read(tables: PgTables, schema: str, role: str) -> None:
-    """Take from a role what `grant_read` gave it."""
+    """Revoke the grants of `grant_read` from a role."""
     name = quoted(role)
     tables.run(f"ALTER DEFAULT PRIVILEGES IN SCHEMA {quoted(schema)} REVOKE SELECT ON TABLES FROM {name}")  # noqa: S608
     tables.run(f"REVOKE SELECT ON ALL TABLES IN SCHEMA {quoted(schema)} FROM {name}")  # noqa: S608

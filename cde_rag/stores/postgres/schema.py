@@ -1,4 +1,4 @@
-"""PgTables of a collection, in a schema of its own.
+"""Tables of a collection, in a schema of its own.
 
 manifest     one row: format, dimensions, active generation, settings, counts
 generations  a row for each: fingerprint and context

@@ -104,7 +104,7 @@ class PgVectorStore:
         self._write(lambda tables: grant_read(tables, self.name, role))
 
     def revoke_read(self, role: str) -> None:
-        """Take from a role what `grant_read` gave it.
+        """Revoke the grants of `grant_read` from a role.
 
         Raises:
             StoreError: There is no such role, or this one may not do it.
@@ -457,7 +457,7 @@ class PgVectorStore:
         if self._run is not None and self._run != manifest.run:
             raise StoreError(
                 f"{self!r}: expected to hold the lease, found that another run took it after the connection was lost. "
-                "Call again; what is embedded stays."
+                "Call again; embedded vectors stay."
             )
         return manifest
 

@@ -73,7 +73,7 @@ def index_metadata(points: Points, payloads: Iterable[Mapping[str, Any]]) -> Non
 
 
 def put_derived(points: Points, name: str) -> None:
-    """Write anew what is derived from records: words, and metadata as filters read it.
+    """Rewrite the data derived from records: words, and metadata as filters read it.
 
     Args:
         points: Points of the store.

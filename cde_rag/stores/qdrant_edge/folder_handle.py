@@ -143,8 +143,8 @@ class FolderHandle:
             if self._opened not in (None, self._found()):
                 raise StoreError(
                     f"{self.folder}: expected the files that this process opened, found others in their place, or "
-                    "none. Nothing more is read or written. Close this store, and open what is there now; what was "
-                    "copied over an open store, restore into an empty folder."
+                    "none. Nothing more is read or written. Close this store, and open the one that is there now; "
+                    "restore a copy into an empty folder, not over an open store."
                 )
 
     def _touch(self) -> None:
@@ -156,7 +156,7 @@ class FolderHandle:
         return _file(self.folder / LOCK, content=False), _file(self.folder / MANIFEST, content=True)
 
     def _close(self, engine: Engine) -> bool:
-        """Close an engine, unless it would write into another store; returns whether it did."""
+        """Close an engine, unless it would write into another store; returns True if it was closed."""
         if self._opened != self._found():
             keep_for_ever(engine)
             return False

@@ -11,7 +11,7 @@ _RECORDS = re.compile("cde/[0-9a-f]{64}/")
 
 
 class SpaceVector(list[float]):
-    """A vector that knows its space; in all else the list of floats that LangChain asks for."""
+    """A vector that knows its space; otherwise the list of floats that LangChain requires."""
 
     def __init__(self, numbers: Iterable[float], fingerprint: str) -> None:
         super().__init__(numbers)

@@ -88,7 +88,7 @@ class CDEVectorStore(VectorStore):
         if not isinstance(embedding, CDEEmbeddings):
             raise TypeError(
                 f"CDEVectorStore embeds with the CDEEmbeddings of its context, found {type(embedding).__name__}. Give "
-                "CDEEmbeddings.from_documents(documents); it needs no cache, as what is stored is not embedded again."
+                "CDEEmbeddings.from_documents(documents); it needs no cache, as stored texts are not embedded again."
             )
         if not isinstance(store, Store | str | Path | None):
             raise TypeError(
@@ -296,7 +296,7 @@ class CDEVectorStore(VectorStore):
         return await super().asearch(query, search_type, **kwargs)
 
     def as_retriever(self, **kwargs: Any) -> VectorStoreRetriever:
-        """Return a retriever; LangChain's arguments, with `search_type="hybrid"` beside its own.
+        """Return a retriever; LangChain's arguments, and `search_type="hybrid"` as well.
 
         Args:
             kwargs: `search_type`, and `search_kwargs`, such as {"k": 5, "filter": {…}, "weight": 0.5}.

@@ -213,7 +213,7 @@ def _claimed(output: Path, material: Material, config: AdaptationConfig) -> Path
         if json.loads(path.read_text(encoding="utf-8")) != json.loads(canonical_json(plan)):
             raise ResumeError(
                 f"{output} holds an adaptation to another corpus or with other settings. Name another folder, or give "
-                "what was given there to continue it."
+                "the settings given there to continue it."
             )
     elif output.is_dir() and any(output.iterdir()):
         raise ResumeError(f"{output}: expected a folder that is new or empty, found files in it. Name another folder.")

@@ -44,7 +44,7 @@ def adapt(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Adapt a model to your own documents, and measure whether it retrieves better.
+    """Adapt a model to your own documents, and measure the gain in retrieval.
 
     Training queries are generated from the documents: titles, headings, first sentences and keywords. Some parents are
     held out, and the adapted model is compared with the start model and BM25 on their queries. Real queries are a

@@ -21,7 +21,7 @@ def cluster(
         list[int] | None, typer.Option(min=2, help="Pairs of a cluster; once for each level. [default: 512, 4096]")
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's 100 steps, best of 3, all dimensions.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first centroids.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the first centroids.")] = 0,
     examples: Annotated[int, typer.Option(min=0, help="Clusters to show of each source and level.")] = 3,
     as_json: JsonOption = False,
 ) -> None:

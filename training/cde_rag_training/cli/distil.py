@@ -96,7 +96,7 @@ def run(
         Path | None, typer.Option(metavar="FOLDER", help="Folder of these sets. [default: the file's folder]")
     ] = None,
     projection: Annotated[
-        str, typer.Option(help=f"Of the teacher's dimensions to the student's: {' or '.join(PROJECTIONS)}.")
+        str, typer.Option(help=f"Projection of the teacher's dimensions to the student's: {' or '.join(PROJECTIONS)}.")
     ] = "principal",
     rate: Annotated[float | None, typer.Option(help="Learning rate of the topmost layer. [default: 1e-4]")] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Shards between points of the curve.")] = 4,
@@ -147,10 +147,10 @@ def export(
     texts: TextsArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, ending in .safetensors.")],
     output: RunOption,
-    projection: Annotated[str, typer.Option(help="As in distil run.")] = "principal",
-    rate: Annotated[float | None, typer.Option(help="As in distil run.")] = None,
-    continued: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="As in distil run.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="As in distil run.")] = 0,
+    projection: Annotated[str, typer.Option(help="Projection of the run.")] = "principal",
+    rate: Annotated[float | None, typer.Option(help="Learning rate of the run.")] = None,
+    continued: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="First weights of the run.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the run.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write a run's trained weights and their average in float16, for distil run --from on another machine."""

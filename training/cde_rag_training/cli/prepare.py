@@ -77,9 +77,9 @@ def prepare(
     if surrogate not in SURROGATES:
         raise typer.BadParameter(f"{surrogate}; there are {', '.join(SURROGATES)}", param_hint="--surrogate")
     if surrogate != "minilm" and surrogate_length is not None:
-        raise typer.BadParameter(f"{surrogate} reads whole texts; leave it out", param_hint="--surrogate-length")
+        raise typer.BadParameter(f"{surrogate} reads uncut texts; leave it out", param_hint="--surrogate-length")
     if keep_duplicates and against:
-        raise typer.BadParameter("what --against names is not kept; leave one of them out", param_hint="--against")
+        raise typer.BadParameter("pairs in --against are not kept; leave one of them out", param_hint="--against")
     csv.field_size_limit(sys.maxsize)
     shown = sys.stderr.isatty() if progress is None else progress
     reader = PairReader(*files, source=source, skip_bad=skip_bad)

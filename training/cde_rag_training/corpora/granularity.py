@@ -1,4 +1,4 @@
-"""Corpora of varying granularity, from a cluster to a whole source."""
+"""Corpora of varying granularity, from a cluster to all of a source."""
 
 from dataclasses import astuple, dataclass
 

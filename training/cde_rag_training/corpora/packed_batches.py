@@ -13,7 +13,7 @@ from cde_rag_training.data.transformations import PLAIN
 
 
 class PackedBatches:
-    """Batches of a packing, in which each pair asks with its own query: no siblings, no transformation.
+    """Batches of a packing, in which each pair has its own query: no siblings, no transformation.
 
     With α = 1 an epoch over all sources has every pair once. Otherwise a source is drawn with probability ∝ pairs^α,
     and each goes through epochs of its own.

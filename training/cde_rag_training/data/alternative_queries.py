@@ -1,4 +1,4 @@
-"""Other ways to ask for a document than the pair's own query."""
+"""Alternative queries for a document, besides the pair's own."""
 
 import re
 from collections import Counter

@@ -83,7 +83,7 @@ def unpacked(path: Path, *, known: Collection[str]) -> Path:
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError) as error:
-        raise damaged(str(path), f"what cannot be unpacked ({error})") from error
+        raise damaged(str(path), f"data that cannot be unpacked ({error})") from error
     return folder
 
 

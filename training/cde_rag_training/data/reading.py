@@ -199,7 +199,7 @@ def _pair(row: Mapping[str, Any], columns: Columns, source: str) -> Pair:
 def _value(row: Mapping[str, Any], name: str) -> object:
     if name not in row:
         found = ", ".join(repr(other) for other in row) or "none"
-        raise UnusableError(f"no value in {name!r} (found: {found}); say with Columns which column is what")
+        raise UnusableError(f"no value in {name!r} (found: {found}); name each column's role with Columns")
     return row[name]
 
 

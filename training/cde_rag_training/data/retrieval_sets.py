@@ -33,7 +33,7 @@ class SetConfig:
 
     def __post_init__(self) -> None:
         if self.max_characters < 0:
-            raise ValueError(f"Expected max_characters of 0 (texts stay whole) or more, found {self.max_characters}.")
+            raise ValueError(f"Expected max_characters of 0 (texts stay uncut) or more, found {self.max_characters}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ class Teacher(Protocol):
 
 
 class TeacherShards:
-    """Folder of shards: texts in files named by their content, and their embeddings beside them.
+    """Folder of shards: texts in files named by their content, and their embeddings next to them.
 
     Args:
         folder: Made by `write_texts`.

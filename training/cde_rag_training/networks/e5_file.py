@@ -123,7 +123,7 @@ class E5File:
         return state
 
     def tokenizer(self, kept: Int64[np.ndarray, " kept"] | None = None) -> str:
-        """The JSON of a tokenizer of the kept pieces, all by default; what is cut falls back to smaller pieces."""
+        """The JSON of a tokenizer of the kept pieces, all by default; a dropped piece falls back to smaller ones."""
         ids = range(len(self.pieces)) if kept is None else kept.tolist()
         begin, end, _, unknown = (list(ids).index(each) for each in self.specials)
         vocabulary = [(self.pieces[each], float(self.scores[each])) for each in ids]

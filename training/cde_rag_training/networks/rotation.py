@@ -65,7 +65,7 @@ def rotate_model(trained: Path | str, prepared: Prepared, folder: Path, *, pairs
     if prepared.tokenizer_sha256 != tokenizer.sha256:
         raise CorpusError(
             f"{prepared.folder}: expected pairs that were prepared with the tokenizer of {trained}, found another one. "
-            "Prepare them with what the model was trained from."
+            "Prepare them with the model that this one was trained from."
         )
     stages = OneWayStages(network, device="cpu", precision="float32")
     drawn = np.random.default_rng(seed).permutation(len(prepared))[:pairs]

@@ -101,7 +101,7 @@ class BoundEmbedding(BaseEmbedding):
         if not Path(path).exists():
             raise ContextMissingError(
                 f"{path}: there is no such file. The embedding of the vectors writes it: embedding.save(path), or "
-                "embedding.persist(persist_dir) beside storage_context.persist(persist_dir). If that is gone, and no "
+                "embedding.persist(persist_dir) next to storage_context.persist(persist_dir). If that is gone, and no "
                 "node came or went since: CDEEmbedding.from_nodes(list(storage_context.docstore.docs.values()))."
             )
         return cls(context_path=str(path), fingerprint=Context.load(path).fingerprint, model_name=model_name)

@@ -78,7 +78,7 @@ def _query(dim: int) -> VectorStoreQuery:
 
 @contextmanager
 def _refusals(caller: Caller, store: BasePydanticVectorStore, dim: int) -> Generator[None, None, None]:
-    """Take the error of a store that is searched for what it means: nothing in a new one, an obstacle to a query."""
+    """Interpret the error of a store that is searched: nothing in a new one, an obstacle to a query."""
     try:
         yield
     except Exception as error:  # each store has its own for a collection that does not exist yet

@@ -283,7 +283,7 @@ class CDEVectorStore(EmbeddingStore):
 def _store(store: Store) -> Store:
     if not isinstance(store, Store):
         raise TypeError(
-            f"A collection lives in a store of cde_rag, found {type(store).__name__}. Give "
+            f"A collection needs a store of cde_rag, found {type(store).__name__}. Give "
             'FaissStore("papers.faiss"), from cde_rag.stores.faiss, or another of cde_rag.stores.'
         )
     return store
