@@ -58,22 +58,25 @@ class PgIndex(NamedTuple):
         )
 
     def candidates(self, k: int) -> int:
-        """Return how many rows to take from the index for k hits."""
-        return max(_FEWEST, _CANDIDATES[self.quantization] * k)
+        """Return how many rows to take from the index for k hits; one of full vectors knows their scores."""
+        return k if self.quantization is None else self._breadth(k)
 
     def distance(self, dim: int) -> str:
-        """Return the SQL of the indexed distance to a query, its only parameter."""
+        """Return the SQL of the indexed distance to the vector of `asked`."""
+        asked = "(SELECT query FROM asked)"
         if self.quantization == "binary":
-            return f"({self._stored(dim)}) <~> binary_quantize(%s)::bit({dim})"
-        return f"({self._stored(dim)}) <#> %s" + (f"::halfvec({dim})" if self.quantization else "")
+            return f"({self._stored(dim)}) <~> binary_quantize({asked})::bit({dim})"
+        return f"({self._stored(dim)}) <#> {asked}" + (f"::halfvec({dim})" if self.quantization else "")
 
-    def tune(self, run: Callable[[str], object], candidates: int) -> None:
-        """Set pgvector's search parameters for this transaction; with a filter, a scan goes on until it has enough."""
-        if self.kind == "hnsw":
-            run(f"SET LOCAL hnsw.ef_search = {min(_MOST, candidates)}")
-        if self.kind == "ivfflat":
-            run("SET LOCAL ivfflat.probes = 10")
-        run(f"SET LOCAL {self.kind}.iterative_scan = relaxed_order")
+    def parameters(self, k: int) -> list[str]:
+        """Return pgvector's parameters of a search, for SET; with a filter, a scan goes on until it has enough."""
+        if self.kind is None:
+            return []
+        breadth = f"hnsw.ef_search = {min(_MOST, self._breadth(k))}" if self.kind == "hnsw" else "ivfflat.probes = 10"
+        return [breadth, f"{self.kind}.iterative_scan = relaxed_order"]
+
+    def _breadth(self, k: int) -> int:
+        return max(_FEWEST, _CANDIDATES[self.quantization] * k)
 
     def _stored(self, dim: int) -> str:
         match self.quantization:

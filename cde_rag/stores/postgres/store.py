@@ -17,7 +17,7 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.pg_database import PgDatabase, Result
-from cde_rag.stores.postgres.pg_search import approximate, by_words, exact
+from cde_rag.stores.postgres.pg_search import Plan, by_words, nearest, plan
 from cde_rag.stores.postgres.pg_tables import (
     RECORD,
     VECTOR,
@@ -62,6 +62,7 @@ class PgVectorStore:
     def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
         self._index = PgIndex(index, quantization).check()
         self._database = PgDatabase(dsn, name)
+        self._plans = dict[int | None, Plan]()  # of searches, by the generation that was asked for
         self._run: int | None = None  # of the run that has the lease through this object
 
     @classmethod
@@ -265,20 +266,35 @@ class PgVectorStore:
         where: Mapping[str, Any] | None = None,
         generation: int | None = None,
     ) -> list[list[Hit]]:
-        """Search a generation by the dot product: with every vector, or with candidates from its index."""
+        """Search a generation by the dot product: with every vector, or with candidates from its index.
+
+        One query is one statement: it uses what the last search knew of the manifest, and compares that with the
+        manifest as the statement sees it. If it is another, and for several queries, a transaction reads it first.
+        """
         kept, k = None if where is None else parse(where), check_k(k)
+
+        def hits(tables: PgTables, known: Plan) -> list[list[Hit]] | None:
+            _check_space(known.generation, fingerprint)
+            check_unit(queries, len(queries), known.dim)
+            found = [nearest(tables, known, query, k, kept) for query in queries]
+            return None if None in found else [one for one in found if one is not None]
 
         def read(tables: PgTables) -> list[list[Hit]]:
             manifest = tables.manifest()
             state = manifest.serving if generation is None else manifest.generation(generation)
-            _check_space(state, fingerprint)
-            check_unit(queries, len(queries), manifest.dim)
-            table = f"vectors_{state.number}"
-            there = "SELECT FROM pg_indexes WHERE schemaname = %s AND indexname = %s"
-            if manifest.index.kind is None or not tables.rows(there, self.name, f"nearest_{state.number}"):
-                return [exact(tables, table, query, k, kept) for query in queries]
-            return [approximate(tables, table, manifest, query, k, kept) for query in queries]
+            known = self._plans[generation] = plan(tables, manifest, state)
+            for parameter in known.index.parameters(k):
+                tables.run(f"SET LOCAL {parameter}")
+            found = hits(tables, known)
+            assert found is not None  # this transaction sees one manifest
+            return found
 
+        known = self._plans.get(generation)
+        if known is not None and len(queries) == 1 and known.generation.fingerprint == fingerprint:
+            parameters = known.index.parameters(k)
+            found = self._database.glance(lambda connection: hits(PgTables(connection), known), parameters)
+            if found is not None:
+                return found
         return self._read(read)
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
