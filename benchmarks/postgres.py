@@ -168,12 +168,13 @@ def recall(hits: list[set[int]], best: list[set[int]]) -> float:
 
 
 def fill(store: PgVectorStore, texts: list[str], matrix: np.ndarray) -> None:
-    for start in range(0, len(texts), BATCH):
-        rows = [
-            Row(Record(str(number), text, metadata={"even": number % 2 == 0}), "digest")
-            for number, text in enumerate(texts[start : start + BATCH], start)
-        ]
-        store.add(rows, matrix[start : start + BATCH], fingerprint=SPACE)
+    with store.loading():
+        for start in range(0, len(texts), BATCH):
+            rows = [
+                Row(Record(str(number), text, metadata={"even": number % 2 == 0}), "digest")
+                for number, text in enumerate(texts[start : start + BATCH], start)
+            ]
+            store.add(rows, matrix[start : start + BATCH], fingerprint=SPACE)
 
 
 def searched(store: PgVectorStore, queries: np.ndarray, where: Any) -> tuple[float, list[set[int]]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float32
@@ -10,6 +10,7 @@ from jaxtyping import Float32
 from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition
+from cde_rag.stores.postgres.pg_indexing import built, presence
 from cde_rag.stores.postgres.pg_tables import RECORD, GenerationRow, PgManifest, PgTables, condition, read_record
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.text_analysis import words_in
@@ -17,7 +18,8 @@ from cde_rag.stores.text_analysis import words_in
 _K1, _B = 1.2, 0.75  # of BM25
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Plan:
     """What a search of one generation needs to know.
 
     Attributes:
@@ -37,13 +39,9 @@ class Plan(NamedTuple):
 
 def plan(tables: PgTables, manifest: PgManifest, generation: GenerationRow) -> Plan:
     """Return the plan of a search in a generation."""
-    built = (
-        "EXISTS (SELECT FROM pg_class i JOIN pg_class t USING (relnamespace) "
-        f"WHERE t.oid = m.tableoid AND i.relname = 'nearest_{generation.number}')"
-    )
-    state = "SELECT concat_ws(' ', tableoid, format, active{}) AS state FROM manifest m"  # generations never change
-    there = manifest.index.kind is not None and tables.rows(f"SELECT {built} FROM manifest m")[0][0]  # noqa: S608
-    state = state.format("" if there or manifest.index.kind is None else f", {built}")
+    there = manifest.index.kind is not None and built(tables, generation.number)
+    due = "" if there or manifest.index.kind is None else f", {presence(generation.number)}"
+    state = f"SELECT concat_ws(' ', tableoid, format, active{due}) AS state FROM manifest m"  # noqa: S608
     return Plan(state, tables.rows(state)[0][0], generation, manifest.dim, manifest.index if there else PgIndex())
 
 

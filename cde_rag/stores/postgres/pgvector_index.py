@@ -6,7 +6,6 @@ index        hnsw or ivfflat; none compares a query with every vector
 quantization half (16 bits a dimension) or binary (one bit), of what the index holds; the table keeps full vectors
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 LEAST_ROWS: Final = 10_000  # below, every vector is compared
@@ -47,12 +46,10 @@ class PgIndex(NamedTuple):
             raise ValueError(f"index: expected at most {most} dimensions, found {dim}. Choose quantization='half'.")
         return self
 
-    def build(self, run: Callable[[str], object], generation: int, dim: int, rows: int) -> None:
-        """Build the index of a generation, unless it exists or the generation is small."""
-        if self.kind is None or rows < LEAST_ROWS:
-            return
+    def creation(self, generation: int, dim: int, rows: int) -> str:
+        """Return the SQL that builds the index of a generation of so many rows."""
         options = f" WITH (lists = {max(1, rows // 1000 if rows <= 1_000_000 else int(rows**0.5))})"
-        run(
+        return (
             f"CREATE INDEX IF NOT EXISTS nearest_{generation} ON vectors_{generation} USING {self.kind} "
             f"(({self._stored(dim)}) {_OPERATORS[self.quantization]}){options if self.kind == 'ivfflat' else ''}"
         )

@@ -1,4 +1,4 @@
-"""PgVectorStore; its tables are described in schema.py."""
+"""PgVectorStore; its tables are described in schema.py. Over 500 lines: one class has all calls of a store."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.pg_database import PgDatabase, Result
+from cde_rag.stores.postgres.pg_indexing import build
 from cde_rag.stores.postgres.pg_search import Plan, by_words, nearest, plan
 from cde_rag.stores.postgres.pg_tables import (
     RECORD,
@@ -34,7 +35,6 @@ from cde_rag.stores.postgres.row_security import grant_read, restrict, revoke_re
 from cde_rag.stores.postgres.schema import FORMAT, quoted
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
-_K1, _B = 1.2, 0.75  # of BM25
 
 
 class PgVectorStore:
@@ -63,6 +63,7 @@ class PgVectorStore:
         self._index = PgIndex(index, quantization).check()
         self._database = PgDatabase(dsn, name)
         self._plans = dict[int | None, Plan]()  # of searches, by the generation that was asked for
+        self._loading = False
         self._run: int | None = None  # of the run that has the lease through this object
 
     @classmethod
@@ -185,7 +186,29 @@ class PgVectorStore:
                         digests,
                     )
             tables.put_vectors(manifest.active, places, digests, vectors)
-            self._build_index(tables, manifest, manifest.active)
+            if not self._loading:
+                build(tables, manifest, manifest.active)
+
+        self._write(write)
+
+    @contextmanager
+    def loading(self) -> Generator[None, None, None]:
+        """Build no index while the block adds many rows through this object, but at its end, which is faster.
+
+        Until then searches compare every vector. If the block raises, the next `add` builds the index.
+
+        Raises:
+            StoreError: There is no collection, or no connection.
+        """
+        before, self._loading = self._loading, True
+        try:
+            yield
+        finally:
+            self._loading = before
+
+        def write(tables: PgTables) -> None:
+            manifest = tables.manifest()
+            build(tables, manifest, manifest.active)
 
         self._write(write)
 
@@ -328,7 +351,7 @@ class PgVectorStore:
         def read(tables: PgTables) -> list[Generation]:
             manifest = tables.manifest()
             return [
-                Generation(number, fingerprint, number == manifest.active, _count(tables, number))
+                Generation(number, fingerprint, number == manifest.active, tables.count(number))
                 for number, fingerprint in manifest.generations
             ]
 
@@ -427,7 +450,7 @@ class PgVectorStore:
                     f"Expected vectors of generation {generation} for {there} records, found {there - len(missing)}. "
                     "Add the lacking ones first."
                 )
-            self._build_index(tables, manifest, generation)
+            build(tables, manifest, generation)
             tables.run("UPDATE manifest SET active = %s", generation)
 
         self._write(write)
@@ -477,10 +500,6 @@ class PgVectorStore:
             )
         return manifest
 
-    def _build_index(self, tables: PgTables, manifest: PgManifest, generation: int) -> None:
-        if manifest.index.kind is not None:
-            manifest.index.build(tables.run, generation, manifest.dim, _count(tables, generation))
-
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
         last = self._read(lambda tables: tables.manifest().places)
         kept, after = condition(where), 0
@@ -502,7 +521,3 @@ class PgVectorStore:
 def _check_space(state: GenerationRow, fingerprint: str) -> None:
     if state.fingerprint != fingerprint:
         raise ContextMismatchError(expected=state.fingerprint, found=fingerprint)
-
-
-def _count(tables: PgTables, generation: int) -> int:
-    return tables.rows(f"SELECT count(*) FROM vectors_{generation}")[0][0]  # noqa: S608
