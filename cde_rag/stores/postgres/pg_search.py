@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float32
@@ -11,56 +10,72 @@ from jaxtyping import Float32
 from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition
-from cde_rag.stores.postgres.pg_tables import RECORD, PgManifest, PgTables, condition, read_record
+from cde_rag.stores.postgres.pg_indexing import built, presence
+from cde_rag.stores.postgres.pg_tables import RECORD, GenerationRow, PgManifest, PgTables, condition, read_record
+from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.text_analysis import words_in
 
 _K1, _B = 1.2, 0.75  # of BM25
 
 
-def _hits(rows: Sequence[tuple[Any, ...]]) -> list[Hit]:
-    return [Row(read_record(*row[:-1]), "").hit(float(row[-1])) for row in rows]
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a search of one generation needs to know.
+
+    Attributes:
+        state: SQL that tells whether this is still so.
+        found: What it returned.
+        generation: Number and fingerprint.
+        dim: Length of a vector.
+        index: Settings of its index; none until it is built.
+    """
+
+    state: str
+    found: str
+    generation: GenerationRow
+    dim: int
+    index: PgIndex
 
 
-def exact(
-    tables: PgTables,
-    table: str,
-    query: Float32[np.ndarray, " dim"],
-    k: int,
-    where: Filter | None,
-) -> list[Hit]:
-    """Compare a query with every vector of a table."""
+def plan(tables: PgTables, manifest: PgManifest, generation: GenerationRow) -> Plan:
+    """Return the plan of a search in a generation."""
+    there = manifest.index.kind is not None and built(tables, generation.number)
+    due = "" if there or manifest.index.kind is None else f", {presence(generation.number)}"
+    state = f"SELECT concat_ws(' ', tableoid, format, active{due}) AS state FROM manifest m"  # noqa: S608
+    return Plan(state, tables.rows(state)[0][0], generation, manifest.dim, manifest.index if there else PgIndex())
+
+
+def nearest(
+    tables: PgTables, plan: Plan, query: Float32[np.ndarray, " dim"], k: int, where: Filter | None
+) -> list[Hit] | None:
+    """Return the hits of a query in one statement: of every vector, or of candidates that an index gives.
+
+    Candidates are scored by their full vectors. None means that the manifest is not as it was when `plan` was made.
+    """
     kept = condition(where)
-    return _hits(
-        tables.rows(
-            f"SELECT {RECORD}, -near.distance FROM (SELECT place, vector <#> %s AS distance "  # noqa: S608
-            f"FROM {table} WHERE {kept.sql} ORDER BY distance, place LIMIT %s) near "
-            "JOIN records r USING (place) ORDER BY near.distance, place",
-            *(query, *kept.parameters, k),
-        )
-    )
+    if plan.index.kind is not None:
+        distance, limit = plan.index.distance(plan.dim), plan.index.candidates(k)
+        found = _hits(tables, plan, kept, query, k, f"ORDER BY {distance} LIMIT {limit}")
+        if found is None or len(found) == k:
+            return found  # else it was a rare filter
+    return _hits(tables, plan, kept, query, k, f"ORDER BY distance, place LIMIT {k}")
 
 
-def approximate(
-    tables: PgTables,
-    table: str,
-    manifest: PgManifest,
-    query: Float32[np.ndarray, " dim"],
-    k: int,
-    where: Filter | None,
-) -> list[Hit]:
-    """Take candidates from the index of a table, and score them by their full vectors."""
-    kept, candidates = condition(where), manifest.index.candidates(k)
-    manifest.index.tune(tables.run, candidates)
-    found = _hits(
-        tables.rows(
-            f"WITH near AS MATERIALIZED (SELECT place, vector FROM {table} WHERE {kept.sql} "  # noqa: S608
-            f"ORDER BY {manifest.index.distance(manifest.dim)} LIMIT %s) "
-            f"SELECT {RECORD}, -(near.vector <#> %s) AS score FROM near JOIN records r USING (place) "
-            "ORDER BY score DESC, place LIMIT %s",
-            *(*kept.parameters, query, candidates, query, k),
-        )
+def _hits(
+    tables: PgTables, plan: Plan, kept: Condition, query: Float32[np.ndarray, " dim"], k: int, taken: str
+) -> list[Hit] | None:
+    rows = tables.rows(
+        "WITH asked AS (SELECT %s::vector AS query), "  # noqa: S608
+        "near AS MATERIALIZED (SELECT place, vector <#> (SELECT query FROM asked) AS distance "
+        f"FROM vectors_{plan.generation.number} WHERE {kept.sql} {taken}), "
+        f"best AS (SELECT place, distance FROM near ORDER BY distance, place LIMIT {k}) "
+        f"SELECT now.state, {RECORD}, -best.distance FROM ({plan.state}) now "
+        "LEFT JOIN (best JOIN records r USING (place)) ON true ORDER BY best.distance, place",
+        *(query, *kept.parameters),
     )
-    return found if len(found) == k else exact(tables, table, query, k, where)  # a rare filter
+    if not rows or rows[0][0] != plan.found:
+        return None
+    return [Row(read_record(*row[1:-1]), "").hit(float(row[-1])) for row in rows if row[1] is not None]
 
 
 def by_words(tables: PgTables, query: str, k: int, kept: Condition) -> list[Hit]:
@@ -76,15 +91,14 @@ def by_words(tables: PgTables, query: str, k: int, kept: Condition) -> list[Hit]
         if term in having
     }
     norm = f"{_K1 * (1 - _B)} + {_K1 * _B} * l.length / %s"
-    return _hits(
-        tables.rows(
-            f"SELECT {RECORD}, best.score FROM (SELECT w.place, "  # noqa: S608
-            f"sum(asked.weight * w.times * {_K1 + 1} / (w.times + {norm}) ORDER BY w.term) AS score "
-            "FROM unnest(%s::text[], %s::float8[]) AS asked (term, weight) "
-            'JOIN words w ON w.term = asked.term COLLATE "C" '
-            f"JOIN records l ON l.place = w.place WHERE w.place IN (SELECT place FROM records WHERE {kept.sql}) "
-            "GROUP BY w.place ORDER BY score DESC, w.place LIMIT %s) best "
-            "JOIN records r ON r.place = best.place ORDER BY best.score DESC, best.place",
-            *(words / max(1, texts), list(weights), list(weights.values()), *kept.parameters, k),
-        )
+    rows = tables.rows(
+        f"SELECT {RECORD}, best.score FROM (SELECT w.place, "  # noqa: S608
+        f"sum(asked.weight * w.times * {_K1 + 1} / (w.times + {norm}) ORDER BY w.term) AS score "
+        "FROM unnest(%s::text[], %s::float8[]) AS asked (term, weight) "
+        'JOIN words w ON w.term = asked.term COLLATE "C" '
+        f"JOIN records l ON l.place = w.place WHERE w.place IN (SELECT place FROM records WHERE {kept.sql}) "
+        "GROUP BY w.place ORDER BY score DESC, w.place LIMIT %s) best "
+        "JOIN records r ON r.place = best.place ORDER BY best.score DESC, best.place",
+        *(words / max(1, texts), list(weights), list(weights.values()), *kept.parameters, k),
     )
+    return [Row(read_record(*row[:-1]), "").hit(float(row[-1])) for row in rows]

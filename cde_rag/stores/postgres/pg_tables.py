@@ -123,6 +123,10 @@ class PgTables:
         states = tuple(GenerationRow(*row) for row in generations)
         return PgManifest(dim, active, last, states, settings, PgIndex(index, quantization), places, run)
 
+    def count(self, generation: int) -> int:
+        """Return the number of vectors of a generation."""
+        return self.rows(f"SELECT count(*) FROM vectors_{generation}")[0][0]  # noqa: S608
+
     def begin(self, number: int, fingerprint: str, context: bytes, dim: int) -> None:
         """Make an empty generation."""
         self.run("INSERT INTO generations VALUES (%s, %s, %s, %s)", number, fingerprint, context, seal(context))

@@ -6,7 +6,6 @@ index        hnsw or ivfflat; none compares a query with every vector
 quantization half (16 bits a dimension) or binary (one bit), of what the index holds; the table keeps full vectors
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 LEAST_ROWS: Final = 10_000  # below, every vector is compared
@@ -47,33 +46,34 @@ class PgIndex(NamedTuple):
             raise ValueError(f"index: expected at most {most} dimensions, found {dim}. Choose quantization='half'.")
         return self
 
-    def build(self, run: Callable[[str], object], generation: int, dim: int, rows: int) -> None:
-        """Build the index of a generation, unless it exists or the generation is small."""
-        if self.kind is None or rows < LEAST_ROWS:
-            return
+    def creation(self, generation: int, dim: int, rows: int) -> str:
+        """Return the SQL that builds the index of a generation of so many rows."""
         options = f" WITH (lists = {max(1, rows // 1000 if rows <= 1_000_000 else int(rows**0.5))})"
-        run(
+        return (
             f"CREATE INDEX IF NOT EXISTS nearest_{generation} ON vectors_{generation} USING {self.kind} "
             f"(({self._stored(dim)}) {_OPERATORS[self.quantization]}){options if self.kind == 'ivfflat' else ''}"
         )
 
     def candidates(self, k: int) -> int:
-        """Return how many rows to take from the index for k hits."""
-        return max(_FEWEST, _CANDIDATES[self.quantization] * k)
+        """Return how many rows to take from the index for k hits; one of full vectors knows their scores."""
+        return k if self.quantization is None else self._breadth(k)
 
     def distance(self, dim: int) -> str:
-        """Return the SQL of the indexed distance to a query, its only parameter."""
+        """Return the SQL of the indexed distance to the vector of `asked`."""
+        asked = "(SELECT query FROM asked)"
         if self.quantization == "binary":
-            return f"({self._stored(dim)}) <~> binary_quantize(%s)::bit({dim})"
-        return f"({self._stored(dim)}) <#> %s" + (f"::halfvec({dim})" if self.quantization else "")
+            return f"({self._stored(dim)}) <~> binary_quantize({asked})::bit({dim})"
+        return f"({self._stored(dim)}) <#> {asked}" + (f"::halfvec({dim})" if self.quantization else "")
 
-    def tune(self, run: Callable[[str], object], candidates: int) -> None:
-        """Set pgvector's search parameters for this transaction; with a filter, a scan goes on until it has enough."""
-        if self.kind == "hnsw":
-            run(f"SET LOCAL hnsw.ef_search = {min(_MOST, candidates)}")
-        if self.kind == "ivfflat":
-            run("SET LOCAL ivfflat.probes = 10")
-        run(f"SET LOCAL {self.kind}.iterative_scan = relaxed_order")
+    def parameters(self, k: int) -> list[str]:
+        """Return pgvector's parameters of a search, for SET; with a filter, a scan goes on until it has enough."""
+        if self.kind is None:
+            return []
+        breadth = f"hnsw.ef_search = {min(_MOST, self._breadth(k))}" if self.kind == "hnsw" else "ivfflat.probes = 10"
+        return [breadth, f"{self.kind}.iterative_scan = relaxed_order"]
+
+    def _breadth(self, k: int) -> int:
+        return max(_FEWEST, _CANDIDATES[self.quantization] * k)
 
     def _stored(self, dim: int) -> str:
         match self.quantization:

@@ -1,4 +1,4 @@
-"""PgVectorStore; its tables are described in schema.py."""
+"""PgVectorStore; its tables are described in schema.py. Over 500 lines: one class has all calls of a store."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,8 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.pg_database import PgDatabase, Result
-from cde_rag.stores.postgres.pg_search import approximate, by_words, exact
+from cde_rag.stores.postgres.pg_indexing import build
+from cde_rag.stores.postgres.pg_search import Plan, by_words, nearest, plan
 from cde_rag.stores.postgres.pg_tables import (
     RECORD,
     VECTOR,
@@ -34,7 +35,6 @@ from cde_rag.stores.postgres.row_security import grant_read, restrict, revoke_re
 from cde_rag.stores.postgres.schema import FORMAT, quoted
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
-_K1, _B = 1.2, 0.75  # of BM25
 
 
 class PgVectorStore:
@@ -62,6 +62,8 @@ class PgVectorStore:
     def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
         self._index = PgIndex(index, quantization).check()
         self._database = PgDatabase(dsn, name)
+        self._plans = dict[int | None, Plan]()  # of searches, by the generation that was asked for
+        self._loading = False
         self._run: int | None = None  # of the run that has the lease through this object
 
     @classmethod
@@ -184,7 +186,29 @@ class PgVectorStore:
                         digests,
                     )
             tables.put_vectors(manifest.active, places, digests, vectors)
-            self._build_index(tables, manifest, manifest.active)
+            if not self._loading:
+                build(tables, manifest, manifest.active)
+
+        self._write(write)
+
+    @contextmanager
+    def loading(self) -> Generator[None, None, None]:
+        """Build no index while the block adds many rows through this object, but at its end, which is faster.
+
+        Until then searches compare every vector. If the block raises, the next `add` builds the index.
+
+        Raises:
+            StoreError: There is no collection, or no connection.
+        """
+        before, self._loading = self._loading, True
+        try:
+            yield
+        finally:
+            self._loading = before
+
+        def write(tables: PgTables) -> None:
+            manifest = tables.manifest()
+            build(tables, manifest, manifest.active)
 
         self._write(write)
 
@@ -265,20 +289,35 @@ class PgVectorStore:
         where: Mapping[str, Any] | None = None,
         generation: int | None = None,
     ) -> list[list[Hit]]:
-        """Search a generation by the dot product: with every vector, or with candidates from its index."""
+        """Search a generation by the dot product: with every vector, or with candidates from its index.
+
+        One query is one statement: it uses what the last search knew of the manifest, and compares that with the
+        manifest as the statement sees it. If it is another, and for several queries, a transaction reads it first.
+        """
         kept, k = None if where is None else parse(where), check_k(k)
+
+        def hits(tables: PgTables, known: Plan) -> list[list[Hit]] | None:
+            _check_space(known.generation, fingerprint)
+            check_unit(queries, len(queries), known.dim)
+            found = [nearest(tables, known, query, k, kept) for query in queries]
+            return None if None in found else [one for one in found if one is not None]
 
         def read(tables: PgTables) -> list[list[Hit]]:
             manifest = tables.manifest()
             state = manifest.serving if generation is None else manifest.generation(generation)
-            _check_space(state, fingerprint)
-            check_unit(queries, len(queries), manifest.dim)
-            table = f"vectors_{state.number}"
-            there = "SELECT FROM pg_indexes WHERE schemaname = %s AND indexname = %s"
-            if manifest.index.kind is None or not tables.rows(there, self.name, f"nearest_{state.number}"):
-                return [exact(tables, table, query, k, kept) for query in queries]
-            return [approximate(tables, table, manifest, query, k, kept) for query in queries]
+            known = self._plans[generation] = plan(tables, manifest, state)
+            for parameter in known.index.parameters(k):
+                tables.run(f"SET LOCAL {parameter}")
+            found = hits(tables, known)
+            assert found is not None  # this transaction sees one manifest
+            return found
 
+        known = self._plans.get(generation)
+        if known is not None and len(queries) == 1 and known.generation.fingerprint == fingerprint:
+            parameters = known.index.parameters(k)
+            found = self._database.glance(lambda connection: hits(PgTables(connection), known), parameters)
+            if found is not None:
+                return found
         return self._read(read)
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
@@ -312,7 +351,7 @@ class PgVectorStore:
         def read(tables: PgTables) -> list[Generation]:
             manifest = tables.manifest()
             return [
-                Generation(number, fingerprint, number == manifest.active, _count(tables, number))
+                Generation(number, fingerprint, number == manifest.active, tables.count(number))
                 for number, fingerprint in manifest.generations
             ]
 
@@ -411,7 +450,7 @@ class PgVectorStore:
                     f"Expected vectors of generation {generation} for {there} records, found {there - len(missing)}. "
                     "Add the lacking ones first."
                 )
-            self._build_index(tables, manifest, generation)
+            build(tables, manifest, generation)
             tables.run("UPDATE manifest SET active = %s", generation)
 
         self._write(write)
@@ -461,10 +500,6 @@ class PgVectorStore:
             )
         return manifest
 
-    def _build_index(self, tables: PgTables, manifest: PgManifest, generation: int) -> None:
-        if manifest.index.kind is not None:
-            manifest.index.build(tables.run, generation, manifest.dim, _count(tables, generation))
-
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
         last = self._read(lambda tables: tables.manifest().places)
         kept, after = condition(where), 0
@@ -486,7 +521,3 @@ class PgVectorStore:
 def _check_space(state: GenerationRow, fingerprint: str) -> None:
     if state.fingerprint != fingerprint:
         raise ContextMismatchError(expected=state.fingerprint, found=fingerprint)
-
-
-def _count(tables: PgTables, generation: int) -> int:
-    return tables.rows(f"SELECT count(*) FROM vectors_{generation}")[0][0]  # noqa: S608
