@@ -153,8 +153,8 @@ class ContextualEmbedder:
             defaults = inspect.signature(cls.from_corpus).parameters
             if others := [name for name, value in given.items() if value != defaults[name].default]:
                 raise TypeError(
-                    f"{model!r} has its own device, dtype, windows and batch size: leave out {', '.join(others)}, or give "
-                    "them to ArithmeticEmbedder.from_corpus."
+                    f"{model!r} has its own device, dtype, windows and batch size: leave out {', '.join(others)}, or "
+                    "give them to ArithmeticEmbedder.from_corpus."
                 )
             return ArithmeticEmbedder.from_corpus(texts, model=model)
         if (strategy == "strata") != (strata is not None):

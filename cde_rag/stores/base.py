@@ -313,10 +313,10 @@ class Store(Protocol):
 
 @runtime_checkable
 class Loaded(Protocol):
-    """A store that is filled faster if it is told when many writes begin and end."""
+    """A store that is filled faster inside a block of many writes."""
 
     def loading(self) -> AbstractContextManager[None]:
-        """Put off, until the block ends, what need not be done with every `add` of it; all reads stay right."""
+        """Defer index builds to the end of the block; reads inside it are exact."""
         ...
 
 

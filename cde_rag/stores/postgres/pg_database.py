@@ -325,7 +325,7 @@ class PgDatabase:
 
 
 def _check(ask: Callable[[Any], None], connection: Any) -> None:
-    """Ask a server whether a connection lives, if something arrived on it since: nothing does on a quiet one."""
+    """Check a connection if bytes arrived on it since its last use; none do on a healthy idle one."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection.fileno(), selectors.EVENT_READ)
         if selector.select(0):

@@ -1,11 +1,11 @@
-"""When a generation has an index, and building it."""
+"""Vector index of a generation: conditions and build."""
 
 from cde_rag.stores.postgres.pg_tables import PgManifest, PgTables
 from cde_rag.stores.postgres.pgvector_index import LEAST_ROWS
 
 
 def presence(generation: int) -> str:
-    """Return the SQL that tells whether a generation has its index, beside the manifest `m`."""
+    """Return the SQL for the presence of a generation's index, next to the manifest `m`."""
     return (
         "EXISTS (SELECT FROM pg_class i JOIN pg_class t USING (relnamespace) "
         f"WHERE t.oid = m.tableoid AND i.relname = 'nearest_{generation}')"

@@ -59,7 +59,7 @@ class PgIndex(NamedTuple):
         return k if self.quantization is None else self._breadth(k)
 
     def distance(self, dim: int) -> str:
-        """Return the SQL of the indexed distance to the vector of `asked`."""
+        """Return the SQL of the indexed distance to the query's vector."""
         asked = "(SELECT query FROM asked)"
         if self.quantization == "binary":
             return f"({self._stored(dim)}) <~> binary_quantize({asked})::bit({dim})"
