@@ -215,7 +215,7 @@ class PlainEmbedder:
     def _in_windows(
         self, texts: Sequence[str], lengths: Sequence[int], role: str
     ) -> tuple[list[str], list[int], list[int]]:
-        """Cut texts that exceed the token limit into windows; return the windows, their token counts, and each text's start."""
+        """Cut texts that exceed the token limit into windows; return them, their token counts, and first rows."""
         limit, tokenizer = self.identity.max_length, self._model.tokenizer
         with self._encoding:
             special = tokenizer.num_special_tokens_to_add(pair=False)
