@@ -103,7 +103,8 @@ def figures(root: Path) -> dict[str, Any]:
             _lines(path) for folder in training for path in folder.rglob("*.py") if "tests" not in path.parts
         ),
         "imports of the root package from inside": sum(_imports_of_root(tree) for tree in trees.values()),
-        "layers of the import contract": _layers(root),
+        "imports up the layers of the contract": sum(_imports_up(root, trees)),
+        "layers of the import contract": len(_layers(root)),
         "class names used twice or more": _names(_doubled(_classes(trees))),
         "module names used twice or more": _names(_doubled(path.stem for path in trees) - COMMON),
         "abstract classes with one subclass": _names(_lonely(trees)),
@@ -128,9 +129,24 @@ def _imports_of_root(tree: ast.Module) -> int:
     return sum(isinstance(node, ast.ImportFrom) and node.module == "cde_rag" and not node.level for node in tree.body)
 
 
-def _layers(root: Path) -> int:
+def _layers(root: Path) -> list[list[str]]:
+    """Layers of the core's import contract, the highest first; each is a list of modules and packages."""
     contract = (root / "pyproject.toml").read_text("utf-8").split('id = "layers"')[1].split("[[")[0]
-    return len(re.findall(r'^    "', contract.split("layers = [")[1].split("]")[0], re.MULTILINE))
+    lines = re.findall(r'^    "(.*)"', contract.split("layers = [")[1].split("\n]")[0], re.MULTILINE)
+    return [re.findall(r"\w+", line) for line in lines]
+
+
+def _imports_up(root: Path, trees: dict[Path, ast.Module]) -> Iterator[bool]:
+    """For each import between parts of the core: True if the imported part is in a higher layer."""
+    height = {name: -number for number, layer in enumerate(_layers(root)) for name in layer}
+    for path, tree in trees.items():
+        own = path.relative_to(root / "cde_rag").with_suffix("").parts[0]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                package, *names = node.module.split(".")
+                for name in names[:1] or [alias.name for alias in node.names]:
+                    if package == "cde_rag" and own in height and name in height:
+                        yield height[name] > height[own]
 
 
 def _classes(trees: dict[Path, ast.Module]) -> Iterator[str]:

@@ -3,10 +3,19 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = sorted([*(ROOT / "cde_rag").rglob("*.py"), *(ROOT / "training").rglob("*.py")])
+FOLDERS = ("cde_rag", "training/cde_rag_training", "experiments")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 ADAPTERS = sorted(path for path in (ROOT / "integrations").rglob("*.py") if "tests" not in path.parts)
 NAMED_FOR_NOTHING = {"common", "helper", "helpers", "lib", "misc", "util", "utils"}
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "integrations"])
+def test_there_are_files(folder: str) -> None:
+    """The rules below hold of an empty tree."""
+    assert [path for path in [*SOURCES, *ADAPTERS] if (ROOT / folder) in path.parents]
 
 
 def test_a_long_module_says_why() -> None:
