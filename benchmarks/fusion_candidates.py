@@ -388,6 +388,11 @@ def main() -> None:
             ]
             writer.writerow(row)
             print(*row, sep="  ", flush=True)
+    for one in found:
+        gain = one.scores[UNCHANGED][PLACE] - one.scores[SHIPPED][PLACE]
+        by_set = compare([PairedQueries(gain, one.data.blocks)])
+        low, high = by_set.queries
+        print(one.data.corpus.name, UNCHANGED, f"{100 * by_set.mean:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import cast
 
 from cde_rag.errors import CorpusError
@@ -74,6 +75,16 @@ def check_texts(texts: Sequence[str], *, first: int = 0) -> None:
 def digest(text: str, *, where: str = "The text") -> bytes:
     """Compute the sha256 of a text's UTF-8 bytes, 32 bytes. Raises like `utf8`."""
     return hashlib.sha256(utf8(text, where=where)).digest()
+
+
+def check_number(number: object, name: str) -> None:
+    """Refuse what is no real number, such as a string or a bool.
+
+    Raises:
+        TypeError: `number` is none.
+    """
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise TypeError(f"{name} must be a number, not {number!r:.80}")
 
 
 def check_positive(number: object, name: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jaxtyping
 import pytest
 from hypothesis import settings
 
@@ -25,6 +26,12 @@ os.environ["CDE_RAG_RUNTIME"] = "torch"
 # No deadline: on two shared cores time says nothing about one example. CI tries the same examples every time.
 settings.register_profile("house", deadline=None, derandomize=CI)
 settings.load_profile("house")
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signatures are not checked, as users run this library: its own errors of types are seen."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="session")

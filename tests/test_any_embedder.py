@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -421,6 +422,33 @@ def test_arguments_of_a_model_are_not_those_of_a_plain_embedder(plain: FunctionE
         unweighted.embed_documents(TEXTS[:2], parents=["a", "a"])
     with pytest.raises(ValueError, match="reads no siblings"):
         Collection.create(FaissStore(os.devnull), unweighted, parent_key="page")
+
+
+@pytest.mark.parametrize("weight", [-0.5, float("nan"), float("inf")])
+def test_weights_outside_the_range_are_refused(plain: FunctionEmbedder, weight: float) -> None:
+    with pytest.raises(ValueError, match=f"Expected a weight of 0 or more, found {weight}"):
+        ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=weight)
+
+
+@pytest.mark.parametrize("weight", ["0.3", True, None])
+@pytest.mark.usefixtures("unchecked")
+def test_weights_that_are_no_numbers_are_refused(plain: FunctionEmbedder, weight: Any) -> None:
+    with pytest.raises(TypeError, match=f"weight must be a number, not {weight!r}"):
+        ArithmeticEmbedder.from_corpus(TEXTS, model=plain, weight=weight)
+
+
+@pytest.mark.parametrize("unknown", [len, object(), 3, None], ids=["function", "object", "number", "nothing"])
+@pytest.mark.usefixtures("unchecked")
+def test_unknown_embedders_are_told_how_to_become_known(unknown: Any, plain: FunctionEmbedder, tmp_path: Path) -> None:
+    for make in (ContextualEmbedder.from_corpus, ArithmeticEmbedder.from_corpus):
+        with pytest.raises(TypeError, match=r"found .*FunctionEmbedder\(function, name="):
+            make(TEXTS, model=unknown)
+    with pytest.raises(TypeError, match="Expected an embedder, such as"):
+        Collection.create(FaissStore(tmp_path / "none"), unknown)
+    with Collection.create(FaissStore(tmp_path / "papers"), plain) as papers:
+        papers.add(TEXTS)
+    with pytest.raises(ModelError, match=r"Give it: .*FunctionEmbedder"):
+        Collection.open(FaissStore(tmp_path / "papers"), model=unknown)
 
 
 def test_an_empty_file_of_a_killed_write_holds_no_vectors(tmp_path: Path) -> None:

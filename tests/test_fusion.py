@@ -2,6 +2,7 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -106,6 +107,13 @@ def test_one_side_may_have_found_nothing() -> None:
 @pytest.mark.parametrize("weight", [-0.1, 1.5, float("nan")])
 def test_a_senseless_weight_is_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="Expected a weight of vectors from 0"):
+        fuse([], [], weight=weight)
+
+
+@pytest.mark.parametrize("weight", ["0.5", True, [0.5]])
+@pytest.mark.usefixtures("unchecked")
+def test_a_weight_that_is_no_number_is_refused(weight: Any) -> None:
+    with pytest.raises(TypeError, match="weight must be a number, not "):
         fuse([], [], weight=weight)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from cde_rag._telemetry import operation, short
-from cde_rag._validation import check_list, check_positive, check_texts, digest
+from cde_rag._validation import check_list, check_number, check_positive, check_texts, digest
 from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
@@ -95,7 +95,7 @@ class ArithmeticEmbedder:
 
         Raises:
             CorpusError: No text that is not blank, or one with a lone surrogate.
-            TypeError: `texts` is a single str, or `model` no plain embedder.
+            TypeError: `texts` is a single str, `model` no plain embedder, or `weight` no number.
             ValueError: A negative or infinite `weight`, `context_size` below 1, or another strategy.
 
         Warns:
@@ -105,7 +105,11 @@ class ArithmeticEmbedder:
         from cde_rag.embedders.sentence_transformer import PlainEmbedder  # imports torch
 
         if not isinstance(cast(object, model), PlainEmbedder | FunctionEmbedder):
-            raise TypeError(f"Expected a PlainEmbedder or FunctionEmbedder, found {model!r:.80}.")
+            raise TypeError(
+                f"Expected a PlainEmbedder or FunctionEmbedder, found {model!r:.80}. Make one: "
+                'PlainEmbedder("a-sentence-transformers-model") or FunctionEmbedder(function, name="my-model-1").'
+            )
+        check_number(weight, "weight")
         if not 0 <= weight < float("inf"):
             raise ValueError(f"Expected a weight of 0 or more, found {weight!r}.")
         if strategy not in ("random", "clusters"):

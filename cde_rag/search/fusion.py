@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from cde_rag._validation import check_number
+
 Scored: TypeAlias = Sequence[tuple[str, float]]
 """Ids and scores of the hits of one query, best first."""
 
@@ -35,6 +37,7 @@ def fuse(
         candidates: Number of hits that were requested of each side.
 
     Raises:
+        TypeError: A weight that is no number.
         ValueError: Another fusion, or a weight outside [0, 1].
 
     Source: Bruch, Gai & Ingber (2023) for convex combinations; Cormack, Clarke & Büttcher (2009) for reciprocal ranks.
@@ -58,12 +61,14 @@ def check_fusion(fusion: str, weight: float | None) -> float:
     """Return the weight to use: the given one, or the default of the fusion.
 
     Raises:
+        TypeError: A weight that is no number.
         ValueError: Another fusion, or a weight outside [0, 1].
     """
     if fusion not in WEIGHTS:
         raise ValueError(f"Expected a fusion among {', '.join(WEIGHTS)}, found {fusion!r}. Name one of them.")
     if weight is None:
         return WEIGHTS[fusion]
+    check_number(weight, "weight")
     if not 0 <= weight <= 1:
         raise ValueError(
             f"Expected a weight of vectors from 0 (words alone) to 1 (vectors alone), found {weight!r}. Leave it out "
