@@ -48,7 +48,7 @@ for hit in retriever.retrieve("put a literal brace into a format string"):
 # %% [markdown]
 # ## The language model
 #
-# SmolLM2 with 135 million parameters, by `local_model.py` beside this notebook. To take another one, install its
+# SmolLM2 with 135 million parameters, by `local_model.py` in this folder. To take another one, install its
 # package and replace `llm = SmolLM()` below by one of these lines; nothing else changes.
 #
 # * `from llama_index.llms.ollama import Ollama; llm = Ollama("qwen3:8b")` (`pip install llama-index-llms-ollama`;
@@ -98,8 +98,8 @@ llm = SmolLM()
 # %% [markdown]
 # ## Chat
 #
-# A `ContextChatEngine` retrieves for every message, puts what it found into the system prompt, and keeps the
-# conversation. What it cites is in `source_nodes`.
+# A `ContextChatEngine` retrieves passages for every message, puts them into the system prompt, and keeps the
+# conversation. `source_nodes` contains the citations.
 
 # %%
 from llama_index.core.chat_engine import ContextChatEngine
@@ -118,8 +118,8 @@ for message in ["How do I write a literal brace in a format string?", "And a num
 print(f"The conversation so far has {len(chat.chat_history)} messages.")
 
 # %% [markdown]
-# A model this small says silly things with confidence, and is cut off after sixty tokens; what it was given is the part
-# that cde-rag answers for.
+# A model this small makes mistakes with confidence, and stops after sixty tokens. cde-rag is responsible for the
+# passages.
 #
 # ## How good is the retrieval?
 #

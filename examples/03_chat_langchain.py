@@ -117,8 +117,8 @@ for question in ["Which method removes a file ending from a name?", "And how do 
     print()
 
 # %% [markdown]
-# A model this small says silly things with confidence, repeats itself, and is cut off after sixty tokens; what it was
-# given is the part that cde-rag answers for.
+# A model this small makes mistakes with confidence, repeats itself, and stops after sixty tokens. cde-rag is
+# responsible for the passages.
 #
 # ## Another process
 #

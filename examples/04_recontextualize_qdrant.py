@@ -42,11 +42,11 @@ before = scores(
 print(f"{len(records)} points; NDCG@10 {before.mean():.3f}")
 
 # %% [markdown]
-# ## Adopt it, and move it, under live queries
+# ## Adopt and move the collection under live queries
 #
-# `adopt` reads the payloads, samples a context from them, and writes a second, named vector to each point; `catch_up`
-# takes in what the application wrote since (here nothing). `recontextualize` samples anew and moves the collection, and
-# `rollback` goes back. All the while `Traffic` asks the application and compares each answer to the one from before.
+# `adopt` reads the payloads, samples a context from them, and adds a named vector to each point. `catch_up` embeds
+# points written since (here none). `recontextualize` samples a new context and moves the collection; `rollback`
+# reverses that. Meanwhile `Traffic` queries the application and compares each answer with the earlier one.
 
 # %%
 traffic = Traffic(application, asked)

@@ -72,11 +72,11 @@ print(f"generation {moved.generation}, context {moved.fingerprint[:16]}")
 tell(reference)
 
 # %% [markdown]
-# The same sample again would change nothing. Drift sees that after the first stage of the sample, and probes nothing.
+# The same sample would change nothing. Drift stops after the first stage of the sample, without probes.
 #
 # ## The corpus changes its subject
 #
-# Everything about strings goes; the rest of the reference comes.
+# Delete all topics about strings and add the rest of the reference.
 
 # %%
 add(reference, others)

@@ -56,7 +56,7 @@ for one in corpus.pairs.examples[:6]:
 # Pairs that are alike share a cluster, and a batch is drawn from few clusters: that makes it hard. Look before you
 # train: queries in a cluster that mean the same thing are false negatives, which the filter has to take out. The number
 # is the mean cosine of a query with the *other* documents of its cluster; of pairs drawn at random it is 0.02 to 0.1.
-# Lines of a heading's underlining among the queries are what a document gave; a few do no harm.
+# Some queries are underlines of headings; a few do no harm.
 
 # %%
 from cde_rag import CDEModel
@@ -77,8 +77,8 @@ for level in report_clusters(prepared, examples=3, queries=3):
 # %% [markdown]
 # ## Train, and compare
 #
-# `adapt` does all of it again by itself, as the command does, and compares: what was there, the adapted model and
-# BM25, on queries of parents that nobody trained on.
+# `adapt` does all of this like the command, and compares start model, adapted model and BM25 on queries of held-out
+# parents.
 
 # %%
 little = {"shares": (1.0,), "max_length": 32} if SHORT else {}

@@ -156,10 +156,9 @@ plt.show()
 # %% [markdown]
 # ## Which documents, and what do clusters and a context bring in training?
 #
-# First, ways to choose a context's documents: the gain over none in the mean of the sets. Then, table 1 of the paper
-# in small: four recipes with three seeds each, and what they find more than the plain one. Last, batches of two
-# sizes, drawn from whole sources and from clusters of two sizes: whether harder ones teach more (figures 2 to 4; one
-# seed).
+# First, ways to choose a context's documents: the gain over none in the mean of the sets. Then, table 1 of the paper in
+# small: four recipes with three seeds each, and their gain over the plain one. Last, batches of two sizes, drawn from
+# complete sources and from clusters of two sizes, to see whether harder batches teach more (figures 2 to 4; one seed).
 
 # %%
 for row in table("context-choice"):
@@ -208,9 +207,9 @@ plt.show()
 # %% [markdown]
 # ## Batches, context documents, short embeddings, a second pass
 #
-# How hard batches are by the size of clusters and batches; what is lost where only the first tokens of a context's
-# documents are read; the share of NDCG@10 that the first dimensions keep; and what 25 queries of each set gain when the
-# hundred documents found first are embedded again as their own context.
+# Difficulty of batches by the size of clusters and batches; loss with only the first tokens of a context's documents;
+# share of NDCG@10 that the first dimensions keep; gain of 25 queries of each set with the hundred best documents
+# embedded again as their own context.
 
 # %%
 figure, ((hard, read), (short, again)) = plt.subplots(2, 2, figsize=(10, 7))
