@@ -1,4 +1,4 @@
-"""When a generation has an index, and building it."""
+"""Indexes of generations: whether one is there, and building it."""
 
 from cde_rag.stores.postgres.pg_tables import PgManifest, PgTables
 from cde_rag.stores.postgres.pgvector_index import LEAST_ROWS

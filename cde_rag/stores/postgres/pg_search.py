@@ -20,7 +20,7 @@ _K1, _B = 1.2, 0.75  # of BM25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a search of one generation needs to know.
+    """Knowledge of one generation that its searches need.
 
     Attributes:
         state: SQL that tells whether this is still so.

@@ -1,4 +1,4 @@
-"""PgVectorStore; its tables are described in schema.py. Over 500 lines: one class has all calls of a store."""
+"""PgVectorStore; its tables are described in schema.py. Long because one class has all calls of a store."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
