@@ -87,7 +87,10 @@ def _identifier(rest: dict[str, Any], field: str | None) -> str | None:
             return None
     value = _take(rest, field)
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise UnusableError(f"expected a string or a whole number in {field!r}, found {kind(value)}")
+        raise UnusableError(
+            f"expected a string or a whole number in {field!r}, found {kind(value)}; give each record one, or name "
+            "another field of ids (--id-field; in Python Fields(id=…))"
+        )
     if not str(value).strip():
         raise UnusableError(f"the id in {field!r} is blank")
     return str(value)

@@ -255,6 +255,25 @@ def test_command(tmp_path: Path):
     assert "was made with the parent key 'book', not 'year'" in " ".join(other.output.split())
 
 
+def test_a_dataset_without_ids_gets_those_of_add(one: Collection, tmp_path: Path):
+    """So that a second run finds everything there."""
+    some = [{name: value for name, value in row.items() if name != "id"} for row in rows(60)]
+    place, embedder = tmp_path / "many.faiss", one.embedder
+    assert isinstance(embedder, ContextualEmbedder)
+    alone = Collection.create(tmp_path / "alone.faiss", embedder)
+    alone.add(
+        [row["text"] for row in some],
+        titles=[row["title"] for row in some],
+        metadata=[{k: row[k] for k in ("book", "year") if row[k] is not None} for row in some],
+    )
+    assert index(dataset(some), place, embedder).report.added == 60
+    with Collection.open(place, model=embedder.model) as found:
+        assert {id_: row.record.text for id_, row in contents(found).items()} == {
+            id_: row.record.text for id_, row in contents(alone).items()
+        }
+    assert index(dataset(some), place, embedder).report.added == 0
+
+
 def wrong(some: Rows, change: dict[str, Any]) -> Rows:
     return [some[0] | change, *some[1:]]
 
@@ -264,6 +283,16 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
     [
         (lambda place, one: index(dataset([{"name": "a"}]), place), CorpusError, "no field 'text'.*found: 'name'"),
         (lambda place, one: index(dataset([{"id": "1", "text": " "}]), place), CorpusError, "is blank"),
+        (
+            lambda place, one: index(dataset(rows(20)), place, fields=Fields(id="isbn")),
+            CorpusError,
+            r"no field 'isbn' \(found: 'id', .*Fields\(id=…",
+        ),
+        (
+            lambda place, one: index(dataset(wrong(rows(20), {"id": None})), place),
+            CorpusError,
+            r"^the dataset, row 1 of a block: expected a string .* in 'id', found null; .*Fields\(id=…\)\)\.$",
+        ),
         (lambda place, one: index(ray.data.from_items([]), place), CorpusError, "found an empty dataset"),
         (
             lambda place, one: index(dataset([*rows(20), rows()[1] | {"text": "other"}], 1), place, one.embedder),

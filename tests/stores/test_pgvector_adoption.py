@@ -21,12 +21,35 @@ from cde_rag.stores.postgres import PgVectorStore
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 SIZE, NAMES, MODEL = 4, itertools.count(), tiny_cde_model()
 
+# The tables that PGVector and PGVectorStore of langchain-postgres 0.0.19, and PGVectorStore of
+# llama-index-vector-stores-postgres 0.9.0 made here, as `\d` shows them. Neither can be installed beside what we need:
+# the first wants pgvector below 0.4, the second SQLAlchemy below 2.1.
 LAYOUTS = {
-    "langchain": (LANGCHAIN, "id varchar PRIMARY KEY, collection_id uuid, embedding vector(3), document varchar"),
-    "langchain v2": (LANGCHAIN_V2, "langchain_id uuid PRIMARY KEY, content text NOT NULL, embedding vector(3)"),
-    "llama-index": (LLAMA_INDEX, "id bigserial PRIMARY KEY, text varchar NOT NULL, node_id varchar"),
+    "langchain": (
+        LANGCHAIN,
+        (
+            "CREATE TABLE IF NOT EXISTS langchain_pg_collection (uuid uuid PRIMARY KEY, name varchar NOT NULL UNIQUE, "
+            "cmetadata json); CREATE TABLE {name} (id varchar PRIMARY KEY, collection_id uuid REFERENCES "
+            "langchain_pg_collection (uuid) ON DELETE CASCADE, embedding vector, document varchar, cmetadata jsonb); "
+            "CREATE INDEX ON {name} USING gin (cmetadata jsonb_path_ops)"
+        ),
+    ),
+    "langchain v2": (
+        LANGCHAIN_V2,
+        (
+            "CREATE TABLE {name} (langchain_id uuid PRIMARY KEY, content text NOT NULL, embedding vector(3) NOT NULL, "
+            "langchain_metadata json)"
+        ),
+    ),
+    "llama-index": (
+        LLAMA_INDEX,
+        (
+            "CREATE TABLE {name} (id bigserial PRIMARY KEY, text varchar NOT NULL, metadata_ json, node_id varchar, "
+            "embedding vector(3)); CREATE INDEX ON {name} ((metadata_ ->> 'ref_doc_id'))"
+        ),
+    ),
 }
-KINDS = {"cmetadata": "jsonb", "langchain_metadata": "json", "metadata_": "json"}
+NODE = {"_node_content": '{"id_": "n1", "relationships": {}}', "_node_type": "TextNode", "ref_doc_id": "None"}
 
 
 def sentence(number: int) -> str:
@@ -41,13 +64,12 @@ class TheirTable:
     """An application that writes and reads its table in its own way."""
 
     def __init__(self, postgres: str, layout: str) -> None:
-        self.columns, kept = LAYOUTS[layout]
+        self.columns, made = LAYOUTS[layout]
+        self._more = NODE if layout == "llama-index" else {}
         self.name = f"theirs_{next(NAMES)}"
         self._connection = psycopg.connect(postgres, autocommit=True)
         self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        metadata = f"{self.columns.metadata} {KINDS[self.columns.metadata or '']}"
-        embedding = "" if "embedding" in kept else ", embedding vector(3)"
-        self._connection.execute(f"CREATE TABLE {self.name} ({kept}, {metadata}{embedding})".encode())
+        self._connection.execute(made.format(name=self.name).encode())
         for number in range(30):
             self.write(number)
 
@@ -55,7 +77,7 @@ class TheirTable:
         self.delete(number)
         id_, content, metadata = self.columns
         sql = f"INSERT INTO {self.name} ({id_}, {content}, {metadata}, embedding) VALUES (%s, %s, %s, '[1, 2, 3]')"
-        row = id_of(number), sentence(number) if text is None else text, json.dumps({"n": number, **more})
+        row = id_of(number), sentence(number) if text is None else text, json.dumps({"n": number, **self._more, **more})
         self._connection.execute(sql.encode(), row)
 
     def delete(self, number: int) -> None:

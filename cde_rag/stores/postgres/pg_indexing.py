@@ -23,4 +23,4 @@ def build(tables: PgTables, manifest: PgManifest, generation: int) -> None:
         return
     if (rows := tables.count(generation)) >= LEAST_ROWS:
         tables.run(manifest.index.creation(generation, manifest.dim, rows))
-        tables.run(f"ANALYZE records, fields, words, vectors_{generation}")
+        tables.run(f"ANALYZE manifest, records, fields, words, vectors_{generation}")
