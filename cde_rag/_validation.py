@@ -78,7 +78,7 @@ def digest(text: str, *, where: str = "The text") -> bytes:
 
 
 def check_number(number: object, name: str) -> None:
-    """Refuse what is no real number, such as a string or a bool.
+    """Refuse values that are no real numbers, such as strings and bools.
 
     Raises:
         TypeError: `number` is none.
