@@ -7,8 +7,8 @@
 #
 # | NDCG@10 × 100, ten documentation sites | MiniLM | cde-mini-1 |
 # | --- | --- | --- |
-# | queries of page and heading | 55.2 | **66.0** |
-# | queries of the heading alone | 64.1 | **71.6** |
+# | queries of page and heading; siblings | 55.2 | **66.0** |
+# | queries of the heading alone; no siblings | 64.1 | **71.6** |
 
 # %% [markdown]
 # ## Documents and store
