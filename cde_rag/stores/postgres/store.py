@@ -34,7 +34,6 @@ from cde_rag.stores.postgres.row_security import grant_read, restrict, revoke_re
 from cde_rag.stores.postgres.schema import FORMAT, quoted
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
-_K1, _B = 1.2, 0.75  # of BM25
 
 
 class PgVectorStore:
