@@ -17,7 +17,6 @@ from cde_rag.stores.checks import encode
 
 CHUNK = 512  # records that are planned together
 LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
-MAX_LEVELS = 64  # of lists and objects in each other in metadata; far below what Python's stack holds
 
 Parent: TypeAlias = str | int
 
@@ -135,7 +134,7 @@ def usable(record: Record, parent_key: str | None) -> Record:
         raise CorpusError("its id is empty; leave ids out to have them made of the texts.")
     if not embedded_text(record).strip():
         raise CorpusError("its text is empty or blank; leave it out or give it content.")
-    record = replace(record, metadata=json.loads(encode(record.metadata, "its metadata", levels=MAX_LEVELS)))
+    record = replace(record, metadata=json.loads(encode(record.metadata, "its metadata")))
     parent = _named_parent(record, parent_key)
     whole = isinstance(parent, int) and not isinstance(parent, bool) and -(2**63) <= parent < 2**63
     if not (parent is None or isinstance(parent, str) or whole):

@@ -36,8 +36,8 @@ from cde_rag.errors import (
     TruncationWarning,
 )
 from cde_rag.indexing.upsert import AddReport
-from cde_rag.records import MAX_LEVELS
 from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.checks import MAX_LEVELS
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
@@ -528,7 +528,7 @@ def nested(levels: int) -> Any:
         (Record("5", "text", "", {"a": object()}), r"Record 5 \('5'\): its metadata has to be a JSON object"),
         (
             Record("5", "text", "", {"a": nested(MAX_LEVELS)}),
-            r"Record 5 \('5'\): its metadata has .* more than 64 lists",
+            r"Record 5 \('5'\): its metadata has .* more than 100 lists",
         ),
         (Record("5", "text", "", {"parent": 0.5}), r"Record 5 \('5'\): its 'parent' has to be a string or a whole"),
         (Record("good 1", "other text"), "The id 'good 1' stands at position 1 and, with another text, at 5"),

@@ -8,28 +8,27 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from cde_rag._validation import utf8
+from cde_rag._validation import check_positive, utf8
 from cde_rag.errors import CorpusError
 from cde_rag.stores.base import Record
 
 MOST_ROWS: Final = 2**31 - 1  # that one call reads or returns
-_MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata
+MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata; far below what Python's stack holds
 _UNIT: Final = 1e-3  # how far a norm may be from 1
 
 
-def encode(metadata: Mapping[str, Any], of: str, *, levels: int = _MAX_LEVELS) -> str:
+def encode(metadata: Mapping[str, Any], of: str) -> str:
     """Serialise metadata to a JSON object.
 
     Args:
         metadata: Anything.
         of: Name of it in messages.
-        levels: Maximum number of lists and objects inside each other.
 
     Raises:
         CorpusError: No JSON object: other types, keys that are no strings, NaN, too deep, lone surrogates.
     """
     try:
-        _check_keys(metadata, levels)
+        _check_keys(metadata)
         encoded = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise CorpusError(f"{of} has to be a JSON object: {error}. Dates are stored as ISO strings.") from error
@@ -37,17 +36,17 @@ def encode(metadata: Mapping[str, Any], of: str, *, levels: int = _MAX_LEVELS) -
     return encoded
 
 
-def _check_keys(value: object, levels: int, depth: int = 0) -> None:
+def _check_keys(value: object, depth: int = 0) -> None:
     if not isinstance(value, Mapping | list | tuple):
         return
-    if depth == levels:
-        raise ValueError(f"more than {levels} lists and objects inside each other")
+    if depth == MAX_LEVELS:
+        raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")
     if isinstance(value, Mapping):
         keys = cast(Mapping[object, object], value)
         if odd := [key for key in keys if not isinstance(key, str)]:
             raise TypeError(f"the key {odd[0]!r:.80} is not a string")
     for inner in cast(Iterable[object], value.values() if isinstance(value, Mapping) else value):
-        _check_keys(inner, levels, depth + 1)
+        _check_keys(inner, depth + 1)
 
 
 def check_records(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
@@ -91,22 +90,16 @@ def check_rows(number: int, what: str) -> int:
         what: Name of the argument.
 
     Raises:
+        TypeError: `number` is no int.
         ValueError: `number` is below 1.
     """
-    if number <= 0:
-        raise ValueError(f"{what}: expected a positive number, found {number}.")
+    check_positive(number, what)
     return min(number, MOST_ROWS)
 
 
 def check_k(k: int) -> int:
-    """Validate a number of hits, and limit it to `MOST_ROWS`.
-
-    Raises:
-        ValueError: `k` is below 1.
-    """
-    if k <= 0:
-        raise ValueError(f"k: expected a positive number of hits, found {k}.")
-    return min(k, MOST_ROWS)
+    """Validate a number of hits, and limit it, like `check_rows`."""
+    return check_rows(k, "k")
 
 
 def sample_places(last: int, count: int, seed: int) -> list[int]:

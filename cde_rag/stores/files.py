@@ -98,7 +98,11 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably; after a crash the old or the new file is there, complete."""
+    """Replace a file atomically and durably; after a crash the old or the new file is there, complete.
+
+    The caller holds the store's lock, so that the new file has one name, which `check_new` knows and the next call
+    overwrites. Contexts are saved without a lock: `cde_rag.context.file_format.write_durably` gives each call a name.
+    """
     new = path.with_name(f"{path.name}.new")
     write_new(new, data)
     new.replace(path)

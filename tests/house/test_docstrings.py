@@ -81,7 +81,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip():
         yield node.value
     elif isinstance(node, ast.JoinedStr):
-        yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
     else:
         for child in ast.iter_child_nodes(node):
             yield from _texts(child)

@@ -335,7 +335,7 @@ class StoreContract(TextContract):
         assert [len(store.sample(count)) for count in (1, 2, 3, 5, 199, 200)] == [1, 2, 3, 5, 199, 200]
         store.delete([str(number) for number in range(200) if number not in (3, 77, 199)])
         assert [row.record.id for row in store.sample(200)] == ["3", "77", "199"]
-        with pytest.raises(ValueError, match="count: expected a positive number, found 0"):
+        with pytest.raises(ValueError, match="count must be at least 1, not 0"):
             store.sample(0)
 
     def test_a_sample_with_a_seed_comes_from_anywhere(self, store: Store) -> None:

@@ -18,7 +18,6 @@ from word_scores import Scores, faiss_scores, point_scores
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.faiss import FaissStore, fts_index
-from cde_rag.stores.faiss.fts_index import SHADOWS
 from cde_rag.stores.qdrant import QdrantStore, generations
 from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
@@ -227,13 +226,6 @@ def _set_block(path: Path, id_: int, block: bytes) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE words_data SET block = ? WHERE id = ?", (block, id_))
     connection.close()
-
-
-def test_shadow_tables_are_fts5s(faiss: FaissStore) -> None:
-    with sqlite3.connect(faiss.folder / "collection.sqlite") as connection:
-        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'words%'")}
-    connection.close()
-    assert names == {"words", *SHADOWS}
 
 
 def test_verify_finds_changed_words_of_points(tmp_path: Path) -> None:

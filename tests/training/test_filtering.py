@@ -20,7 +20,6 @@ from cde_rag_training.corpora.filtering import (
     report,
     warn_of_start_model,
 )
-from cde_rag_training.losses.loss import own_hard_negatives, without_in_batch_negatives
 
 
 def some_scores(queries, documents, seed):
@@ -31,9 +30,6 @@ GOLDEN_RULES = {
     "plain": lambda scores: torch.zeros_like(scores).bool(),
     "relative_filter": preferred,
     "absolute_filter_0.5": lambda scores: above(scores, 0.5),
-    "hn2_relative_filter": lambda scores: preferred(scores) & ~own_hard_negatives(*scores.shape),
-    "hn2_only_own_negatives": lambda scores: without_in_batch_negatives(preferred(scores)),
-    "hn2_only_own_negatives_nofilter": lambda scores: without_in_batch_negatives(torch.zeros_like(scores).bool()),
 }
 
 

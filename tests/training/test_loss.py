@@ -16,8 +16,6 @@ from cde_rag_training.losses.loss import (
     improved_contrastive_loss,
     matryoshka,
     mixture,
-    own_hard_negatives,
-    without_in_batch_negatives,
 )
 
 CASES = (
@@ -76,14 +74,6 @@ def test_golden_losses_and_gradients(shared_data, name):
         expected = tensors[f"{name}.grad_{kind}"]
         assert expected.norm() > 1e-3
         torch.testing.assert_close(side.grad, expected, atol=1e-4, rtol=1e-4)
-
-
-def test_own_hard_negatives_by_eye():
-    mask = torch.zeros(2, 6, dtype=torch.bool)
-    mask[0, 3] = True  # query 0's second hard negative, which a filter took
-    assert without_in_batch_negatives(mask).int().tolist() == [[0, 1, 0, 1, 1, 1], [1, 0, 1, 1, 0, 0]]
-    with pytest.raises(ValueError, match=r"Expected for 2 queries a multiple of 2 documents, found 5\. Give"):
-        own_hard_negatives(2, 5)
 
 
 @given(st.integers(2, 6), st.integers(0, 2), st.integers(0, 99), st.sampled_from([0.01, 0.1, 1.0]))

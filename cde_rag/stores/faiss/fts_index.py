@@ -18,7 +18,6 @@ from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.text_analysis import words_of
 
 TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""
-SHADOWS: Final = ("words_data", "words_idx", "words_docsize", "words_config")  # FTS5's own tables
 _WORDS_AT_ONCE: Final = 32  # asked for in one statement; what FTS5 takes grows with the square of them
 _AVERAGES: Final = 1  # id in words_data of FTS5's record of how many rows and words there are
 

@@ -60,43 +60,6 @@ def contrastive_loss(
     return _mean_over_rows(len(queries), part)
 
 
-def own_hard_negatives(queries: int, documents: int) -> Bool[Tensor, "{queries} {documents}"]:
-    """Mask each query's own hard negatives, in documents ordered [all positives | query 0's negatives | …].
-
-    `mask & ~own_hard_negatives(…)` keeps a filter off them, as the paper's code does by default.
-
-    Args:
-        queries: Their number.
-        documents: Number of documents: the same number of hard negatives for each query.
-
-    Raises:
-        ValueError: The hard negatives cannot be shared out evenly.
-
-    Source: the paper's code.
-
-    Example:
-        >>> own_hard_negatives(2, 6).int().tolist()
-        [[0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]]
-    """
-    if documents < queries or documents % queries:
-        raise ValueError(
-            f"Expected for {queries} queries a multiple of {queries} documents, found {documents}. Give each query one "
-            "document of its own and equally many hard negatives."
-        )
-    own = torch.eye(queries, dtype=torch.bool)
-    return torch.cat([torch.zeros_like(own), own.repeat_interleave(documents // queries - 1, dim=1)], dim=1)
-
-
-def without_in_batch_negatives(mask: Bool[Tensor, "queries documents"]) -> Bool[Tensor, "queries documents"]:
-    """Extend a mask so that only a query's positive and its own unmasked hard negatives remain.
-
-    Source: the paper's code, for sources whose documents answer many queries.
-    """
-    own = own_hard_negatives(*mask.shape).to(mask.device)
-    own |= torch.eye(*mask.shape, dtype=torch.bool, device=mask.device)
-    return mask | ~own
-
-
 def improved_contrastive_loss(
     queries: Float[Tensor, "queries dim"],
     documents: Float[Tensor, "documents dim"],
