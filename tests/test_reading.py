@@ -127,7 +127,7 @@ BAD_FOR_A_COLLECTION = [
     (b'{"id": "b", "text": "x", "book": 1' + b"0" * 400 + b"}", "its 'book' has to be a string or a whole number"),
     (
         b'{"id": "b", "text": "x", "m": ' + b"[" * 500 + b"]" * 500 + b"}",
-        "its metadata has to be a JSON object: more than 64",
+        "its metadata has to be a JSON object: more than 100",
     ),
     (b'{"id": "a", "text": "Another."}', "the id 'a' came before, with another title or text"),
     (b'{"id": "a", "text": "First.", "title": "T"}', "the id 'a' came before, with another title or text"),

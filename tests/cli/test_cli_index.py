@@ -173,7 +173,7 @@ def test_deep_metadata_is_refused_before_it_can_be_found(run, records: Path, tmp
     with records.open("a") as file:
         file.write('{"id": "deep", "text": "river", "m": ' + "[" * 600 + "]" * 600 + "}\n")
     found = run("index", records, tmp_path / "p", code=1).stderr
-    assert "line 21: its metadata has to be a JSON object: more than 64 lists and objects inside each other" in found
+    assert "line 21: its metadata has to be a JSON object: more than 100 lists and objects inside each other" in found
     run("index", records, tmp_path / "p", "--skip-bad")
     assert len(ids(run, tmp_path / "p")) == 20
 
