@@ -104,8 +104,8 @@ def complete(
                 store.activate(number, last=embedding.last)
                 break
             except StoreError:
-                if last_try or not store.lacking(number, limit=1):
-                    raise
+                if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
+                    raise  # also where it is active, and only the answer was lost
                 behind = 1  # some are written before the next try, and where that is what fails, it says so
         note({"documents": embedded + embedding.lasted})
         return embedded + embedding.lasted

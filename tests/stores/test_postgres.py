@@ -126,6 +126,24 @@ def test_a_collection_at_an_address_is_served(address: str):
         assert found.json()["hits"][0]["id"] == "b", found.text
 
 
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_an_activation_whose_answer_is_lost_is_told_as_that(address: str, monkeypatch: pytest.MonkeyPatch):
+    papers = Collection.create(address, ContextualEmbedder.from_corpus(["a river", "a bank"], context_size=2))
+    papers.add(["a river bank", "a bank of money"])
+    real = PgVectorStore.activate
+
+    def lost(*given: Any, **named: Any) -> None:
+        real(*given, **named)
+        raise StoreError("the answer was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PgVectorStore, "activate", lost)
+        with pytest.raises(StoreError, match="the answer was lost"):
+            papers.recontextualize(context_size=1)
+    assert papers.store.manifest().generation == 2
+    assert papers.verify() == []
+
+
 def logging_in(postgres: str, role: str, *, also: str = "") -> str:
     """Make a role; returns the address of the database as this role."""
     with psycopg.connect(postgres, autocommit=True) as connection:
