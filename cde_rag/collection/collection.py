@@ -600,7 +600,7 @@ def recontextualize(
 
 
 def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
-    """Count what `collection.add_records` would write and embed; nothing is embedded or written.
+    """Count the writes and embeddings of `collection.add_records`; nothing is embedded or written.
 
     Raises:
         CorpusError: As `add_records`.

@@ -57,4 +57,6 @@ def test_extras_are_those_of_the_project():
         extra: tuple(re.findall(r'"([A-Za-z0-9-]+?)(?:\[[a-z,]+\])?[><=][^;"]*"', packages))
         for extra, packages in re.findall(r"^([a-z]+) = \[(.*?)\]$", table, re.MULTILINE | re.DOTALL)
     }
-    assert {extra: packages for extra, packages in found.items() if extra not in ("all", "dev")} == command.EXTRAS
+    assert {
+        extra: packages for extra, packages in found.items() if extra not in ("all", "setup", "dev")
+    } == command.EXTRAS
