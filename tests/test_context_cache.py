@@ -109,7 +109,8 @@ kept = context()
 for _ in range(30):
     cache_context(kept)
     found = cached_context(kept.fingerprint)  # None where another process has just removed it
-    assert found is None or found.to_bytes() == kept.to_bytes()
+    assert found is None or found.fingerprint == kept.fingerprint  # made in another second, if another's
+    assert found is None or (found.context_embeddings == kept.context_embeddings).all()
     cached_path(kept.fingerprint).unlink(missing_ok=True)
 """
 

@@ -104,7 +104,7 @@ GOOD = '{"query": "a", "document": "b"}\n'
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"query": "a"}', "no value in 'document' (found: 'query'); say with Columns"),
+        ('{"query": "a"}', "no value in 'document' (found: 'query'); name each column's role with Columns"),
         ('{"query": " ", "document": "b"}', "the text in 'query' is blank"),
         ('{"query": "a", "document": ""}', "the text in 'document' is blank"),
         ('{"query": "a", "document": 3}', "expected a string in 'document', found a number"),

@@ -258,7 +258,7 @@ def test_a_model_may_read_longer_texts_than_the_surrogate(run: Run, pairs: Path,
     np.testing.assert_allclose(prepared.document_vectors, expected, atol=2e-2)
     assert np.abs(prepared.document_vectors - whole).max() > 0.1
     tfidf = (*options, "--surrogate", "tfidf", "--surrogate-length", 8)
-    assert "whole texts" in run("prepare", pairs, "--output", tmp_path / "two", *tfidf, code=2).output
+    assert "uncut texts" in run("prepare", pairs, "--output", tmp_path / "two", *tfidf, code=2).output
 
 
 def test_near_duplicates_are_taken_out_and_told(run: Run, pairs: Path, model: Path, tmp_path: Path):
