@@ -28,7 +28,7 @@ QUERIES = 16  # of each block: beginnings of its texts
 
 
 def seconds(work: Callable[[list[str]], object], *calls: list[str]) -> float:
-    """Of one call after another."""
+    """Seconds of one call after another."""
     start = time.perf_counter()
     for texts in calls:
         work(texts)

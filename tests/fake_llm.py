@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class FakeLLM:
-    """What it answers, and what it was asked."""
+    """Answers of the stub, and its requests."""
 
     pieces: list[str] = field(default_factory=lambda: ["Rivers ", "have banks [1]", "."])
     status: int = 200

@@ -42,7 +42,7 @@ def test_documents_do_not_see_each_other(embedder: ContextualEmbedder, documents
 
 
 def test_chunks_in_windows_of_their_own_are_passages_with_siblings(embedder: ContextualEmbedder) -> None:
-    """Where no two chunks fit into one window, late chunking is what siblings are."""
+    """Late chunking equals siblings if no two chunks fit into one window."""
     document = [" ".join([word] * 20) for word in WORDS[:5]]
     expected = embedder.embed_documents(document, parents=["d"] * 5)
     np.testing.assert_allclose(embedder.embed_chunks([document])[0], expected, **NEAR)

@@ -153,7 +153,7 @@ def test_an_api_that_fails_in_the_middle_loses_nothing(server: Server, tmp_path:
 @pytest.mark.parametrize("corpus", [False, True])
 @pytest.mark.parametrize("answered", [0, 2, 4])
 def test_an_api_that_fails_in_one_call_of_many(server: Server, tmp_path: Path, answered: int, *, corpus: bool) -> None:
-    """What was written is searched at once, and stays; a second run asks for the rest, and ends as one run."""
+    """Written records are searched at once, and stay; a second run requests the rest, and ends as one run."""
     texts = [f"passage {i}" for i in range(300)]
     embedder = openai_embedder("small", base_url=server.url, api_key="x", max_retries=0, mini_batch_size=50)
     mapped = ArithmeticEmbedder.from_corpus(texts[:100] if corpus else [], model=embedder, corpus=corpus)

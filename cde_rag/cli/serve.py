@@ -117,11 +117,11 @@ def serve(
     language_model = _language_model(llm, llm_model)
     kept = [] if contexts is None else [f"{name}={path}" for name, path in stored_contexts(contexts)]
     shared = [path for path in paths if not (tenant_of and _has_tenants(_named(path)[1]))]
-    collections, embedders = opened([*shared, *kept], model)
     if shared and tenant_of and len(keys) == len(tenant_of):
         raise CDEError(
             f"Expected a key for {shared[0]}, which has no tenants, found tenants' alone. Give --api-key-file."
         )
+    collections, embedders = opened([*shared, *kept], model)
     of_tenants = _opened_tenants([path for path in paths if path not in shared], set(tenant_of.values()), model)
     folders = {_named(path)[0]: Path(place) for path in shared if (place := _named(path)[1]) and Path(place).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts

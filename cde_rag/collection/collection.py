@@ -255,11 +255,11 @@ class Collection(Searcher):
 
         Args:
             query: A text that is not blank.
-            k: Hits at most; there are fewer where fewer records match.
+            k: Maximum number of hits.
             by: "vectors", "words" or "hybrid"; see `searcher`.
             where: A filter over the metadata; see `cde_rag.stores.filters`.
-            score_threshold: What a hit's score reaches, on the scale of this way of ranking.
-            offset: Hits that are passed over: the next page begins at `offset + k`; see `search_batch`.
+            score_threshold: Minimum score of a hit, on the scale of this ranking.
+            offset: Number of hits to skip: the next page begins at `offset + k`; see `search_batch`.
 
         Raises:
             ContextMismatchError: The collection was moved to another model, which is not here under its name.

@@ -29,11 +29,10 @@ from cde_rag.stores.filter_conditions import Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoredManifest, StoreManifest
 from cde_rag.stores.store_tables import RecordRow, Tables, pack_record, pack_vectors, read_record, read_vector
-from cde_rag.stores.text_analysis import words_in, words_of
+from cde_rag.stores.text_analysis import K1, B, words_in, words_of
 
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest"
-_K1, _B = 1.2, 0.75  # of BM25
 
 Access: TypeAlias = Literal["read", "write", "create"]
 
@@ -428,7 +427,7 @@ def _best(
     scores: dict[int, float] = {}
     for place, count in enumerate(counts):
         if kept[place] and (shared := weights.keys() & count.keys()):
-            norm = _K1 * (1 - _B + _B * count.total() / mean)
-            scores[place] = sum(weights[word] * count[word] * (_K1 + 1) / (count[word] + norm) for word in shared)
+            norm = K1 * (1 - B + B * count.total() / mean)
+            scores[place] = sum(weights[word] * count[word] * (K1 + 1) / (count[word] + norm) for word in shared)
     best = sorted(scores, key=lambda place: -scores[place])[:k]
     return [Row(records[place], "").hit(scores[place]) for place in best]

@@ -16,6 +16,8 @@ import Stemmer
 from cde_rag.stores.base import Record
 
 LONGEST: Final = 64  # characters of a word that count
+K1: Final = 1.2  # of BM25, in every store
+B: Final = 0.75  # of BM25, in every store
 _RUN: Final = re.compile(r"\w+")
 _STOP_WORDS: Final = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "

@@ -212,7 +212,7 @@ def test_a_deadlock_is_tried_again(postgres: str) -> None:
 
 @pytest.mark.parametrize("state", ["40001", "40P01"])
 def test_a_serialization_failure_is_tried_again(postgres: str, state: str) -> None:
-    """As many times as it makes sense; then a sentence."""
+    """Retries are bounded; then a sentence."""
     store = PgVectorStore(postgres, f"again_{state.lower()}")
     store.create(dim=4, fingerprint="a1" * 32, context=b"", settings={})
     for failures, outcome in ((1, "done"), (4, "done"), (5, "other processes were quicker")):

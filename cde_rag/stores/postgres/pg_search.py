@@ -13,9 +13,7 @@ from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.postgres.pg_indexing import built, presence
 from cde_rag.stores.postgres.pg_tables import RECORD, GenerationRow, PgManifest, PgTables, condition, read_record
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.text_analysis import words_in
-
-_K1, _B = 1.2, 0.75  # of BM25
+from cde_rag.stores.text_analysis import K1, B, words_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +88,10 @@ def by_words(tables: PgTables, query: str, k: int, kept: Condition) -> list[Hit]
         for term, count in times.items()
         if term in having
     }
-    norm = f"{_K1 * (1 - _B)} + {_K1 * _B} * l.length / %s"
+    norm = f"{K1 * (1 - B)} + {K1 * B} * l.length / %s"
     rows = tables.rows(
         f"SELECT {RECORD}, best.score FROM (SELECT w.place, "  # noqa: S608
-        f"sum(asked.weight * w.times * {_K1 + 1} / (w.times + {norm}) ORDER BY w.term) AS score "
+        f"sum(asked.weight * w.times * {K1 + 1} / (w.times + {norm}) ORDER BY w.term) AS score "
         "FROM unnest(%s::text[], %s::float8[]) AS asked (term, weight) "
         'JOIN words w ON w.term = asked.term COLLATE "C" '
         f"JOIN records l ON l.place = w.place WHERE w.place IN (SELECT place FROM records WHERE {kept.sql}) "

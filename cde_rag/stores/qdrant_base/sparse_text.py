@@ -16,11 +16,9 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 
 from cde_rag.stores.base import Record
-from cde_rag.stores.text_analysis import words_in, words_of
+from cde_rag.stores.text_analysis import K1, B, words_in, words_of
 
 WORDS: Final = "cde_words"  # name of the sparse vectors
-_K1: Final = 1.2
-_B: Final = 0.75
 _USUAL_LENGTH: Final = 100  # words of a record
 
 
@@ -39,11 +37,11 @@ class Sparse(NamedTuple):
 def weights(record: Record) -> Sparse | None:
     """Return the BM25 weights of a record's terms; None if it has none."""
     words = words_of(record)
-    norm = _K1 * (1 - _B + _B * len(words) / _USUAL_LENGTH)
+    norm = K1 * (1 - B + B * len(words) / _USUAL_LENGTH)
     counts = sorted(Counter(map(_index, words)).items())
     if not counts:
         return None
-    values = [float(np.float32(count * (_K1 + 1) / (count + norm))) for _, count in counts]
+    values = [float(np.float32(count * (K1 + 1) / (count + norm))) for _, count in counts]
     return Sparse([index for index, _ in counts], values)
 
 
