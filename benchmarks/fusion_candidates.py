@@ -23,7 +23,7 @@ from cde_rag.errors import TruncationWarning
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.intervals import PairedQueries, compare
 from cde_rag.search.fusion import CANDIDATES, CONSTANT
-from cde_rag.stores.text_analysis import words_in
+from cde_rag.stores.text_analysis import IDENTIFIERS, PORTER
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
 from cde_rag_training.recipe import read_recipe
 
@@ -38,22 +38,14 @@ ALLOWED = 0.01  # below the better side
 GAIN = 0.015  # over reciprocal ranks
 LOSS = 0.003  # in the mean, beside what is shipped
 SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
-PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-NAME = re.compile(r"\w*(?:[a-z][A-Z]|[a-zA-Z0-9]_[a-zA-Z0-9])\w*")
 CODE_SHARE, CODE_MORE = 0.08, 0.2
 Weighted = Float64[np.ndarray, "weights queries"]
-
-
-def with_parts(text: str) -> list[str]:
-    """Return the terms of a text, and those of the parts of its identifiers."""
-    parts = [part for name in NAME.findall(text) for part in PARTS.findall(name)]
-    return words_in(text) + words_in(" ".join(parts))
 
 
 class Words:
     """BM25 as FTS5 counts it, of all documents, with how much a query could have at most."""
 
-    def __init__(self, texts: Sequence[str], terms: Callable[[str], list[str]] = words_in) -> None:
+    def __init__(self, texts: Sequence[str], terms: Callable[[str], list[str]] = PORTER.terms) -> None:
         self.terms = terms
         counts = [Counter(terms(text)) for text in texts]
         self.lengths = np.array([sum(one.values()) for one in counts], dtype=np.float64)
@@ -209,7 +201,7 @@ def measure(data: RetrievalSet, folder: Path) -> Found:
     background = float(of.vectors.mean()), float(of.vectors.std()), float(of.words.mean()), float(of.words.std())
     ways = (SHIPPED, "looked up", "words squared", "vectors squared", "root of vectors", "coverage", "separation")
     scores = {way: fused(true, way, background, scale) for way in (*ways, "background")}
-    scores["identifiers"] = fused(asked(Words(texts, with_parts)), SHIPPED, background, scale)
+    scores["identifiers"] = fused(asked(Words(texts, IDENTIFIERS.terms)), SHIPPED, background, scale)
     scores[UNCHANGED] = scores["identifiers"]
     ranks = fused(true, "ranks", background, scale)
     scores["reciprocal ranks"] = np.tile(ranks[len(GRID) // 2], (len(GRID), 1))
@@ -266,7 +258,7 @@ def held_out(
 
 def usual(word: str, words: Words) -> bool:
     """Return True for a word that three other documents have, and no figure."""
-    terms = words_in(word)
+    terms = PORTER.terms(word)
     return not re.search(r"\d", word) and all(len(words.postings.get(term, ())) > 3 for term in terms)
 
 

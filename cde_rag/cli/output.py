@@ -140,12 +140,12 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _emphasis(query: str) -> "Callable[[str], str]":
     """Return a function that makes the words of a query bold in a text, whatever their endings."""
-    from cde_rag.stores.text_analysis import words_in
+    from cde_rag.stores.text_analysis import NEWEST
 
-    terms = set(words_in(query))
+    terms = set(NEWEST.terms(query))
 
     def word(found: re.Match[str]) -> str:
-        return typer.style(found[0], bold=True) if terms.intersection(words_in(found[0])) else found[0]
+        return typer.style(found[0], bold=True) if terms.intersection(NEWEST.terms(found[0])) else found[0]
 
     return lambda text: re.sub(r"\w+", word, text)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
 from cde_rag.stores.base import Damage, Store
+from cde_rag.stores.text_analysis import analyzer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Inspection:
         dim: Length of a vector.
         generation: Number of the active generation.
         parent_key: The metadata key that names a record's parent, if parents are used.
+        analyzer: Name of the text analyzer; see `cde_rag.stores.text_analysis`.
         context_size: Number of documents in the context; 0 for the null context.
         context_source: Origin of the sampled texts.
         context_sampling: Sampling strategy.
@@ -36,6 +38,7 @@ class Inspection:
     dim: int
     generation: int
     parent_key: str | None
+    analyzer: str
     context_size: int
     context_source: str
     context_sampling: str
@@ -64,6 +67,7 @@ def inspect(store: Store) -> Inspection:
         dim=manifest.dim,
         generation=manifest.generation,
         parent_key=manifest.settings["parent_key"],
+        analyzer=analyzer_of(manifest.settings).name,
         context_size=context.size,
         context_source=context.manifest.source,
         context_sampling=context.manifest.sampling,

@@ -7,6 +7,7 @@ from cde_rag._version import __version__
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.indexing.headers import check_headers
 from cde_rag.records import check_key
+from cde_rag.stores.text_analysis import ANALYZER, NEWEST
 
 
 def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
@@ -39,6 +40,7 @@ def settings_of(embedder: Embedder, parent_key: str | None, headers: Sequence[st
     return {
         "parent_key": parent_key,
         **({"headers": check_headers(headers)} if headers else {}),
+        ANALYZER: NEWEST.name,
         "model": embedder.context.identity.name,
         "library_version": __version__,
     }

@@ -5,10 +5,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.info import Inspection, inspect
-from cde_rag.collection.settings import check_parent_key
+from cde_rag.collection.settings import settings_of
 from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_context
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
@@ -61,18 +60,11 @@ class Tenants:
             StoreError: There is a store already, or the place is not writable.
             ValueError: A key that filters cannot name, or both are the same.
         """
-        check_parent_key(parent_key, siblings=embedder.max_siblings)
         if "." in tenant_key or tenant_key in ("", "and", "or", "not", parent_key):
             raise ValueError(
                 f"tenant_key has to be a key without dots, not and, or, not, nor the parent key; found {tenant_key!r}"
             )
-        settings = {
-            "tenant_key": tenant_key,
-            "parent_key": parent_key,
-            "model": embedder.context.identity.name,
-            "library_version": __version__,
-        }
-        _make(stores.common(), embedder, settings)
+        _make(stores.common(), embedder, {"tenant_key": tenant_key, **settings_of(embedder, parent_key)})
         return cls(stores, embedder)
 
     @classmethod

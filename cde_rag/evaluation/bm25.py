@@ -12,6 +12,7 @@ from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError, require
 from cde_rag.search.fusion import CANDIDATES, Scored
 from cde_rag.stores.base import Record, Row
+from cde_rag.stores.text_analysis import ANALYZER, NEWEST
 
 _ROWS_AT_ONCE: Final = 1024
 
@@ -89,7 +90,7 @@ def word_hits(texts: Sequence[str], queries: Sequence[str], *, k: int = CANDIDAT
 
     with tempfile.TemporaryDirectory() as folder:
         store = FaissStore(Path(folder, "words"))
-        store.create(dim=1, fingerprint="words", context=b"", settings={})
+        store.create(dim=1, fingerprint="words", context=b"", settings={ANALYZER: NEWEST.name})
         for start in range(0, len(texts), _ROWS_AT_ONCE):
             some = texts[start : start + _ROWS_AT_ONCE]
             rows = [Row(Record(str(start + place), text), digest="") for place, text in enumerate(some)]

@@ -205,9 +205,9 @@ class Store(Protocol):
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
         """Return up to k matching records per query that share a term with it, best first by BM25.
 
-        Terms of title and text are those of `cde_rag.stores.text_analysis`. A term that is repeated in a query counts
-        repeatedly; each store documents its BM25. Equal scores are in order of insertion. A filter changes no score.
-        Text search is independent of generations.
+        The analyzer that the settings name makes the terms of title and text; see `cde_rag.stores.text_analysis`. A
+        term that is repeated in a query counts repeatedly; each store documents its BM25. Equal scores are in order of
+        insertion. A filter changes no score. Text search is independent of generations.
 
         Raises:
             FilterError: `where` is outside the grammar of `cde_rag.stores.filters`.
@@ -217,7 +217,7 @@ class Store(Protocol):
         ...
 
     def index_texts(self) -> None:
-        """Rebuild the text index of all records; others wait, or see it once it is complete.
+        """Rebuild the text index of all records with the newest analyzer, which the settings name from then on.
 
         Raises:
             StoreError: This store cannot have a text index here.

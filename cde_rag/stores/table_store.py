@@ -29,7 +29,7 @@ from cde_rag.stores.filter_conditions import Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoredManifest, StoreManifest
 from cde_rag.stores.store_tables import RecordRow, Tables, pack_record, pack_vectors, read_record, read_vector
-from cde_rag.stores.text_analysis import K1, B, words_in, words_of
+from cde_rag.stores.text_analysis import K1, B, analyzer_of, with_newest
 
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest"
@@ -216,17 +216,21 @@ class TableStore(ABC):
         check_list(queries, call="search_text", what="queries")
         condition, k = None if where is None else parse(where), check_k(k)
         with self._opened("read") as tables:
+            analyzer = analyzer_of(_manifest(tables).settings)
             records = list(_matching(tables, None))
-        counts = [Counter(words_of(record)) for record in records]
+        counts = [Counter(analyzer.record_terms(record)) for record in records]
         kept = [condition is None or holds(condition, record.metadata) for record in records]
         having = Counter(word for count in counts for word in count)
         lengths = [length for count in counts if (length := count.total())]
         mean = sum(lengths) / max(1, len(lengths))
-        return [_best(records, counts, kept, _weights(query, len(lengths), having), mean, k) for query in queries]
+        weights = (_weights(analyzer.terms(query), len(lengths), having) for query in queries)
+        return [_best(records, counts, kept, each, mean, k) for each in weights]
 
     def index_texts(self) -> None:
-        """Do nothing: search by words reads the records themselves."""
-        self.manifest()
+        """Move to the newest analyzer; search by words reads the records themselves."""
+        with self._opened("write") as tables:
+            manifest = _manifest(tables)
+            _put(tables, replace(manifest, settings=with_newest(manifest.settings)))
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of ids in the active generation."""
@@ -406,9 +410,9 @@ def _damage(where: str, read: Callable[[], object]) -> list[Damage]:
     return []
 
 
-def _weights(query: str, records: int, having: Mapping[str, int]) -> dict[str, float]:
-    """The inverse document frequency of each word of a query, as often as it comes."""
-    times = Counter(words_in(query))
+def _weights(terms: Sequence[str], records: int, having: Mapping[str, int]) -> dict[str, float]:
+    """Return the inverse document frequency of each term of a query, times its count."""
+    times = Counter(terms)
     return {
         word: count * math.log(1 + (records - having[word] + 0.5) / (having[word] + 0.5))
         for word, count in times.items()

@@ -1,24 +1,34 @@
-"""Text analyzer: the terms of text search, the same in every store.
+"""Text analyzers: the terms of text search. A collection records the one that made its terms.
 
 Title and text are normalised to NFKC, case-folded, and split into runs of letters (with their marks), digits and
 underscores. English stop words are removed, and the others stemmed. In scripts without spaces between words, such as
 Chinese, Japanese and Thai, a term is everything up to the next punctuation mark. Stems are by Porter's algorithm as
 published in 1980 (PyStemmer's `porter`), which does not change: text indexed with one version is found with the next.
+
+The analyzer `porter-identifiers` adds the parts of identifiers: `create_path` and `createPath` have the terms `create`
+and `path` in addition, so that a query in plain words finds code. `porter`, without them, is that of collections made
+before there were two; `index_texts` of a store moves a collection to the newest analyzer.
 """
 
 import functools
 import re
 import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import Stemmer
 
+from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record
 
 LONGEST: Final = 64  # characters of a word that count
 K1: Final = 1.2  # of BM25, in every store
 B: Final = 0.75  # of BM25, in every store
+ANALYZER: Final = "analyzer"  # key of a collection's settings
 _RUN: Final = re.compile(r"\w+")
+_JOINT: Final = re.compile(r"[a-z][A-Z]|[a-zA-Z0-9]_[a-zA-Z0-9]")  # inside an identifier
+_PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _STOP_WORDS: Final = frozenset(
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with".split()
@@ -26,22 +36,65 @@ _STOP_WORDS: Final = frozenset(
 _PORTER: Any = Stemmer.Stemmer("porter", 0)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
-def words_in(text: str) -> list[str]:
-    """Return the terms of a text, in order; none of them has a blank, a quote or an upper-case letter.
+@dataclass(frozen=True, slots=True)
+class TextAnalyzer:
+    """Analyzer of texts and queries.
+
+    Attributes:
+        name: Name in a collection's settings. The terms of a name never change.
+        terms: Returns the terms of a text; none of them has a blank, a quote or an upper-case letter.
+    """
+
+    name: str
+    terms: Callable[[str], list[str]]
+
+    def record_terms(self, record: Record) -> list[str]:
+        """Return the terms of a record's title and text."""
+        return self.terms(f"{record.title} {record.text}")
+
+
+def analyzer_of(settings: Mapping[str, Any]) -> TextAnalyzer:
+    """Return the analyzer that a collection's settings name; `porter` if they name none.
+
+    Raises:
+        StoreFormatError: There is no analyzer of that name.
+    """
+    name = settings.get(ANALYZER, PORTER.name)
+    for analyzer in (PORTER, IDENTIFIERS):
+        if analyzer.name == name:
+            return analyzer
+    known = f"{PORTER.name} or {IDENTIFIERS.name}"
+    raise StoreFormatError(f"{ANALYZER}: expected {known}, found {name!r:.80}. Update cde-rag to open the collection.")
+
+
+def with_newest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that name the newest analyzer."""
+    return {**settings, ANALYZER: NEWEST.name}
+
+
+def stems(text: str) -> list[str]:
+    """Return the stems of a text's words without stop words, in order.
 
     Example:
-        >>> words_in("The Café’s relational_db; ﬁles RUNNING in 2024")
+        >>> stems("The Café’s relational_db; ﬁles RUNNING in 2024")
         ['café', 's', 'relational_db', 'file', 'run', '2024']
-        >>> words_in("हिन्दी भाषा")
+        >>> stems("हिन्दी भाषा")
         ['हिन्दी', 'भाषा']
     """
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return [_stem(word[:LONGEST]) for word in _runs(plain) if word not in _STOP_WORDS]
 
 
-def words_of(record: Record) -> list[str]:
-    """Return the terms of a record's title and text."""
-    return words_in(f"{record.title} {record.text}")
+def stems_with_parts(text: str) -> list[str]:
+    """Return the stems of a text's words, and after them those of the parts of its identifiers.
+
+    Example:
+        >>> stems_with_parts("HTTPServerError of create_path2")
+        ['httpservererror', 'create_path2', 'http', 'server', 'error', 'creat', 'path', '2']
+    """
+    runs = _RUN.findall(unicodedata.normalize("NFKC", text))
+    names = [run[:LONGEST] for run in runs if run.isascii() and _JOINT.search(run, 0, LONGEST)]
+    return stems(text) + stems(" ".join(part for name in names for part in _PART.findall(name)))
 
 
 @functools.lru_cache(2**16)
@@ -53,3 +106,8 @@ def _stem(word: str) -> str:
 def _runs(plain: str) -> list[str]:
     marks = "" if plain.isascii() else "".join(sorted(one for one in set(plain) if unicodedata.category(one)[0] == "M"))
     return re.findall(rf"\w[\w{marks}]*", plain) if marks else _RUN.findall(plain)
+
+
+PORTER: Final = TextAnalyzer("porter", stems)
+IDENTIFIERS: Final = TextAnalyzer("porter-identifiers", stems_with_parts)
+NEWEST: Final = IDENTIFIERS

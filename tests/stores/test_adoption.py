@@ -30,6 +30,7 @@ from cde_rag.stores.base import Record
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant.ids import is_native, native
+from cde_rag.stores.text_analysis import NEWEST
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 
@@ -196,7 +197,7 @@ def test_adopted_points_are_found_by_their_words(
     assert {hit.id for hit in papers.searcher("words").search("estuaries")} == {"ours", "3"}
     records = [row.record for row in papers.store.scroll()]
     (hits,) = papers.store.search_text(["river boat"], 5)
-    scores = point_scores(records, "river boat")
+    scores = point_scores(records, "river boat", NEWEST)
     assert [hit.score for hit in hits] == pytest.approx([scores[place] for place in best(scores, 5)], rel=1e-5)
     assert papers.verify() == []
 

@@ -26,7 +26,7 @@ from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.filters import matches, parse
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
-from cde_rag.stores.qdrant_base.points_manifest import NATIVE, PointsManifest
+from cde_rag.stores.qdrant_base.points_manifest import ANALYZED, PointsManifest
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore, folder_handle, shard_generations
 from cde_rag.stores.qdrant_edge.folder_handle import FolderHandle
 from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
@@ -217,8 +217,8 @@ def test_a_manifest_that_is_none_is_refused(lived: Path, scratch: Path, content:
 def test_a_newer_format_is_refused(lived: Path, scratch: Path) -> None:
     folder = shutil.copytree(lived, scratch / "copy")
     content = json.loads((folder / "cde.json").read_bytes())
-    (folder / "cde.json").write_text(json.dumps(content | {"format": NATIVE + 1}))
-    with pytest.raises(StoreFormatError, match="format 5 or older, found 6"):
+    (folder / "cde.json").write_text(json.dumps(content | {"format": ANALYZED + 1}))
+    with pytest.raises(StoreFormatError, match="format 6 or older, found 7"):
         QdrantEdgeStore(folder).manifest()
 
 

@@ -3,6 +3,7 @@
 import re
 import sqlite3
 import tempfile
+import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,45 +25,70 @@ from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, weights
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.qdrant_edge import shard_generations as edge_generations
-from cde_rag.stores.text_analysis import LONGEST, words_in, words_of
+from cde_rag.stores.text_analysis import LONGEST, NEWEST, stems
 
 ROWS = [row("a", "banks of a river"), row("b", "?"), row("c", "money", "Bank", year=1), row("d", "the river")]
 
 
 def test_words_are_stemmed_by_porters_algorithm() -> None:
     words = {"relational": "relat", "caresses": "caress", "hopping": "hop", "sky": "sky", "generalizations": "gener"}
-    assert [*map(words_in, words)] == [[stem] for stem in words.values()]
+    assert [*map(stems, words)] == [[stem] for stem in words.values()]
 
 
 @pytest.mark.parametrize("word", ["us", "js", "über", "relational_db", "2024s", "élites"])
 def test_words_that_have_no_porter_stem_stay(word: str) -> None:
-    assert words_in(word) == [word]
+    assert stems(word) == [word]
 
 
 @given(st.text())
 @example("İstanbul ẞ ŉ ﬃ \u1e9e ǅ")
 @example("हिन्दी שָׁלוֹם ครับ \u0301\u0302 x\u0301\u0345y")
 def test_words_have_nothing_that_a_store_reads_otherwise(text: str) -> None:
-    words = words_in(text)
-    assert words_in(text.upper()) == words or not text.isascii()
+    words = NEWEST.terms(text)
+    assert stems(text) == words[: len(stems(text))]
+    assert stems(text.upper()) == stems(text) or not text.isascii()
     for word in words:
         assert re.fullmatch(r"\w", word[0])
         assert re.fullmatch(r"\w+", "".join(one for one in word if unicodedata.category(one)[0] != "M"))
         assert word == word.casefold()
         assert 0 < len(word) <= LONGEST
-    weighed = weights(Record("a", text))
-    assert (weighed is None) == (words_of(Record("a", text)) == [])
+    weighed = weights(Record("a", text), NEWEST)
+    assert (weighed is None) == (words == [])
     if weighed is not None:
         assert weighed.indices == sorted(set(weighed.indices))
         assert all(0 < value < 2.2 for value in weighed.values)
 
 
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    {
+        "create_path": ["creat", "path"],
+        "createPath2": ["creat", "path", "2"],
+        "HTTPServerError": ["http", "server", "error"],
+        "3M_2022_10K": ["3", "m", "2022", "10", "k"],
+        "__init__": [],
+        "_path": [],
+        "Straße_und_Weg": [],
+        "is_a_the": [],
+    }.items(),
+)
+def test_identifiers_have_their_parts_as_terms(name: str, parts: list[str]) -> None:
+    assert NEWEST.terms(f"x {name} y") == [*stems(f"x {name} y"), *parts]
+
+
+@pytest.mark.parametrize("blob", ["a" * 2_000_000, "aB" * 1_000_000, "9_" * 1_000_000, "é" * 2_000_000])
+def test_a_long_text_without_blanks_takes_linear_time(blob: str) -> None:
+    started = time.process_time()
+    assert len(NEWEST.terms(blob)) <= 1 + LONGEST
+    assert time.process_time() - started < 10  # square time is hours
+
+
 def test_marks_belong_to_their_letters() -> None:
-    assert words_in("हिन्दी भाषा, שָׁלוֹם ครับ x\u0301y \u0301") == ["हिन्दी", "भाषा", "שָׁלוֹם", "ครับ", "x\u0301y"]
+    assert stems("हिन्दी भाषा, שָׁלוֹם ครับ x\u0301y \u0301") == ["हिन्दी", "भाषा", "שָׁלוֹם", "ครับ", "x\u0301y"]
 
 
 def test_stop_words_are_left_out_before_they_are_stemmed() -> None:
-    assert words_in("This is its best. Thing, NOT things; O'Neill's") == [
+    assert stems("This is its best. Thing, NOT things; O'Neill's") == [
         "it",
         "best",
         "thing",

@@ -12,12 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from word_scores import Scores, best, point_scores
 
-from cde_rag.errors import FilterError
+from cde_rag.errors import FilterError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import matches
+from cde_rag.stores.text_analysis import ANALYZER, NEWEST, PORTER, analyzer_of
 
 SPACE = "a1" * 32
-WORDS = "banks bank banking river rivers money the flooded floods loan 日本 café हिन्दी 1984 ?".split()
+WORDS = (
+    "banks bank banking river rivers money the flooded floods loan 日本 café हिन्दी 1984 ? river_bank riverBank".split()
+)
 
 texts = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
 batches = st.dictionaries(
@@ -35,7 +38,7 @@ def row(id_: str, text: str, title: str = "", **metadata: Any) -> Row:
 
 def made(place: Callable[[], Store]) -> Store:
     store = place()
-    store.create(dim=4, fingerprint=SPACE, context=b"context", settings={})
+    store.create(dim=4, fingerprint=SPACE, context=b"context", settings={ANALYZER: NEWEST.name})
     return store
 
 
@@ -43,7 +46,7 @@ def assert_found(
     store: Store, rows: Sequence[Row], query: str, k: int, scores: Scores, where: dict[str, Any] | None = None
 ) -> None:
     """The hits are those of brute force over the store's documented BM25; equal records in order of insertion."""
-    every = scores([row.record for row in rows], query)
+    every = scores([row.record for row in rows], query, analyzer_of(store.manifest().settings))
     kept = [
         score if where is None or matches(where, row.record.metadata) else 0.0
         for row, score in zip(rows, every, strict=True)
@@ -133,6 +136,47 @@ class TextContract:
         store.index_texts()
         assert_found(store, rows, "bank", 5, self.word_scores)
         assert store.verify() == []
+
+    def test_parts_of_identifiers_are_terms(self, place: Callable[[], Store]) -> None:
+        store = made(place)
+        rows = [
+            row("a", "def create_path(self)"),
+            row("b", "createPath = HTTPServerError"),
+            row("c", "x_ _y 3M_2022_10K"),
+        ]
+        store.add(rows, vectors(3), fingerprint=SPACE)
+        found = store.search_text(["creating a path", "create_path", "http server", "10-K", "2022"], 5)
+        assert [sorted(hit.id for hit in hits) for hits in found] == [["a", "b"], ["a", "b"], ["b"], ["c"], ["c"]]
+        assert found[1][0].id == "a"
+        for query in ("creating a path", "create_path", "path path"):
+            assert_found(store, rows, query, 5, self.word_scores)
+
+    def test_a_store_keeps_its_analyzer_until_its_texts_are_indexed_again(self, place: Callable[[], Store]) -> None:
+        store = place()
+        store.create(dim=4, fingerprint=SPACE, context=b"context", settings={"parent_key": "book"})
+        rows = [row("a", "create_path", year=1), row("b", "riverBank river_bank"), row("c", "a path", "path")]
+        store.add(rows, vectors(3), fingerprint=SPACE)
+        store.add(rows[1:2], vectors(1), fingerprint=SPACE)
+        assert_found(store, rows, "path of create_path", 5, self.word_scores)
+        assert [hit.id for hit in store.search_text(["path"], 5)[0]] == ["c"]
+        assert store.verify() == []
+        assert analyzer_of(store.manifest().settings) == PORTER
+        store.index_texts()
+        assert store.manifest().settings == {"parent_key": "book", ANALYZER: NEWEST.name}
+        store.close()
+        store = place()
+        assert_found(store, rows, "path of create_path", 5, self.word_scores)
+        assert [hit.id for hit in store.search_text(["path"], 5, where={"year": 1})[0]] == ["a"]
+        store.add([row("b", "bank")], vectors(1), fingerprint=SPACE)
+        assert store.delete(["c"]) == 1
+        assert_found(store, [rows[0], row("b", "bank")], "path of river_bank", 5, self.word_scores)
+        assert store.verify() == []
+
+    def test_an_analyzer_of_a_newer_version_is_an_error_that_names_it(self, place: Callable[[], Store]) -> None:
+        store = place()
+        store.create(dim=4, fingerprint=SPACE, context=b"context", settings={ANALYZER: "snowball-3"})
+        with pytest.raises(StoreFormatError, match=r"porter or porter-identifiers, found 'snowball-3'\. Update"):
+            store.search_text(["river"], 1)
 
     def test_senseless_questions_about_words_are_refused(self, store: Store) -> None:
         assert store.search_text([], 3) == []

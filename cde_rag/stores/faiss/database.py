@@ -16,8 +16,9 @@ from cde_rag.stores.faiss.folder import CREATED, MARKER
 from cde_rag.stores.faiss.fts_index import TABLE, has_fts5
 from cde_rag.stores.files import check_folder, check_new, fsync_folder, replace_durably
 
-FORMAT: Final = 2  # stands in the file's header as user_version
-WITHOUT_WORDS: Final = 1  # the format of what has not the table of fts_index.py
+FORMAT: Final = 3  # in the file's header as user_version
+WITHOUT_ANALYZER: Final = 2  # format of stores whose settings name no analyzer; older versions write to them
+WITHOUT_WORDS: Final = 1  # format of stores without the table of fts_index.py
 _APPLICATION: Final = 0x43444552  # "CDER"
 _BUSY_S: Final = 60.0  # how long a writer waits for another
 _CHECKPOINT_PAGES: Final = 100  # of 4 KiB in the write-ahead log; small, so that adding one record writes little
@@ -281,7 +282,7 @@ class Database:
                 "program's file. Restore a copy."
             )
         (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found not in (WITHOUT_WORDS, FORMAT):
+        if found not in (WITHOUT_WORDS, WITHOUT_ANALYZER, FORMAT):
             raise StoreFormatError(f"{self.path}: expected format {FORMAT}, found {found}. Update cde-rag.")
         for table, columns in _COLUMNS.items():
             there = {name.decode() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}

@@ -1,7 +1,7 @@
 """The words of all records, to be searched: a table of SQLite's FTS5 that holds no texts.
 
-It is fed with the words that `cde_rag.stores.text_analysis` makes, separated by blanks, and is a part of every
-transaction.
+It holds the terms of the collection's analyzer (`cde_rag.stores.text_analysis`), separated by blanks, and is a part of
+every transaction.
 Stores made before there was one, or by a SQLite without FTS5, lack it.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Record
 from cde_rag.stores.filter_sql import Condition
-from cde_rag.stores.text_analysis import words_of
+from cde_rag.stores.text_analysis import TextAnalyzer
 
 TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""
 _WORDS_AT_ONCE: Final = 32  # asked for in one statement; what FTS5 takes grows with the square of them
@@ -23,10 +23,11 @@ _AVERAGES: Final = 1  # id in words_data of FTS5's record of how many rows and w
 
 
 class Lexicon:
-    """Full-text index (FTS5 table) of a connection in a transaction."""
+    """Full-text index (FTS5 table) of a connection in a transaction; `analyzer` makes its terms."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, analyzer: TextAnalyzer) -> None:
         self._connection = connection
+        self._analyzer = analyzer
         self._exists: bool | None = None  # not asked yet
 
     def exists(self) -> bool:
@@ -38,7 +39,7 @@ class Lexicon:
 
     def replace(self, position: int, old: Record | None, new: Record | None) -> None:
         """Put the words of `new` where those of `old` are; None has none."""
-        gone, come = ([] if record is None else words_of(record) for record in (old, new))
+        gone, come = ([] if record is None else self._analyzer.record_terms(record) for record in (old, new))
         if gone == come:
             return
         if gone:
@@ -47,11 +48,11 @@ class Lexicon:
         if come:
             self._connection.execute("INSERT INTO words (rowid, stems) VALUES (?, ?)", (position, " ".join(come)))
 
-    def best(self, words: Sequence[str], k: int, where: Condition) -> list[tuple[int, float]]:
+    def best(self, query: str, k: int, where: Condition) -> list[tuple[int, float]]:
         """Return positions and scores of the k best records by BM25; equal scores in order of insertion.
 
         Args:
-            words: Terms from `words_in`; a repeated term counts repeatedly.
+            query: Text; a repeated term counts repeatedly.
             k: Maximum number of records.
             where: Condition on their positions.
 
@@ -63,6 +64,7 @@ class Lexicon:
                 "Expected a collection whose words can be searched, found one that was made without. "
                 "cde-rag reindex (store.index_texts()) adds them, without embedding; it takes a SQLite with FTS5."
             )
+        words = self._analyzer.terms(query)
         if not words:
             return []
         if len(words) <= _WORDS_AT_ONCE:
@@ -114,7 +116,7 @@ class Lexicon:
             return
         expected, sizes, total = 0, dict[int, bytes](), 0
         for position, record in self._records():
-            words = words_of(record)
+            words = self._analyzer.record_terms(record)
             expected += sum(hash((position, place, word.encode())) for place, word in enumerate(words))
             total += len(words)
             if words:

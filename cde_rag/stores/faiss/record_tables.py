@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -17,6 +18,7 @@ from cde_rag.stores.faiss.fts_index import Lexicon
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, flatten
+from cde_rag.stores.text_analysis import analyzer_of
 
 _EVERY: Final = Condition("1", ())
 _SQLITE: Final = Dialect(
@@ -52,9 +54,13 @@ class Records:
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.lexicon = Lexicon(connection)
         self._connection = connection
         self._path = path
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The full-text index, with the analyzer of the manifest."""
+        return Lexicon(self._connection, analyzer_of(self.manifest().settings))
 
     def manifest(self) -> FaissManifest:
         """Read the manifest."""
@@ -103,9 +109,9 @@ class Records:
         statement = f"SELECT position FROM records WHERE position > ? AND {sql} ORDER BY position LIMIT ?"  # noqa: S608
         return self._integers(statement, (after, *keys, limit)).tolist()
 
-    def matching(self, words: Sequence[str], k: int, where: Filter | None) -> list[tuple[int, float]]:
-        """Return positions and BM25 scores of the k records that match some of the terms best."""
-        return self.lexicon.best(words, k, _EVERY if where is None else _SQLITE.condition(where))
+    def matching(self, query: str, k: int, where: Filter | None) -> list[tuple[int, float]]:
+        """Return positions and BM25 scores of the k records that match some of a query's terms best."""
+        return self.lexicon.best(query, k, _EVERY if where is None else _SQLITE.condition(where))
 
     def last_position(self) -> int:
         """Return the highest position of a record; 0 if there is none."""

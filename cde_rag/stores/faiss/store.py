@@ -28,6 +28,7 @@ from cde_rag.stores.faiss.writer import Transaction, begun
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
+from cde_rag.stores.text_analysis import with_newest
 
 _TRIES: Final = 8  # attempts of a read whose files are replaced meanwhile
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
@@ -177,9 +178,12 @@ class FaissStore:
         return self._read(lambda view: [view.search_text(query, k, condition) for query in queries])
 
     def index_texts(self) -> None:
-        """Rebuild the FTS5 table of all records in one transaction."""
+        """Rebuild the FTS5 table of all records with the newest analyzer, in one transaction."""
         with self._database.writing() as connection:
-            Records(connection, self._database.path).lexicon.rebuild()
+            records = Records(connection, self._database.path)
+            manifest = records.manifest()
+            records.put_manifest(dataclasses.replace(manifest, settings=with_newest(manifest.settings)))
+            records.lexicon.rebuild()
             set_format(connection, FORMAT)
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:

@@ -22,7 +22,6 @@ from cde_rag.stores.faiss.nearest import candidates, exact_scores
 from cde_rag.stores.faiss.record_tables import Records, StoredRecord
 from cde_rag.stores.faiss.vectors import VectorBlocks, VectorFile
 from cde_rag.stores.filter_conditions import Filter
-from cde_rag.stores.text_analysis import words_in
 
 _MOST_K: Final = 10  # for more than one hit in so many vectors the search is exact
 _SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched exactly, though there are codes
@@ -172,7 +171,7 @@ class View:
 
     def search_text(self, query: str, k: int, where: Filter | None) -> list[Hit]:
         """Return up to k records that share a term with a query, best first by BM25."""
-        found = self.records.matching(words_in(query), k, where)
+        found = self.records.matching(query, k, where)
         stored = self.at([position for position, _ in found])
         return [one.row.hit(score) for one, (_, score) in zip(stored, found, strict=True)]
 

@@ -13,7 +13,7 @@ from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.postgres.pg_indexing import built, presence
 from cde_rag.stores.postgres.pg_tables import RECORD, GenerationRow, PgManifest, PgTables, condition, read_record
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.text_analysis import K1, B, words_in
+from cde_rag.stores.text_analysis import K1, B, analyzer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ def _hits(
 
 def by_words(tables: PgTables, query: str, k: int, kept: Condition) -> list[Hit]:
     """Search by words with BM25; see `PgVectorStore`."""
-    times = Counter(words_in(query))
+    ((texts, words, settings),) = tables.rows("SELECT texts, words, settings FROM manifest")
+    times = Counter(analyzer_of(settings).terms(query))
     if not times:
         return []
-    ((texts, words),) = tables.rows("SELECT texts, words FROM manifest")
     having = dict(tables.rows("SELECT term, count(*) FROM words WHERE term = ANY(%s) GROUP BY term", list(times)))
     weights = {
         term: count * math.log(1 + (texts - having[term] + 0.5) / (having[term] + 0.5))

@@ -17,8 +17,8 @@ from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import StoredManifest
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.postgres.schema import VECTORS, escaped, quoted, unescaped
-from cde_rag.stores.text_analysis import words_of
+from cde_rag.stores.postgres.schema import FORMAT, VECTORS, escaped, quoted, unescaped
+from cde_rag.stores.text_analysis import TextAnalyzer, analyzer_of, with_newest
 
 RECORD: Final = "r.id, r.title, r.text, r.metadata::text, r.checksum"
 VECTOR: Final = "place, digest, vector_send(vector), checksum"
@@ -60,6 +60,11 @@ class PgManifest(StoredManifest[GenerationRow]):
     index: PgIndex
     places: int
     run: int
+
+    @property
+    def analyzer(self) -> TextAnalyzer:
+        """Analyzer of the words."""
+        return analyzer_of(self.settings)
 
 
 def condition(where: Filter | None) -> Condition:
@@ -151,12 +156,12 @@ class PgTables:
         found = self.rows("SELECT id, place FROM records WHERE id = ANY(%s)", wanted)
         return {unescaped(id_): place for id_, place in found}
 
-    def put(self, records: Sequence[tuple[Record, str]], places: int) -> list[int]:
+    def put(self, records: Sequence[tuple[Record, str]], manifest: PgManifest) -> list[int]:
         """Insert records, or replace those of the same id; returns their places.
 
         Args:
             records: Each with its metadata in JSON.
-            places: The last place that is taken.
+            manifest: Names the analyzer, and the last place that is taken.
 
         Raises:
             CorpusError: An id is too long for an index.
@@ -167,11 +172,11 @@ class PgTables:
                     f"Record {record.id!a:.80}: expected an id of at most {_LONGEST_ID} bytes in PostgreSQL."
                 )
         there = self.places(record.id for record, _ in records)
-        self._forget(list(there.values()))
+        self._forget(list(there.values()), manifest.analyzer)
         self.run("DELETE FROM records WHERE place = ANY(%s)", list(there.values()))
-        numbers = iter(range(places + 1, places + 1 + len(records) - len(there)))
+        numbers = iter(range(manifest.places + 1, manifest.places + 1 + len(records) - len(there)))
         placed = [there.get(record.id) or next(numbers) for record, _ in records]
-        words = [Counter(words_of(record)) for record, _ in records]
+        words = [Counter(manifest.analyzer.record_terms(record)) for record, _ in records]
         self.copy(
             "records",
             (_record_row(place, *one, count) for place, one, count in zip(placed, records, words, strict=True)),
@@ -197,10 +202,10 @@ class PgTables:
         self.run("DELETE FROM fields WHERE place = %s", place)
         self._put_fields([(place, record.metadata)])
 
-    def delete(self, places: Sequence[int], generations: Iterable[GenerationRow]) -> None:
+    def delete(self, places: Sequence[int], manifest: PgManifest) -> None:
         """Remove records, and their vectors of all generations."""
-        self._forget(places)
-        for table in ("records", *(f"vectors_{state.number}" for state in generations)):
+        self._forget(places, manifest.analyzer)
+        for table in ("records", *(f"vectors_{state.number}" for state in manifest.generations)):
             self.run(f"DELETE FROM {table} WHERE place = ANY(%s)", list(places))  # noqa: S608
 
     def put_vectors(
@@ -239,11 +244,13 @@ class PgTables:
         return [Row(read_record(*row[:-1]), row[-1]) for row in every]
 
     def put_words(self) -> None:
-        """Make the words of all records anew."""
+        """Make the words of all records anew, with the newest analyzer."""
+        settings = with_newest(self.manifest().settings)
+        self.run("UPDATE manifest SET settings = %s, format = %s", json.dumps(settings, ensure_ascii=False), FORMAT)
         self.run("TRUNCATE words")
         texts = words = 0
         for place, record in self.every_record():
-            count = Counter(words_of(record))
+            count = Counter(analyzer_of(settings).record_terms(record))
             self.copy("words", ((term, place, times) for term, times in count.items()))
             texts, words = texts + bool(count), words + count.total()
             self.run(
@@ -259,13 +266,13 @@ class PgTables:
     def _put_fields(self, metadata: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
         self.copy("fields", (field_row(place, one) for place, found in metadata for one in flatten(found)))
 
-    def _forget(self, places: Sequence[int]) -> None:
+    def _forget(self, places: Sequence[int], analyzer: TextAnalyzer) -> None:
         """Remove the fields and words of records, which are still there."""
         old = self.rows(
             f"SELECT {RECORD}, place, length FROM records r WHERE place = ANY(%s)",  # noqa: S608
             list(places),
         )
-        terms = [(term, row[-2]) for row in old for term in set(words_of(read_record(*row[:-2])))]
+        terms = [(term, row[-2]) for row in old for term in set(analyzer.record_terms(read_record(*row[:-2])))]
         self.run(
             "DELETE FROM words USING unnest(%s::text[], %s::bigint[]) AS gone (term, place) "
             'WHERE words.term = gone.term COLLATE "C" AND words.place = gone.place',

@@ -8,7 +8,6 @@ from cde_rag.stores.base import Damage
 from cde_rag.stores.filter_sql import flatten
 from cde_rag.stores.postgres.pg_tables import RECORD, VECTOR, PgTables, field_row, read_record, read_vector
 from cde_rag.stores.postgres.schema import unescaped
-from cde_rag.stores.text_analysis import words_of
 
 
 def find_damage(tables: PgTables) -> Iterator[Damage]:
@@ -24,7 +23,9 @@ def find_damage(tables: PgTables) -> Iterator[Damage]:
             yield Damage(row[0], str(error))
             continue
         fields -= sum(hash(field_row(row[-1], one)) for one in flatten(record.metadata))
-        words -= sum(hash((term, row[-1], times)) for term, times in Counter(words_of(record)).items())
+        words -= sum(
+            hash((term, row[-1], times)) for term, times in Counter(manifest.analyzer.record_terms(record)).items()
+        )
     if fields:
         yield Damage("fields", "Expected the metadata of the records, found other. Write it with update_metadata.")
     if words:

@@ -14,7 +14,7 @@ no script uses, as U+E000 and the letter E.
 import re
 from typing import Final
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # 1: the settings name no analyzer
 NUL: Final = "\ue000"
 
 TABLES: Final = """

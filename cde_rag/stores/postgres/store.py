@@ -176,7 +176,7 @@ class PgVectorStore:
             manifest = tables.manifest()
             _check_space(manifest.serving, fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
-            places = tables.put(records, manifest.places)
+            places = tables.put(records, manifest)
             for state in manifest.generations:
                 if state.number != manifest.active:
                     tables.run(
@@ -231,7 +231,7 @@ class PgVectorStore:
 
         def write(tables: PgTables) -> int:
             places = list(tables.places(ids).values())
-            tables.delete(places, tables.manifest().generations)
+            tables.delete(places, tables.manifest())
             return len(places)
 
         return self._write(write)
@@ -327,7 +327,7 @@ class PgVectorStore:
         return self._read(lambda tables: [by_words(tables, query, k, kept) for query in queries])
 
     def index_texts(self) -> None:
-        """Make the table of words anew."""
+        """Make the table of words anew, with the newest analyzer."""
         self._write(PgTables.put_words)
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:

@@ -144,12 +144,12 @@ class AdoptingStore(QdrantStore):
             manifest.serving.check_space(fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
             name, order = manifest.serving.vector, itertools.count(self._points.last_order() + 1)
-            made: list[NewPoint] = []
+            made, analyzer = list[NewPoint](), manifest.analyzer
             for (record, metadata), row, vector in zip(records, rows, vectors, strict=True):
                 payload = record_payload(record, next(order)) | metadata_payload(record.id, metadata)
                 payload |= vector_payload(record.id, name, row.digest, vector)
                 vectors_of: dict[str, Any] = {**manifest.named(manifest.serving, vector)}
-                vectors_of |= named_weights(record) if manifest.words else {}
+                vectors_of |= named_weights(record, analyzer) if manifest.words else {}
                 made.append(NewPoint(record.id, self._points.translated(payload), vectors_of))
             made = self._unchanged(made)
             for some in in_requests(made, [json_bytes(new.payload, new.vectors) for new in made]):

@@ -59,16 +59,20 @@ def first(
 def derive(points: ClientPoints) -> None:
     """Give all records their words, and metadata for filters; those that another process adds meanwhile at the end.
 
+    The newest analyzer is in the manifest first, so that others write its terms from then on. Until all records have
+    them, a search finds at least what it found before: they contain those of the older one.
+
     Raises:
         StoreError: The server refused it.
     """
     manifest = load(points.client, points.collection)
+    _changed(points, settings=manifest.renewed_settings())
     named_vectors.create_words(points.client, points.collection)
     points.create_indexes()
-    put_derived(points, manifest.serving.vector)
+    put_derived(points, load(points.client, points.collection))
     if not (manifest.words and manifest.native):
         _changed(points, words=True, native=True)
-        put_derived(points, manifest.serving.vector)
+        put_derived(points, load(points.client, points.collection))
     points.remove_former()
 
 

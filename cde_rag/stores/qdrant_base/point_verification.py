@@ -40,7 +40,7 @@ def _point(point: Point, place: str, manifest: PointsManifest) -> Iterator[Damag
         del metadata[METADATA]
     if manifest.native and metadata != {key: payload.get(key) for key in metadata}:
         yield Damage(where, "Expected metadata that filters find, found other. Mend it: cde-rag reindex.")
-    if manifest.words and not is_as_written(point.vector, stored.row.record):
+    if manifest.words and not is_as_written(point.vector, stored.row.record, manifest.analyzer):
         yield Damage(
             where,
             "Expected the words of its text, found others. Mend them: cde-rag reindex.",

@@ -43,13 +43,14 @@ def put_rows(
     old = points.retrieve(ids, vectors=True)
     new = itertools.count(points.last_order() + 1)
     made: list[NewPoint] = []
+    analyzer = manifest.analyzer
     for (record, metadata), id_, digest, vector in zip(records, ids, digests, vectors, strict=True):
         was = old.get(id_)
         order = read(was, manifest.serving.vector, points.place).order if is_record(was) else next(new)
         payload, kept = ({}, {}) if was is None else _kept(was, manifest, digest)
         payload |= record_payload(record, order) | metadata_payload(record.id, metadata)
         payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
-        words = named_weights(record) if manifest.words else {}
+        words = named_weights(record, analyzer) if manifest.words else {}
         made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector) | words))
     index_metadata(points, [new.payload for new in made])
     points.upsert(made)
@@ -72,20 +73,21 @@ def index_metadata(points: Points, payloads: Iterable[Mapping[str, Any]]) -> Non
     points.index(index_kinds((payload[METADATA] for payload in payloads), points.metadata_key))
 
 
-def put_derived(points: Points, name: str) -> None:
+def put_derived(points: Points, manifest: PointsManifest) -> None:
     """Rewrite the data derived from records: words, and metadata as filters read it.
 
     Args:
         points: Points of the store.
-        name: Name of the active generation's vectors.
+        manifest: Names the active generation and the analyzer.
     """
+    name, analyzer = manifest.serving.vector, manifest.analyzer
     found = (read(point, name, points.place).row.record for point in points.in_order(at_once=_AT_ONCE))
     while some := list(itertools.islice(found, _AT_ONCE)):
         ids = [str(points.point_id(record.id)) for record in some]
         metadata = [metadata_payload(record.id, encode(record.metadata, record.id)) for record in some]
         index_metadata(points, metadata)
         points.set_payloads(dict(zip(ids, metadata, strict=True)))
-        points.set_words(dict(zip(ids, map(weights, some), strict=True)))
+        points.set_words(dict(zip(ids, (weights(record, analyzer) for record in some), strict=True)))
 
 
 def put_vectors(

@@ -13,12 +13,14 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.checks import seal
 from cde_rag.stores.manifests import StoredGeneration, StoredManifest, StoreManifest
 from cde_rag.stores.quantization import prefixes
+from cde_rag.stores.text_analysis import ANALYZER, TextAnalyzer, analyzer_of, with_newest
 
 FORMAT: Final = 1
 PREFIXED: Final = 2  # format of a store with prefixes, which older versions would not write
 WORDED: Final = 3  # likewise of one with words, be there prefixes or not
 FENCED: Final = 4  # likewise of one with versions, which is compared and swapped
 NATIVE: Final = 5  # likewise of one whose filters are Qdrant's own
+ANALYZED: Final = 6  # likewise of one whose settings name an analyzer
 
 
 def vector_name(fingerprint: str) -> str:
@@ -111,6 +113,15 @@ class PointsManifest(StoredManifest[PointsGeneration]):
         (short,) = prefixes(vector[None], self.prefix)
         return {**whole, prefix_name(state.vector, self.prefix): short.tolist()}
 
+    @property
+    def analyzer(self) -> TextAnalyzer:
+        """Analyzer of the words."""
+        return analyzer_of(json.loads(self.settings))
+
+    def renewed_settings(self) -> str:
+        """Return the settings with the newest analyzer, as JSON."""
+        return json.dumps(with_newest(json.loads(self.settings)), ensure_ascii=False)
+
     def public(self) -> StoreManifest:
         """Return the manifest of the Store interface."""
         return StoreManifest(self.dim, self.serving.fingerprint, self.active, json.loads(self.settings))
@@ -128,6 +139,8 @@ class PointsManifest(StoredManifest[PointsGeneration]):
 
     @property
     def _format(self) -> int:
+        if ANALYZER in json.loads(self.settings):
+            return ANALYZED
         if self.native:
             return NATIVE
         if self.version:
@@ -143,8 +156,8 @@ class PointsManifest(StoredManifest[PointsGeneration]):
         Raises:
             StoreFormatError: Damaged, or of a newer format.
         """
-        if (found := stored.get("format")) not in (FORMAT, PREFIXED, WORDED, FENCED, NATIVE):
-            raise StoreFormatError(f"{where}: expected format {NATIVE} or older, found {found}. Update cde-rag.")
+        if (found := stored.get("format")) not in (FORMAT, PREFIXED, WORDED, FENCED, NATIVE, ANALYZED):
+            raise StoreFormatError(f"{where}: expected format {ANALYZED} or older, found {found}. Update cde-rag.")
         content = {name: value for name, value in stored.items() if name != "checksum"}
         if _checksum(content) != stored.get("checksum"):
             raise StoreFormatError(f"{where}: expected a manifest with its checksum, found another. Restore a copy.")

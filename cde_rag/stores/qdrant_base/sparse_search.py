@@ -6,15 +6,18 @@ from cde_rag.stores.base import Hit
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.payload import place_of, read
 from cde_rag.stores.qdrant_base.points import Points
+from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 from cde_rag.stores.qdrant_base.sparse_text import Sparse, question
 
 
-def search_text(points: Points, name: str, queries: Sequence[str], k: int, *, where: PointFilter) -> list[list[Hit]]:
+def search_text(
+    points: Points, manifest: PointsManifest, queries: Sequence[str], k: int, *, where: PointFilter
+) -> list[list[Hit]]:
     """Return up to k records per query with some of its terms, best first.
 
     Args:
         points: Points to search.
-        name: Name of the active generation's vectors.
+        manifest: Names the active generation and the analyzer.
         queries: Texts.
         k: Number of hits wanted.
         where: Filter of the records.
@@ -22,7 +25,7 @@ def search_text(points: Points, name: str, queries: Sequence[str], k: int, *, wh
     Raises:
         StoreFormatError: A point in the results is damaged.
     """
-    asked = map(question, queries)
+    name, asked = manifest.serving.vector, (question(query, manifest.analyzer) for query in queries)
     return [[] if words is None else _best(points, name, words, k, where) for words in asked]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 
 from cde_rag.stores.base import Record
-from cde_rag.stores.text_analysis import K1, B, words_in, words_of
+from cde_rag.stores.text_analysis import K1, B, TextAnalyzer
 
 WORDS: Final = "cde_words"  # name of the sparse vectors
 _USUAL_LENGTH: Final = 100  # words of a record
@@ -34,9 +34,9 @@ class Sparse(NamedTuple):
     values: list[float]
 
 
-def weights(record: Record) -> Sparse | None:
+def weights(record: Record, analyzer: TextAnalyzer) -> Sparse | None:
     """Return the BM25 weights of a record's terms; None if it has none."""
-    words = words_of(record)
+    words = analyzer.record_terms(record)
     norm = K1 * (1 - B + B * len(words) / _USUAL_LENGTH)
     counts = sorted(Counter(map(_index, words)).items())
     if not counts:
@@ -45,22 +45,22 @@ def weights(record: Record) -> Sparse | None:
     return Sparse([index for index, _ in counts], values)
 
 
-def named_weights(record: Record) -> dict[str, Sparse]:
+def named_weights(record: Record, analyzer: TextAnalyzer) -> dict[str, Sparse]:
     """Return the sparse vector of a record by its name; empty if it has no terms."""
-    found = weights(record)
+    found = weights(record, analyzer)
     return {} if found is None else {WORDS: found}
 
 
-def question(query: str) -> Sparse | None:
+def question(query: str, analyzer: TextAnalyzer) -> Sparse | None:
     """Return the sparse vector of a query, the frequency of each term; None if it has none."""
-    counts = sorted(Counter(map(_index, words_in(query))).items())
+    counts = sorted(Counter(map(_index, analyzer.terms(query))).items())
     return Sparse([index for index, _ in counts], [float(count) for _, count in counts]) if counts else None
 
 
-def is_as_written(vectors: object, record: Record) -> bool:
+def is_as_written(vectors: object, record: Record, analyzer: TextAnalyzer) -> bool:
     """Return True if the vectors of a point, by name, have the terms of its record."""
     found = cast(Mapping[str, Any], vectors).get(WORDS) if isinstance(vectors, Mapping) else None
-    expected = weights(record)
+    expected = weights(record, analyzer)
     if found is None or expected is None:
         return found is expected
     there = sorted(zip(_listed(found.indices), _listed(found.values), strict=True))

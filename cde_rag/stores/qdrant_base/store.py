@@ -213,9 +213,7 @@ class PointStore(ABC):
             if not manifest.words:
                 expected = "expected words that can be searched, found a store that was made without"
                 raise StoreError(f"{self._points.place}: {expected}. cde-rag reindex (store.index_texts()) adds them.")
-            return search_text(
-                self._points, manifest.serving.vector, queries, k, where=PointFilter(condition, self._points, manifest)
-            )
+            return search_text(self._points, manifest, queries, k, where=PointFilter(condition, self._points, manifest))
 
         return self._follow(read)
 

@@ -112,11 +112,11 @@ class QdrantEdgeStore(PointStore):
     def index_texts(self) -> None:
         """Rebuild the sparse vectors of all records, and their metadata for filters; in a copy if it had no words."""
         with self._shaping() as manifest:
-            new = dataclasses.replace(manifest, words=True, native=True)
+            new = dataclasses.replace(manifest, words=True, native=True, settings=manifest.renewed_settings())
             if not manifest.words:
                 self._reshape(manifest, new)
             self._place.open(self._user).create_indexes()
-            put_derived(self._points, manifest.serving.vector)
+            put_derived(self._points, new)
             self._place.save(new)
             self._points.remove_former()
 
