@@ -1,12 +1,12 @@
 """What long texts find that are read in windows, cut, or split; plan and results in docs/experiments/windows.md.
 
-Run with: python -m benchmarks.windows --data FOLDER [--output FILE.csv]
+Run with: python -m benchmarks.windows --data FOLDER [--output FILE.csv] [--model FOLDER]
 """
 
 import argparse
 import csv
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from benchmarks.headers import SITES, alone
-from cde_rag import CDEModel, ContextualEmbedder
+from cde_rag import CDEModel, ContextualEmbedder, PlainEmbedder
 from cde_rag.errors import CDEWarning
 from cde_rag.evaluation.beir import Corpus, RetrievalSet, read_beir
 from cde_rag.evaluation.intervals import PairedQueries, compare
@@ -23,7 +23,7 @@ from cde_rag.evaluation.metrics import ndcg
 from cde_rag.model.windows import pool_windows
 from cde_rag.readers.splitting import split
 
-TEXTS, QUERIES, CHARACTERS, OVERLAP = 300, 200, 600, 64
+TEXTS, QUERIES, CHARACTERS, OVERLAP, TOKENS = 300, 200, 600, 64, 256
 DECIDING, TEST = ("financebench_evidence",), ("covidqa_articles",)
 WAYS = ("cut", "windows", "overlapping windows", "split")
 
@@ -33,20 +33,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--model", help="folder or name of a plain model, read to 256 tokens, in place of cde-mini")
     parser.add_argument("--test", action="store_true", help="ask the test set, once, after the choice")
     options = parser.parse_args()
     warnings.simplefilter("ignore", CDEWarning)
-    model = CDEModel.from_pretrained()
-    last, embedded = (), list[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]()
+    plain = options.model and PlainEmbedder(options.model, max_length=TOKENS)
+    model = None if plain else CDEModel.from_pretrained()
+    last, long, embedded = (), 0, list[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]()
     rows, pairs = list[tuple[object, ...]](), dict[str, list[PairedQueries]]()
     for name, data in drawn(options.data, TEST if options.test else DECIDING, () if options.test else SITES):
-        embedder = ContextualEmbedder.from_corpus(data.corpus.texts, model=model)
+        embedder = plain or ContextualEmbedder.from_corpus(data.corpus.texts, model=model)
         queries = embedder.embed_queries(data.queries)
-        long = sum(token.truncated for token in model.tokenize(data.corpus.texts))
-        if data.corpus.texts != last:  # a site is asked twice
-            last, embedded = data.corpus.texts, vectors(embedder, data)
+        if data.corpus.texts != last:  # a site is evaluated twice
+            last, embedded = data.corpus.texts, list(vectors(embedder, data, options.model))
+            long = int(embedder.embed_passages(last, None).truncated.sum())
         found = {way: scores(data, queries @ matrix.T, owners) for way, (matrix, owners) in embedded}
-        for way in WAYS:
+        for way in found:
             pair = PairedQueries(found[way] - found["cut"], blocks(data))
             pairs.setdefault(way, []).append(pair)
             gain = compare([pair])
@@ -55,6 +57,8 @@ def main() -> None:
             figures = f"{100 * gain.mean:+5.1f} ({100 * low:+.1f} … {100 * high:+.1f})"
             print(f"{name:36} {long:4}/{len(data.corpus.texts):4} {way:20} {rows[-1][-1]:6} {figures}", flush=True)
     for way in WAYS[1:]:
+        if way not in pairs:
+            continue
         gain = compare(pairs[way])
         low, high = gain.queries
         print(f"mean of {len(pairs[way])} sets: {way:20} {100 * gain.mean:+.1f} ({100 * low:+.1f} … {100 * high:+.1f})")
@@ -103,25 +107,27 @@ def cut(data: RetrievalSet) -> RetrievalSet:
 
 
 def vectors(
-    embedder: ContextualEmbedder, data: RetrievalSet
-) -> list[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]:
-    """Return the vectors of each way, each with the document that it belongs to."""
+    embedder: ContextualEmbedder | PlainEmbedder, data: RetrievalSet, model: str | None
+) -> Iterator[tuple[str, tuple[Float32[np.ndarray, "rows dim"], list[int]]]]:
+    """Yield the vectors of each way, each with the document that it belongs to; `model` is the plain one's."""
     texts = data.corpus.texts
     whole = list(range(len(texts)))
-    found = [("cut", (embedder.embed_passages(texts, None).vectors, whole))]
-    windowed = embedder.rebound(embedder.context.reading(windows=True))
-    found.append(("windows", (windowed.embed_passages(texts, None).vectors, whole)))
-    pieces = [overlapping(embedder, text) for text in texts]
-    flat = [piece for each in pieces for piece in each]
-    lengths = [len(token.ids) for token in embedder.model.tokenize(flat)]
-    starts = np.cumsum([0, *map(len, pieces[:-1])]).tolist()
-    pooled = pool_windows(embedder.embed_passages(flat, None).vectors, lengths, starts)
-    found.append(("overlapping windows", (pooled, whole)))
+    yield "cut", (embedder.embed_passages(texts, None).vectors, whole)
+    if isinstance(embedder, PlainEmbedder):
+        windowed = PlainEmbedder(str(model), max_length=TOKENS, windows=True)
+        yield "windows", (windowed.embed_passages(texts, None).vectors, whole)
+    else:
+        windowed = embedder.rebound(embedder.context.reading(windows=True))
+        yield "windows", (windowed.embed_passages(texts, None).vectors, whole)
+        pieces = [overlapping(embedder, text) for text in texts]
+        flat = [piece for each in pieces for piece in each]
+        lengths = [len(token.ids) for token in embedder.model.tokenize(flat)]
+        starts = np.cumsum([0, *map(len, pieces[:-1])]).tolist()
+        pooled = pool_windows(embedder.embed_passages(flat, None).vectors, lengths, starts)
+        yield "overlapping windows", (pooled, whole)
     passages = [[text[start:end] for start, end in split(text, CHARACTERS)] for text in texts]
     owners = [row for row, each in enumerate(passages) for _ in each]
-    flat = embedder.embed_passages([passage for each in passages for passage in each], None).vectors
-    found.append(("split", (flat, owners)))
-    return found
+    yield "split", (embedder.embed_passages([passage for each in passages for passage in each], None).vectors, owners)
 
 
 def blocks(data: RetrievalSet) -> np.ndarray:

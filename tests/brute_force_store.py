@@ -13,6 +13,7 @@ from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.filters import matches
 from cde_rag.stores.manifests import Generation, StoreManifest
+from cde_rag.stores.text_analysis import analyzer_of, updated
 
 
 @dataclass
@@ -59,6 +60,9 @@ class BruteForceStore:
             for id_, entry in entries.items():
                 entry.row = Row(replace(entry.row.record, metadata=dict(metadata[id_])), entry.row.digest)
 
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        self._manifest = replace(self.manifest(), settings=updated(self.manifest().settings, changes))
+
     def delete(self, ids: Sequence[str]) -> int:
         with self._lock:
             return sum(self._entries.pop(id_, None) is not None for id_ in ids)
@@ -90,10 +94,10 @@ class BruteForceStore:
         return [self._best(entries, query, k) for query in queries]
 
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
-        found = [entry.row for entry in self._matching(None)]
+        found, analyzer = [entry.row for entry in self._matching(None)], analyzer_of(self.manifest().settings)
         hits: list[list[Hit]] = []
         for query in queries:
-            scores = faiss_scores([row.record for row in found], query)
+            scores = faiss_scores([row.record for row in found], query, analyzer)
             kept = [
                 score if where is None or matches(where, row.record.metadata) else 0.0
                 for row, score in zip(found, scores, strict=True)

@@ -5,7 +5,21 @@ from typing import Annotated
 import typer
 
 from cde_rag._version import __version__
-from cde_rag.cli import audit, collections, contexts, convert, copies, demo, doctor, drift, evaluate, index, mteb, serve
+from cde_rag.cli import (
+    audit,
+    collections,
+    contexts,
+    convert,
+    copies,
+    demo,
+    doctor,
+    drift,
+    evaluate,
+    index,
+    mteb,
+    serve,
+    tune,
+)
 from cde_rag.cli.commands import command_line
 
 app = command_line()
@@ -23,6 +37,7 @@ _SHORT = {  # in the list of commands, at 80 columns
     "drift": "Estimate the gain of a new context.",
     "recontextualize": "Sample a new context, embed anew, and switch.",
     "rollback": "Return to the context before the last one.",
+    "tune": "Choose the weight of hybrid search by judged queries.",
     "evaluate": "Compare a model with baselines on your queries.",
     "mteb": "Score a model on tasks of MTEB.",
     "convert": "Convert a published model.",
@@ -73,6 +88,7 @@ for command in (
     drift.drift,
     contexts.recontextualize,
     contexts.rollback,
+    tune.tune,
     evaluate.evaluate,
     mteb.mteb,
     convert.convert,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from cde_rag._keywords import named_keywords
 from cde_rag._validation import check_list, check_positive
 from cde_rag.collection.info import Inspection, inspect, verify
-from cde_rag.collection.settings import settings_of
+from cde_rag.collection.settings import HYBRID_WEIGHT, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
@@ -292,8 +292,8 @@ class Collection(Searcher):
                 many hits.
             fusion: "convex", the weighted sum of normalised scores, from 0 to 1, or "reciprocal_ranks"; of "hybrid";
                 see `cde_rag.search.fusion.fuse`.
-            weight: Weight of the vectors in "hybrid", from 0 (words alone) to 1 (vectors alone); by default 0.65, and
-                0.5 for reciprocal ranks.
+            weight: Weight of the vectors in "hybrid", from 0 (words alone) to 1 (vectors alone); by default the one
+                that `cde-rag tune` wrote to the collection, else 0.65, and 0.5 for reciprocal ranks.
 
         Raises:
             ValueError: Another ranking or fusion, `candidates` is below 1, or the weight is outside [0, 1].
@@ -301,6 +301,8 @@ class Collection(Searcher):
         if by not in WAYS:
             raise ValueError(f"Expected one of {', '.join(WAYS)} in by=…, found {by!r}. Name one of them.")
         check_positive(candidates, "candidates")
+        if weight is None and fusion == "convex":
+            weight = self._settings.get(HYBRID_WEIGHT)
         weight, words, ranker = check_fusion(fusion, weight), BM25Retriever(self.store), self._ranker
         if by == "words":
             ranker = words

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import ContextFormatError
+from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage, Store
 from cde_rag.stores.text_analysis import analyzer_of
 
@@ -20,6 +22,7 @@ class Inspection:
         generation: Number of the active generation.
         parent_key: The metadata key that names a record's parent, if parents are used.
         analyzer: Name of the text analyzer; see `cde_rag.stores.text_analysis`.
+        hybrid_weight: Weight of the vectors in hybrid search, from 0 to 1.
         context_size: Number of documents in the context; 0 for the null context.
         context_source: Origin of the sampled texts.
         context_sampling: Sampling strategy.
@@ -39,6 +42,7 @@ class Inspection:
     generation: int
     parent_key: str | None
     analyzer: str
+    hybrid_weight: float
     context_size: int
     context_source: str
     context_sampling: str
@@ -68,6 +72,7 @@ def inspect(store: Store) -> Inspection:
         generation=manifest.generation,
         parent_key=manifest.settings["parent_key"],
         analyzer=analyzer_of(manifest.settings).name,
+        hybrid_weight=manifest.settings.get(HYBRID_WEIGHT, WEIGHTS["convex"]),
         context_size=context.size,
         context_source=context.manifest.source,
         context_sampling=context.manifest.sampling,

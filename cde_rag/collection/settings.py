@@ -1,13 +1,15 @@
 """Settings of a collection, which its store keeps."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from cde_rag._version import __version__
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.indexing.headers import check_headers
 from cde_rag.records import check_key
 from cde_rag.stores.text_analysis import ANALYZER, NEWEST
+
+HYBRID_WEIGHT: Final = "hybrid_weight"  # key of the weight of vectors in hybrid search
 
 
 def check_parent_key(parent_key: str | None, *, siblings: int) -> None:

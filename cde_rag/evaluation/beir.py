@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Int64
@@ -42,6 +42,22 @@ class Corpus:
     blank: int = 0
 
 
+class JudgedQueries(NamedTuple):
+    """Queries with a text and at least one relevant document.
+
+    Attributes:
+        ids: Unique.
+        queries: Their texts.
+        judgments: For each query the grades of its relevant documents, all above zero.
+        blank: Number of judged queries left out, since their text is blank.
+    """
+
+    ids: tuple[str, ...]
+    queries: tuple[str, ...]
+    judgments: tuple[Mapping[str, int], ...]
+    blank: int
+
+
 @dataclass(frozen=True)
 class RetrievalSet:
     """A corpus, queries, and which documents are relevant to them.
@@ -62,12 +78,8 @@ class RetrievalSet:
 
     @property
     def blocks(self) -> Int64[np.ndarray, " queries"]:
-        """Block number of each query; queries with the same best document (highest grade, then lowest id) share one.
-
-        Results on queries of one block are not independent.
-        """
-        best = [min(judged, key=lambda document: (-judged[document], document)) for judged in self.judgments]
-        return np.unique(np.array(best, dtype=object), return_inverse=True)[1]
+        """Block number of each query; see `query_blocks`."""
+        return query_blocks(self.judgments)
 
     def select(self, positions: Sequence[int]) -> "RetrievalSet":
         """Return the same corpus with the queries at these positions."""
@@ -109,31 +121,59 @@ def read_beir(
     """
     folder = Path(folder)
     corpus = read_corpus(folder, parent_key=parent_key, max_characters=max_characters)
-    queries = _read_queries(folder, split)
-    judgments = _read_judgments(folder, split)
-    if (lost := next((query for query in judgments if query not in queries), None)) is not None:
-        raise CorpusError(
-            f"{folder}: expected the queries of qrels/{split}.tsv, found no query {lost!r}. Is it another split's?"
-        )
+    ids, queries, judgments, blank = read_judged_queries(folder, split=split)
     known = set(corpus.ids)
-    found = {(query, document) for query, judged in judgments.items() for document in judged if document in known}
+    found = {
+        (query, document)
+        for query, judged in zip(ids, judgments, strict=True)
+        for document in judged
+        if document in known
+    }
     if all(query == document for query, document in found):
         only = "only such as have their query's id, which count as the query; name one of them otherwise"
         raise CorpusError(
             f"{folder}: expected documents of qrels/{split}.tsv in the corpus, found "
             f"{only if found else 'none of them there'}."
         )
+    return RetrievalSet(corpus, ids, queries, judgments, blank)
+
+
+def read_judged_queries(folder: str | Path, *, split: str = "test") -> JudgedQueries:
+    """Read the queries and judgments of a retrieval set, without its documents.
+
+    Args:
+        folder: In the layout above.
+        split: Name of the judgments' file.
+
+    Raises:
+        CorpusError: As `read_beir`.
+    """
+    folder = Path(folder)
+    queries = _read_queries(folder, split)
+    judgments = _read_judgments(folder, split)
+    if (lost := next((query for query in judgments if query not in queries), None)) is not None:
+        raise CorpusError(
+            f"{folder}: expected the queries of qrels/{split}.tsv, found no query {lost!r}. Is it another split's?"
+        )
     judged = [query for query in queries if query in judgments]
-    asked = tuple(query for query in judged if queries[query].strip())
-    if not asked:
+    ids = tuple(query for query in judged if queries[query].strip())
+    if not ids:
         raise CorpusError(f"{folder}: expected queries with a text, found {len(judged)} judged ones, all blank.")
-    return RetrievalSet(
-        corpus,
-        asked,
-        tuple(queries[query] for query in asked),
-        tuple(judgments[query] for query in asked),
-        len(judged) - len(asked),
+    return JudgedQueries(
+        ids,
+        tuple(queries[query] for query in ids),
+        tuple(judgments[query] for query in ids),
+        len(judged) - len(ids),
     )
+
+
+def query_blocks(judgments: Sequence[Mapping[str, int]]) -> Int64[np.ndarray, " queries"]:
+    """Return a block number for each query; queries with the same best document (highest grade, lowest id) share one.
+
+    Results on queries of one block are not independent.
+    """
+    best = [min(judged, key=lambda document: (-judged[document], document)) for judged in judgments]
+    return np.unique(np.array(best, dtype=object), return_inverse=True)[1]
 
 
 def read_corpus(folder: str | Path, *, parent_key: str | None = None, max_characters: int | None = None) -> Corpus:

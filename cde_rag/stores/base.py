@@ -139,6 +139,15 @@ class Store(Protocol):
         """Replace the metadata of the given ids; vectors and digests stay. An unknown id raises `KeyError`."""
         ...
 
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        """Add or replace settings of the collection; the others stay.
+
+        Raises:
+            CorpusError: `changes` is no JSON object.
+            ValueError: It names the analyzer, which only `index_texts` changes.
+        """
+        ...
+
     def delete(self, ids: Sequence[str]) -> int:
         """Delete rows from every generation; return their number. Unknown ids are skipped."""
         ...

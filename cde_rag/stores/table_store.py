@@ -29,7 +29,7 @@ from cde_rag.stores.filter_conditions import Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoredManifest, StoreManifest
 from cde_rag.stores.store_tables import RecordRow, Tables, pack_record, pack_vectors, read_record, read_vector
-from cde_rag.stores.text_analysis import K1, B, analyzer_of, with_newest
+from cde_rag.stores.text_analysis import K1, B, analyzer_of, updated, with_newest
 
 FORMAT: Final = 1
 _MANIFEST: Final = "manifest"
@@ -149,6 +149,13 @@ class TableStore(ABC):
             tables.put_records(
                 {id_: pack_record(replace(record, metadata=dict(metadata[id_]))) for id_, record in old.items()}
             )
+
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        """Add or replace settings of the collection."""
+        encode(changes, "The store's settings")
+        with self._opened("write") as tables:
+            manifest = _manifest(tables)
+            _put(tables, replace(manifest, settings=updated(manifest.settings, changes)))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows from every generation; returns their number."""

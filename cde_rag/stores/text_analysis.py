@@ -67,6 +67,20 @@ def analyzer_of(settings: Mapping[str, Any]) -> TextAnalyzer:
     raise StoreFormatError(f"{ANALYZER}: expected {known}, found {name!r:.80}. Update cde-rag to open the collection.")
 
 
+def updated(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with changes that leave the analyzer as it is.
+
+    Raises:
+        ValueError: They name it.
+    """
+    if ANALYZER in changes:
+        raise ValueError(
+            f"Expected settings without {ANALYZER!r}, which has to be that of the stored terms; found {changes!r:.80}. "
+            "store.index_texts() moves a collection to the newest analyzer."
+        )
+    return {**settings, **changes}
+
+
 def with_newest(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings that name the newest analyzer."""
     return {**settings, ANALYZER: NEWEST.name}

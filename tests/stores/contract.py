@@ -293,6 +293,23 @@ class StoreContract(TextContract):
         store.close()
         np.testing.assert_array_equal(place().vectors(["a"], fingerprint=SPACE), EXACT[:1])
 
+    def test_settings_are_added_and_replaced_and_the_analyzer_stays(self, place: Opener) -> None:
+        store = created(place)
+        store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+        store.update_settings({"hybrid_weight": 0.4, "größe": [1, None]})
+        store.update_settings({"hybrid_weight": 0.5})
+        expected = {"parent_key": "source", "hybrid_weight": 0.5, "größe": [1, None]}
+        assert store.manifest().settings == expected
+        with pytest.raises(ValueError, match=r"index_texts\(\) moves"):
+            store.update_settings({"analyzer": "porter-identifiers"})
+        with pytest.raises(CorpusError, match="JSON"):
+            store.update_settings({"weight": float("nan")})
+        store.close()
+        other = place()
+        assert other.manifest().settings == expected
+        assert other.get(["a"]) == [row("a")]
+        assert other.verify() == []
+
     def test_a_replaced_record_keeps_its_place_and_a_deleted_one_does_not(self, store: Store) -> None:
         store.add([row("a"), row("b"), row("c")], EXACT[[0, 0, 0]], fingerprint=SPACE)
         store.add([row("b", "new")], EXACT[:1], fingerprint=SPACE)

@@ -28,7 +28,7 @@ from cde_rag.stores.faiss.writer import Transaction, begun
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
-from cde_rag.stores.text_analysis import with_newest
+from cde_rag.stores.text_analysis import updated, with_newest
 
 _TRIES: Final = 8  # attempts of a read whose files are replaced meanwhile
 _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond that, not more of them than of others
@@ -104,6 +104,13 @@ class FaissStore:
             for stored in writer.records.stored(active, positions):
                 record = stored.row.record
                 writer.records.put(record, encoded[record.id])
+
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        """Add or replace settings of the collection in one transaction."""
+        encode(changes, "The store's settings")
+        with self._writing() as writer:
+            settings = updated(writer.manifest.settings, changes)
+            writer.manifest = dataclasses.replace(writer.manifest, settings=settings)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete rows from every generation in one transaction; return their number."""

@@ -128,6 +128,10 @@ class PgTables:
         states = tuple(GenerationRow(*row) for row in generations)
         return PgManifest(dim, active, last, states, settings, PgIndex(index, quantization), places, run)
 
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        """Replace the settings."""
+        self.run("UPDATE manifest SET settings = %s", json.dumps(settings, ensure_ascii=False))
+
     def count(self, generation: int) -> int:
         """Return the number of vectors of a generation."""
         return self.rows(f"SELECT count(*) FROM vectors_{generation}")[0][0]  # noqa: S608
@@ -246,7 +250,8 @@ class PgTables:
     def put_words(self) -> None:
         """Make the words of all records anew, with the newest analyzer."""
         settings = with_newest(self.manifest().settings)
-        self.run("UPDATE manifest SET settings = %s, format = %s", json.dumps(settings, ensure_ascii=False), FORMAT)
+        self.put_settings(settings)
+        self.run("UPDATE manifest SET format = %s", FORMAT)
         self.run("TRUNCATE words")
         texts = words = 0
         for place, record in self.every_record():

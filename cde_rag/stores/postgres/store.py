@@ -33,6 +33,7 @@ from cde_rag.stores.postgres.pg_verification import find_damage
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.postgres.row_security import grant_read, restrict, revoke_read
 from cde_rag.stores.postgres.schema import FORMAT, quoted
+from cde_rag.stores.text_analysis import updated
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
 
@@ -224,6 +225,11 @@ class PgVectorStore:
                 tables.put_metadata(place, replace(read_record(*columns), metadata=dict(new)), encoded[id_])
 
         self._write(write)
+
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        """Add or replace settings of the collection."""
+        encode(changes, "The store's settings")
+        self._write(lambda tables: tables.put_settings(updated(tables.manifest().settings, changes)))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows from every generation; returns their number."""

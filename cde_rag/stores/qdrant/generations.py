@@ -9,7 +9,7 @@ dropped; the next call that creates or drops a generation removes its remains.
 import dataclasses
 import hashlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cde_rag.errors import ContextMismatchError, StoreError
@@ -74,6 +74,16 @@ def derive(points: ClientPoints) -> None:
         _changed(points, words=True, native=True)
         put_derived(points, load(points.client, points.collection))
     points.remove_former()
+
+
+def update_settings(points: ClientPoints, changes: Mapping[str, Any]) -> None:
+    """Add or replace settings of the collection.
+
+    Raises:
+        ChangedMeanwhileError: Others change the manifest all the time.
+    """
+    settings = load(points.client, points.collection).updated_settings(changes)
+    _changed(points, settings=settings)
 
 
 def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, context: bytes) -> int:

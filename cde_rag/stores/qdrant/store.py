@@ -84,6 +84,13 @@ class QdrantStore(PointStore):
             hint = "Use a server, or QdrantEdgeStore."
             warnings.warn(f"A folder of Qdrant takes about 150 records a second. {hint}", CDEWarning, stacklevel=2)
 
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        """Add or replace settings of the collection, in one write of the manifest."""
+        encode(changes, "The store's settings")
+        with self._turns.writing():
+            self._load()  # there has to be a store
+            generations.update_settings(self._points, changes)
+
     def index_texts(self) -> None:
         """Rebuild the sparse vectors of all records, and their metadata for filters."""
         with self._turns.writing():

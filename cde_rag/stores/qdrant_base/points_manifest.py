@@ -13,7 +13,7 @@ from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.checks import seal
 from cde_rag.stores.manifests import StoredGeneration, StoredManifest, StoreManifest
 from cde_rag.stores.quantization import prefixes
-from cde_rag.stores.text_analysis import ANALYZER, TextAnalyzer, analyzer_of, with_newest
+from cde_rag.stores.text_analysis import ANALYZER, TextAnalyzer, analyzer_of, updated, with_newest
 
 FORMAT: Final = 1
 PREFIXED: Final = 2  # format of a store with prefixes, which older versions would not write
@@ -117,6 +117,10 @@ class PointsManifest(StoredManifest[PointsGeneration]):
     def analyzer(self) -> TextAnalyzer:
         """Analyzer of the words."""
         return analyzer_of(json.loads(self.settings))
+
+    def updated_settings(self, changes: Mapping[str, Any]) -> str:
+        """Return the settings with changes, as JSON; raises as `updated`."""
+        return json.dumps(updated(json.loads(self.settings), changes), ensure_ascii=False)
 
     def renewed_settings(self) -> str:
         """Return the settings with the newest analyzer, as JSON."""

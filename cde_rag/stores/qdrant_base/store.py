@@ -218,6 +218,10 @@ class PointStore(ABC):
         return self._follow(read)
 
     @abstractmethod
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        """Add or replace settings of the collection."""
+
+    @abstractmethod
     def index_texts(self) -> None:
         """Rebuild the sparse vectors of all records."""
 

@@ -109,6 +109,12 @@ class QdrantEdgeStore(PointStore):
         self._optimize()
         return deleted
 
+    def update_settings(self, changes: Mapping[str, Any]) -> None:
+        """Add or replace settings of the collection, in one write of the manifest."""
+        encode(changes, "The store's settings")
+        with self._shaping() as manifest:
+            self._place.save(dataclasses.replace(manifest, settings=manifest.updated_settings(changes)))
+
     def index_texts(self) -> None:
         """Rebuild the sparse vectors of all records, and their metadata for filters; in a copy if it had no words."""
         with self._shaping() as manifest:

@@ -1,0 +1,124 @@
+"""The command tune."""
+
+import contextlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
+from cde_rag.cli.output import JsonOption, print_json, shown_place
+from cde_rag.errors import CorpusError
+
+if TYPE_CHECKING:
+    from cde_rag.collection.collection import Collection
+    from cde_rag.evaluation.beir import JudgedQueries
+    from cde_rag.evaluation.hybrid_weight import WeightChoice
+
+
+def tune(
+    collection: CollectionArgument,
+    judged: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="JUDGED",
+            help="Folder with queries.jsonl and qrels/SPLIT.tsv over ids of the collection; the page of cde-rag serve "
+            "saves one.",
+        ),
+    ] = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Write this weight of the vectors, without queries: 1 is vectors alone."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Name of the judgments: qrels/SPLIT.tsv.")] = "test",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the weight, and write nothing.")] = False,
+    tenant: TenantOption = None,
+    model: ModelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose the weight of vectors and words in hybrid search, by queries with known answers.
+
+    Each query is scored (NDCG@10) at the weight that the other queries chose. If that gains surely, the weight chosen
+    by all of them is written to the collection, and hybrid search uses it from then on, in every program that opens it.
+    At least 20 queries are needed; some hundred make the choice sure.
+
+    \b
+    Examples:
+      cde-rag tune docs.faiss judged/
+      cde-rag tune docs.faiss --weight 0.65      # back to the default
+    """
+    from cde_rag.collection.settings import HYBRID_WEIGHT
+
+    if (judged is None) == (weight is None):
+        raise typer.BadParameter("name a folder of judged queries, or --weight", param_hint="JUDGED")
+    with contextlib.closing(existing(collection, tenant)) as store:
+        place = shown_place(collection)
+        if judged is None:
+            store.update_settings({HYBRID_WEIGHT: weight})
+            print_json({"weight": weight, "written": True}) if as_json else typer.echo(
+                f"{place}: hybrid search weighs vectors {weight:g}. Programs that have it open read it when they open "
+                "it again."
+            )
+            return
+        choice = _chosen(open_collection(store, model), judged, split)
+        write = choice.is_sure and not dry_run
+        if write:
+            store.update_settings({HYBRID_WEIGHT: choice.weight})
+        if as_json:
+            print_json(asdict(choice) | {"written": write})
+            return
+        typer.echo(_described(choice))
+        if write:
+            typer.echo(f"Written to {place}: hybrid search uses {choice.weight:g} from now on. Start servers again.")
+        elif not choice.is_sure:
+            hint = f"cde-rag tune {place} --weight N writes one anyway."
+            typer.echo(f"{place} is unchanged, since the gain is not sure. {hint}")
+
+
+def _chosen(collection: "Collection", folder: Path, split: str) -> "WeightChoice":
+    """Search both ways by the judged queries, and choose."""
+    from cde_rag.evaluation.beir import read_judged_queries
+    from cde_rag.evaluation.hybrid_weight import choose_weight
+    from cde_rag.search.fusion import CANDIDATES
+
+    found = _known(collection, read_judged_queries(folder, split=split), folder)
+    vectors, words = (
+        [
+            [(hit.id, hit.score) for hit in hits]
+            for hits in collection.searcher(by).search_batch(found.queries, CANDIDATES)
+        ]
+        for by in ("vectors", "words")
+    )
+    return choose_weight(vectors, words, found.judgments)
+
+
+def _known(collection: "Collection", found: "JudgedQueries", folder: Path) -> "JudgedQueries":
+    """Leave out queries without a relevant document in the collection.
+
+    Raises:
+        CorpusError: None is left.
+    """
+    ids = sorted(set[str]().union(*found.judgments))
+    there = {record.id for record in collection.get(ids)}
+    kept = [place for place, judged in enumerate(found.judgments) if there.intersection(judged)]
+    if not kept:
+        raise CorpusError(
+            f"{folder}: expected judgments of ids that the collection has, found {ids[0]!r:.80} and {len(ids) - 1} "
+            "others, none of them there. cde-rag search --json prints the collection's ids."
+        )
+    if left := len(found.ids) - len(kept):
+        typer.echo(f"{left} of {len(found.ids)} queries have no answer in the collection: they are left out.", err=True)
+    ids, queries, judgments = (tuple(each[place] for place in kept) for each in found[:3])
+    return found._replace(ids=ids, queries=queries, judgments=judgments)
+
+
+def _described(choice: "WeightChoice") -> str:
+    figures, (low, high) = choice.figures, choice.gain.queries
+    vectors, words, own = (100 * figures[weight] for weight in (1.0, 0.0, choice.weight))
+    gain = f"{100 * choice.gain.mean:+.1f}; 95 %: {100 * low:+.1f} … {100 * high:+.1f}"
+    return (
+        f"{choice.queries} queries, NDCG@10 × 100: vectors {vectors:.1f}, words {words:.1f}, hybrid "
+        f"{100 * choice.default:.1f} by the default weight.\nWeight {choice.weight:g}: {own:.1f} on the queries that "
+        f"chose it, {100 * choice.held_out:.1f} on queries that did not ({gain})."
+    )
