@@ -78,6 +78,7 @@ class ArithmeticEmbedder:
         context_size: int | None = None,
         seed: int = 0,
         strategy: str = "random",
+        source: str = "all",
         vectors: PlainVectors | None = None,
     ) -> "ArithmeticEmbedder":
         """Make the Context of a corpus for a plain embedder.
@@ -91,6 +92,7 @@ class ArithmeticEmbedder:
             context_size: Documents of that sample, 512 by default; a smaller corpus is taken completely.
             seed: Random seed of the sample.
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
+            source: What `texts` are, for information, as there.
             vectors: As in the class.
 
         Raises:
@@ -135,6 +137,7 @@ class ArithmeticEmbedder:
             sampling=strategy,
             seed=seed,
             documents_seen=sample.documents_seen,
+            source=source,
         )
         return cls(model, context, vectors=vectors)
 
