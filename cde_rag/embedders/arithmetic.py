@@ -16,7 +16,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.context.sampling import sample_clusters, sample_random, warn_of_few
-from cde_rag.context.siblings import SIBLINGS, sibling_positions
+from cde_rag.context.siblings import SIBLINGS, sibling_texts
 from cde_rag.embedders.function import AGREEMENT, FIXED, PROBE_DIGESTS, FunctionEmbedder, probe_context
 from cde_rag.embedders.mixing import CorpusMap, mixed
 from cde_rag.embedders.plain_vectors import PlainVectors
@@ -273,8 +273,7 @@ class ArithmeticEmbedder:
                 raise CorpusError(
                     f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}."
                 )
-            positions = sibling_positions(parents, texts, SIBLINGS, rule=self.context.manifest.sibling_rule)
-            siblings = [[texts[position] for position in row] for row in positions]
+            siblings = sibling_texts(parents, texts, SIBLINGS, rule=self.context.manifest.sibling_rule)
         embedded = self.embed_passages(texts, siblings, progress=progress)
         self._warn(embedded.truncated)
         return embedded.vectors

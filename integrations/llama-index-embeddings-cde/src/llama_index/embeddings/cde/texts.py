@@ -7,7 +7,7 @@ from llama_index.core.base.embeddings.base import Embedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from cde_rag import TruncationWarning
-from cde_rag.context.siblings import sibling_positions
+from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.protocol import Embedder
 
 
@@ -51,8 +51,7 @@ def embed_documents(
     identity, siblings = embedder.context.identity, None
     if parents is not None:
         rule = embedder.context.manifest.sibling_rule
-        positions = sibling_positions(parents, texts, embedder.max_siblings, rule=rule)
-        siblings = [[texts[position] for position in row] for row in positions]
+        siblings = sibling_texts(parents, texts, embedder.max_siblings, rule=rule)
     embedded = embedder.embed_passages(texts, siblings, progress=progress)
     if count := int(embedded.truncated.sum()):
         size = identity.max_length * 2 // 3  # a splitter counts other tokens, and fewer of them
