@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from benchmarks.fusion import vectors
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import word_hits
-from cde_rag.evaluation.hybrid_weight import GRID, choose_weight
+from cde_rag.evaluation.hybrid_weight import GRID, choose_weight, one_standard_error
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.search.fusion import CANDIDATES, WEIGHTS, Scored, fuse
 from cde_rag_training.data.retrieval_sets import SetsConfig, read_sets
@@ -50,10 +50,8 @@ def by_size(scores: Float64[np.ndarray, "weights queries"], size: int) -> float 
     rng, gains = np.random.default_rng(size), list[float]()
     for _ in range(DRAWS):
         order = rng.permutation(count)
-        means = scores[:, order[:size]].mean(axis=1)
-        near = np.flatnonzero(means >= means.max() - 0.002)
         others = scores[:, order[size:]]
-        gains.append(float((others[near[len(near) // 2]] - others[DEFAULT]).mean()))
+        gains.append(float((others[one_standard_error(scores[:, order[:size]])] - others[DEFAULT]).mean()))
     return float(np.mean(gains))
 
 

@@ -132,13 +132,13 @@ class UnknownFieldWarning(CDEWarning):
 
 
 _LIBRARIES = frozenset(
-    "asyncio cde_rag concurrent contextlib functools jaxtyping langchain_cde langchain_core llama_index "
-    "llama_index_instrumentation pydantic threading wrapt".split()
+    "asyncio cde_rag concurrent contextlib functools haystack haystack_integrations jaxtyping langchain_cde "
+    "langchain_core llama_index llama_index_instrumentation pydantic threading wrapt".split()
 )
 
 
 def warn_user(message: str, category: type[CDEWarning]) -> None:
-    """Warn at the line of the program that called this library, directly or through LangChain or LlamaIndex."""
+    """Warn at the line of the program that called this library, directly or through a framework."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, level = frame.f_back, level + 1

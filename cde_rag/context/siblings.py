@@ -130,6 +130,13 @@ def sibling_positions(
     return siblings
 
 
+def sibling_texts(
+    parents: Sequence[str | None], texts: Sequence[str], limit: int = SIBLINGS, *, rule: int = SIBLING_RULE
+) -> list[list[str]]:
+    """Return the siblings of each text; as `sibling_positions`, but the texts themselves."""
+    return [[texts[place] for place in row] for row in sibling_positions(parents, texts, limit, rule=rule)]
+
+
 def _window(position: int, count: int, near: int) -> tuple[int, int]:
     """Return the window of a position and the `near` others nearest to it; of two equally near the earlier one."""
     first = min(max(position - (near + 1) // 2, 0), count - 1 - near)

@@ -16,7 +16,7 @@ from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.context.sampling import sample_clusters, sample_random, warn_of_few
-from cde_rag.context.siblings import SIBLINGS, sibling_positions
+from cde_rag.context.siblings import SIBLINGS, sibling_texts
 from cde_rag.embedders.function import AGREEMENT, FIXED, PROBE_DIGESTS, FunctionEmbedder, probe_context
 from cde_rag.embedders.mixing import CorpusMap, mixed
 from cde_rag.embedders.plain_vectors import PlainVectors
@@ -78,6 +78,7 @@ class ArithmeticEmbedder:
         context_size: int | None = None,
         seed: int = 0,
         strategy: str = "random",
+        source: str = "all",
         vectors: PlainVectors | None = None,
     ) -> "ArithmeticEmbedder":
         """Make the Context of a corpus for a plain embedder.
@@ -91,6 +92,7 @@ class ArithmeticEmbedder:
             context_size: Documents of that sample, 512 by default; a smaller corpus is taken completely.
             seed: Random seed of the sample.
             strategy: "random" or "clusters"; see `ContextualEmbedder.from_corpus`.
+            source: What `texts` are, for information, as there.
             vectors: As in the class.
 
         Raises:
@@ -135,6 +137,7 @@ class ArithmeticEmbedder:
             sampling=strategy,
             seed=seed,
             documents_seen=sample.documents_seen,
+            source=source,
         )
         return cls(model, context, vectors=vectors)
 
@@ -270,8 +273,7 @@ class ArithmeticEmbedder:
                 raise CorpusError(
                     f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}."
                 )
-            positions = sibling_positions(parents, texts, SIBLINGS, rule=self.context.manifest.sibling_rule)
-            siblings = [[texts[position] for position in row] for row in positions]
+            siblings = sibling_texts(parents, texts, SIBLINGS, rule=self.context.manifest.sibling_rule)
         embedded = self.embed_passages(texts, siblings, progress=progress)
         self._warn(embedded.truncated)
         return embedded.vectors

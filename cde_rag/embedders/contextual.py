@@ -13,7 +13,7 @@ from cde_rag._validation import check_list
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_of_few
-from cde_rag.context.siblings import sibling_positions
+from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import FunctionEmbedder
 from cde_rag.embedders.pool import Pool, embed_on
@@ -259,9 +259,7 @@ class ContextualEmbedder:
         elif len(parents) != len(texts):
             raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
         else:
-            rule = self.context.manifest.sibling_rule
-            positions = sibling_positions(parents, texts, self.max_siblings, rule=rule)
-            siblings = [[texts[position] for position in row] for row in positions]
+            siblings = sibling_texts(parents, texts, self.max_siblings, rule=self.context.manifest.sibling_rule)
         embedded = self.embed_passages(texts, siblings, progress=progress)
         self._warn(embedded.truncated)
         return embedded.vectors

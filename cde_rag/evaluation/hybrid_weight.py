@@ -17,7 +17,7 @@ GRID: Final = tuple(round(step * 0.05, 2) for step in range(21))  # weights of v
 FEWEST: Final = 20  # queries that choose a weight
 FOLDS: Final = 10
 _DEPTH: Final = 10
-_NEAR: Final = 0.002  # of the best mean; of the weights within, the middle one is chosen
+_DEFAULT: Final = GRID.index(WEIGHTS["convex"])
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def choose_weight(
 ) -> WeightChoice:
     """Choose the weight of vectors in hybrid search by NDCG@10.
 
-    Of the weights whose mean is within 0.002 of the best one, the middle one is chosen. The gain is estimated by
-    cross-validation: queries are scored at the weight that the queries of the other folds chose. Queries with the same
-    best document are in one fold.
+    Of the weights within a standard error of the best one, the one nearest to the default is chosen, so that few
+    queries change little. The gain is estimated by cross-validation: queries are scored at the weight that the queries
+    of the other folds chose. Queries with the same best document are in one fold.
 
     Args:
         vectors: The 100 best hits of each query by vectors, ids and scores.
@@ -64,7 +64,7 @@ def choose_weight(
     Raises:
         CorpusError: Fewer than 20 queries.
 
-    Source: ours; docs/experiments/fusion.md.
+    Source: Breiman et al. (1984), the one-standard-error rule; figures in docs/experiments/fusion.md.
     """
     if len(judgments) < FEWEST:
         raise CorpusError(
@@ -74,9 +74,9 @@ def choose_weight(
     scores = np.array([[_ndcg(*query, weight) for query in queries] for weight in GRID])
     blocks = query_blocks(judgments)
     held_out = _held_out(scores, _folds(blocks, seed))
-    default = scores[GRID.index(WEIGHTS["convex"])]
+    default = scores[_DEFAULT]
     return WeightChoice(
-        weight=GRID[_best(scores)],
+        weight=GRID[one_standard_error(scores)],
         queries=len(judgments),
         figures=dict(zip(GRID, scores.mean(axis=1).tolist(), strict=True)),
         held_out=float(held_out.mean()),
@@ -89,11 +89,16 @@ def _ndcg(vectors: Scored, words: Scored, judged: Mapping[str, int], weight: flo
     return ndcg([id_ for id_, _ in fuse(vectors, words, weight=weight)[:_DEPTH]], judged, _DEPTH)
 
 
-def _best(scores: Float64[np.ndarray, "weights queries"]) -> int:
-    """Return the place of the chosen weight."""
-    means = scores.mean(axis=1)
-    near = np.flatnonzero(means >= means.max() - _NEAR)
-    return int(near[len(near) // 2])
+def one_standard_error(scores: Float64[np.ndarray, "weights queries"]) -> int:
+    """Return the place in `GRID` of the weight nearest to the default that is not surely worse than the best one.
+
+    Args:
+        scores: NDCG@10 of at least two queries at each weight.
+    """
+    lost = scores[scores.mean(axis=1).argmax()] - scores
+    errors = lost.std(axis=1, ddof=1) / np.sqrt(lost.shape[1])
+    near = np.flatnonzero(lost.mean(axis=1) <= errors)
+    return int(near[np.abs(near - _DEFAULT).argmin()])
 
 
 def _folds(blocks: Int64[np.ndarray, " queries"], seed: int) -> Int64[np.ndarray, " queries"]:
@@ -109,5 +114,6 @@ def _held_out(
     found = np.empty(len(folds))
     for fold in np.unique(folds):
         inside = folds == fold
-        found[inside] = scores[_best(scores[:, ~inside])][inside] if (~inside).any() else scores[_best(scores)][inside]
+        others = scores[:, ~inside] if np.count_nonzero(~inside) > 1 else scores
+        found[inside] = scores[one_standard_error(others)][inside]
     return found

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from jaxtyping import Float32
 from pydantic import Field, field_validator, model_validator
 
-from cde_rag.context.siblings import sibling_positions
+from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.server.refusals import Json, RequestError
 from cde_rag.server.registry import ServedModel, check_fingerprint
@@ -196,9 +196,7 @@ def _siblings(documents: Sequence[Sequence[str]], texts: Sequence[str], model: S
         message = f"{model.id} reads no siblings. Send the chunks to /v1/embeddings."
         raise RequestError(400, message, param="model", code="unsupported_value")
     parents = [str(place) for place, document in enumerate(documents) for _ in document]
-    rule = embedder.context.manifest.sibling_rule
-    rows = sibling_positions(parents, texts, embedder.max_siblings, rule=rule)
-    return [[texts[place] for place in row] for row in rows]
+    return sibling_texts(parents, texts, embedder.max_siblings, rule=embedder.context.manifest.sibling_rule)
 
 
 def _nested(

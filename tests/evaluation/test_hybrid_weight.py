@@ -5,7 +5,7 @@ import pytest
 
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import query_blocks
-from cde_rag.evaluation.hybrid_weight import FOLDS, GRID, WeightChoice, choose_weight
+from cde_rag.evaluation.hybrid_weight import FOLDS, WeightChoice, choose_weight, one_standard_error
 from cde_rag.evaluation.metrics import ndcg
 from cde_rag.search.fusion import WEIGHTS, Scored, fuse
 
@@ -50,20 +50,20 @@ def test_figures_are_those_of_fused_rankings() -> None:
         mean = np.mean([ndcg(one, judged, 10) for one, judged in zip(ranked, judgments, strict=True)])
         assert choice.figures[weight] == pytest.approx(mean)
     assert choice.default == choice.figures[0.65]
-    assert choice.figures[choice.weight] >= max(choice.figures.values()) - 0.002
+    assert choice.figures[choice.weight] <= max(choice.figures.values())
 
 
 def test_equal_sides_gain_nothing() -> None:
     rankings = side(np.random.default_rng(2), 40, right=0.5)
     choice = choose_weight(rankings, rankings, [{f"d{number}": 1} for number in range(40)])
-    assert choice.weight == GRID[10]
+    assert choice.weight == WEIGHTS["convex"]
     assert choice.gain.mean == 0
     assert not choice.is_sure
 
 
 def test_noise_is_rarely_a_sure_gain() -> None:
-    """Weights that fit noise would gain on the queries that chose them, and must not on those that did not."""
-    found = [chosen(60, 0.5, 0.4, seed=seed) for seed in range(40)]
+    """The default is the best weight here: others gain on the queries that chose them, by chance."""
+    found = [chosen(60, 0.5, 0.25, seed=seed) for seed in range(40)]
     assert np.mean([one.figures[one.weight] - one.default for one in found]) > 0
     assert np.mean([one.held_out - one.figures[one.weight] for one in found]) < 0
     assert np.mean([one.is_sure for one in found]) <= 0.1
@@ -79,6 +79,16 @@ def test_queries_of_one_document_do_not_score_each_other() -> None:
     words = [bad if number % 2 else good for number in range(40)]
     choice = choose_weight(vectors, words, judgments)
     assert choice.held_out < choice.figures[choice.weight]  # each document's queries want what the other's lose by
+
+
+def test_a_weight_is_left_only_for_one_that_is_better_by_a_standard_error() -> None:
+    scores = np.full((21, 100), 0.5)
+    scores[8, :4] = 1.0  # 0.02 better in the mean, by four queries of a hundred
+    assert one_standard_error(scores) == 8
+    scores[8, 4:8] = 0.05  # and worse on four others: 0.002, with an error of 0.013
+    assert one_standard_error(scores) == 13
+    scores[:, :] = np.linspace(1, 0, 21)[:, None] + np.random.default_rng(0).normal(0, 1e-6, 100)
+    assert one_standard_error(scores) == 0
 
 
 def test_a_few_queries_choose_nothing() -> None:

@@ -1,5 +1,6 @@
 """CDEDocumentStore passes Haystack's own tests, is the same in another process, and embeds as its collection does."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from haystack.errors import FilterError
 from haystack.testing.document_store import CountDocumentsByFilterTest, DocumentStoreBaseExtendedTests
 from haystack_integrations.components.retrievers.cde import CDERetriever
 from haystack_integrations.document_stores.cde import CDEDocumentStore
+
+from cde_rag import ContextMismatchError, ContextualEmbedder, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
 
@@ -152,3 +155,41 @@ def test_documents_without_text_and_reserved_keys_are_refused(document_store: CD
         document_store.write_documents([Document(content="x", meta={"_haystack": 1})])
     with pytest.raises(TypeError, match="expects a CDEDocumentStore"):
         CDERetriever("papers.faiss")  # type: ignore[arg-type]
+
+
+def test_long_documents_are_cut_with_the_splitters_setting(document_store: CDEDocumentStore) -> None:
+    with pytest.warns(
+        TruncationWarning, match=r'1 of 81 texts .*DocumentSplitter\(split_by="word", split_length=\d+\)'
+    ):
+        document_store.write_documents([*games(), Document(content="money " * 100)])
+
+
+def test_long_documents_are_read_in_windows_where_asked_for(tmp_path: Path, model_folder: str) -> None:
+    """Vectors are the core's; another process, which says nothing of windows, has them too."""
+    location = str(tmp_path / "games.faiss")
+    given = [*games(), Document(content=" ".join(str(game.content) for game in games()), meta={"game": "g3"})]
+    texts = [str(each.content) for each in given]
+    core = ContextualEmbedder.from_corpus(texts, model=model_folder, windows=True)
+    expected = core.embed_documents(texts, parents=[each.meta["game"] for each in given])
+    store = CDEDocumentStore(location, model=model_folder, group_by="game", windows=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TruncationWarning)
+        store.write_documents(given)
+    store.close()
+    again = CDEDocumentStore(location, model=model_folder, group_by="game")
+    assert again.collection is not None
+    found = again.collection.store.vectors([each.id for each in given], fingerprint=core.fingerprint)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    again.close()
+
+
+def test_windows_that_a_collection_has_not_are_refused_until_it_is_moved(tmp_path: Path, model_folder: str) -> None:
+    location = str(tmp_path / "games.faiss")
+    cut = CDEDocumentStore(location, model=model_folder)
+    cut.write_documents(games())
+    with pytest.raises(ContextMismatchError, match=r"leave windows out, or move .*recontextualize\(windows=True\)"):
+        CDEDocumentStore(location, model=model_folder, windows=True).count_documents()
+    assert cut.collection is not None
+    cut.collection.recontextualize(windows=True)
+    cut.close()
+    assert CDEDocumentStore(location, model=model_folder, windows=True).count_documents() == 80

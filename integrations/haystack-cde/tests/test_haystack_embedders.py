@@ -1,5 +1,6 @@
 """CDEDocumentEmbedder and CDETextEmbedder: one context in a file, siblings by group_by, restored from a dict."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from haystack import Document, Pipeline
 from haystack_integrations.components.embedders.cde import CDEDocumentEmbedder, CDETextEmbedder
 
-from cde_rag import Context, ContextMissingError, ContextualEmbedder
+from cde_rag import Context, ContextMismatchError, ContextMissingError, ContextualEmbedder, TruncationWarning
 
 
 def documents(count: int = 80) -> list[Document]:
@@ -76,7 +77,7 @@ def test_metadata_is_embedded_in_front(context: str, model_folder: str) -> None:
 
 def test_a_pipeline_with_them_survives_serialisation(context: str, model_folder: str) -> None:
     pipeline = Pipeline()
-    embedder = CDEDocumentEmbedder(context, model=model_folder, group_by="page", batch_size=8, seed=3)
+    embedder = CDEDocumentEmbedder(context, model=model_folder, group_by="page", batch_size=8, seed=3, windows=True)
     pipeline.add_component("documents", embedder)
     pipeline.add_component("query", CDETextEmbedder(context, model=model_folder))
     again = Pipeline.loads(pipeline.dumps())
@@ -85,6 +86,42 @@ def test_a_pipeline_with_them_survives_serialisation(context: str, model_folder:
     found = again.run({"documents": {"documents": documents()}, "query": {"text": "note 7"}})
     np.testing.assert_allclose(vectors(found["documents"]["documents"]), vectors(expected), atol=1e-6)
     assert len(found["query"]["embedding"]) == vectors(expected).shape[1]
+
+
+def test_long_texts_are_cut_with_the_splitters_setting(context: str, model_folder: str) -> None:
+    given = [*documents(), Document(content="money " * 100)]
+    embedder = CDEDocumentEmbedder(context, model=model_folder)
+    expected = r'1 of 81 texts exceed .* of tiny and .*DocumentSplitter\(split_by="word", split_length=\d+\)'
+    with pytest.warns(TruncationWarning, match=expected) as told:
+        embedder.run(given)
+    assert [Path(each.filename) for each in told] == [Path(__file__)]  # once, at the user's line
+
+
+@pytest.mark.parametrize("group_by", ["page", None])
+def test_long_texts_are_read_in_windows_where_asked_for(context: str, model_folder: str, group_by: str | None) -> None:
+    """The vectors are the core's; later runs and queries read the context's file, which says how."""
+    long = " ".join(f"note {n} on dates and rivers" for n in range(30))
+    given = [*documents(), Document(content=long, meta={"page": "p3"})]
+    texts = [str(document.content) for document in given]
+    parents = [document.meta["page"] for document in given] if group_by else None
+    core = ContextualEmbedder.from_corpus(texts, model=model_folder, windows=True)
+    embedder = CDEDocumentEmbedder(context, model=model_folder, group_by=group_by, windows=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TruncationWarning)
+        first = embedder.run(given)
+        later = CDEDocumentEmbedder(context, model=model_folder, group_by=group_by).run(given)
+        query = CDETextEmbedder(context, model=model_folder).run(long)
+    assert first["meta"]["fingerprint"] == core.fingerprint == query["meta"]["fingerprint"]
+    expected = core.embed_documents(texts, parents=parents)
+    for result in (first, later):
+        np.testing.assert_allclose(vectors(result["documents"]), expected, atol=1e-5)
+    np.testing.assert_allclose(np.array(query["embedding"]), core.embed_queries([long])[0], atol=1e-5)
+
+
+def test_windows_that_the_context_has_not_are_refused(context: str, model_folder: str) -> None:
+    CDEDocumentEmbedder(context, model=model_folder).run(documents())
+    with pytest.raises(ContextMismatchError, match="leave windows out, or name another file"):
+        CDEDocumentEmbedder(context, model=model_folder, windows=True).run(documents())
 
 
 def test_bad_input_is_an_error_that_names_the_remedy(context: str, model_folder: str) -> None:

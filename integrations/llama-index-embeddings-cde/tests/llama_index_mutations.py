@@ -99,6 +99,49 @@ MUTATIONS = (
         "keeping.py::test_a_pickled_copy_never_makes_a_context",
     ),
     Mutation("fitting.py", " if self.auto_fit else ", " if True else ", "building.py::test_auto_fit_can_be_off"),
+    # Of users' own embeddings
+    Mutation(
+        "own_model.py",
+        "    if own and model is None:",
+        "    if False:",
+        "own.py::test_a_built_index_takes_no_other_model",
+    ),
+    Mutation(
+        "own_model.py",
+        "    if model is not None and not own:",
+        "    if False:",
+        "own.py::test_vectors_of_a_bundled_model_are_not_taken_over",
+    ),
+    Mutation(
+        "own_model.py",
+        "    if model.embeddings_cache is not None:",
+        "    if False:",
+        "own.py::test_a_cache_that_would_hide_a_changed_model_is_refused",
+    ),
+    Mutation(
+        "binding.py",
+        "        exclude=True,  # it may hold a key\n",
+        "",
+        "own.py::test_each_text_is_sent_once",
+    ),
+    Mutation(
+        "binding.py",
+        '{**fields, "model": self.model}',
+        "fields",
+        "own.py::test_a_context_goes_to_files_dictionaries_and_workers",
+    ),
+    Mutation(
+        "fitting.py",
+        " - set(PROBE_DIGESTS)",
+        "",
+        "own.py::test_the_same_few_documents_are_no_other_corpus",
+    ),
+    Mutation(
+        "base.py",
+        " or not embedder.max_siblings else",
+        " else",
+        "own.py::test_without_a_weight_a_transformation_reads_no_siblings",
+    ),
     # Of what is warned
     Mutation(
         "fitting.py",

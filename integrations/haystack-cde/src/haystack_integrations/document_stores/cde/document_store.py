@@ -7,9 +7,10 @@ from haystack import Document, default_from_dict, default_to_dict
 from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.errors import FilterError
+from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 from haystack_integrations.document_stores.cde.filters import RESERVED, where_of
 
-from cde_rag import Collection, ContextualEmbedder, Hit, Record
+from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Hit, Record
 from cde_rag import FilterError as GrammarError
 from cde_rag.stores.kinds import store_at
 
@@ -28,6 +29,8 @@ class CDEDocumentStore:
         group_by: Metadata key of a document's source, such as "source_id": documents with the same value are siblings.
         context_size: Documents in the context; as many as the model expects, or 512, by default.
         seed: Random seed of the sample.
+        windows: Read texts longer than the model's window in windows, in a new collection; by default they are cut. An
+            existing collection reads texts as its vectors were made.
 
     Example:
         store = CDEDocumentStore("papers.faiss", group_by="source_id")
@@ -42,21 +45,34 @@ class CDEDocumentStore:
         group_by: str | None = None,
         context_size: int | None = None,
         seed: int = 0,
+        windows: bool = False,
     ) -> None:
         self.location = str(location)
         self.model = model
         self.group_by = group_by
         self.context_size = context_size
         self.seed = seed
+        self.windows = windows
         self._collection: Collection | None = None
 
     @property
     def collection(self) -> Collection | None:
-        """The collection; None before the first document."""
+        """The collection; None before the first document.
+
+        Raises:
+            ContextMismatchError: `windows` is on, and the collection has none.
+        """
         if self._collection is None:
             store = store_at(self.location)
             if store.exists():
-                self._collection = Collection.open(store, model=self.model)
+                collection = Collection.open(store, model=self.model)
+                remedy = "move the collection: CDEDocumentStore(location).collection.recontextualize(windows=True)"
+                try:
+                    check_windows(collection.embedder.context, remedy, windows=self.windows)
+                except ContextMismatchError:
+                    collection.close()
+                    raise
+                self._collection = collection
             else:
                 store.close()
         return self._collection
@@ -101,6 +117,9 @@ class CDEDocumentStore:
             CorpusError: Metadata that JSON cannot hold, or no text that is not blank.
             DuplicateDocumentError: A document is stored already, and the policy is FAIL.
             ValueError: That is no list of documents, or one has no text.
+
+        Warns:
+            TruncationWarning: Texts exceed the model's token limit, with the splitter's setting that makes them fit.
         """
         if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
             raise ValueError(f"write_documents takes a list of Documents, found {documents!r:.80}.")
@@ -110,11 +129,16 @@ class CDEDocumentStore:
         if self.collection is None:
             texts = [record.text for record in records]
             embedder = ContextualEmbedder.from_corpus(
-                texts, model=self.model or NEW, context_size=self.context_size, seed=self.seed
+                texts,
+                model=self.model or NEW,
+                context_size=self.context_size,
+                seed=self.seed,
+                windows=self.windows,
             )
             self._collection = Collection.create(store_at(self.location), embedder, parent_key=self.group_by)
         assert self._collection is not None
-        self._collection.add_records(records)
+        report = self._collection.add_records(records)
+        warn_of_cut_texts(report.truncated, len(records), self._collection.embedder.context)
         return len(records)
 
     def delete_documents(self, document_ids: list[str]) -> None:
@@ -159,6 +183,7 @@ class CDEDocumentStore:
             group_by=self.group_by,
             context_size=self.context_size,
             seed=self.seed,
+            windows=self.windows,
         )
 
     @classmethod

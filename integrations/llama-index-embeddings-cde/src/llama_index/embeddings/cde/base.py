@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llama_index.core import Settings
-from llama_index.core.base.embeddings.base import Embedding
+from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.ingestion import run_transformations
 from llama_index.core.schema import BaseNode, TransformComponent
 from llama_index.embeddings.cde.binding import DEFAULT_MODEL
@@ -47,6 +47,7 @@ class CDEEmbedding(FittedEmbedding):
         *,
         transformations: Sequence[TransformComponent] | None = None,
         model_name: str = DEFAULT_MODEL,
+        model: BaseEmbedding | None = None,
         context_size: int | None = None,
         seed: int = 0,
         windows: bool = False,
@@ -57,18 +58,21 @@ class CDEEmbedding(FittedEmbedding):
             documents: The complete corpus.
             transformations: Those of the index, without the embedding; `Settings.transformations` by default.
             model_name: As in the class.
+            model: As in the class.
             context_size: As in the class.
             seed: As in the class.
             windows: As in the class.
 
         Raises:
             CorpusError: No text.
-            TypeError: Something else than Documents or nodes.
+            TypeError: Something else than Documents or nodes; or a field of a bundled model beside `model`.
         """
         documents = nodes_only(documents, call="from_documents")
         steps = Settings.transformations if transformations is None else transformations
         nodes = run_transformations(documents, steps, in_place=False)
-        return cls.from_nodes(nodes, model_name=model_name, context_size=context_size, seed=seed, windows=windows)
+        return cls.from_nodes(
+            nodes, model_name=model_name, model=model, context_size=context_size, seed=seed, windows=windows
+        )
 
     @classmethod
     def from_nodes(
@@ -76,13 +80,15 @@ class CDEEmbedding(FittedEmbedding):
         nodes: Sequence[BaseNode],
         *,
         model_name: str = DEFAULT_MODEL,
+        model: BaseEmbedding | None = None,
         context_size: int | None = None,
         seed: int = 0,
         windows: bool = False,
     ) -> "CDEEmbedding":
         """Make the context of nodes, as they will be embedded; arguments and errors as in `from_documents`."""
         texts = [content(node) for node in nodes_only(nodes, call="from_nodes")]
-        return cls(model_name=model_name, context_size=context_size, seed=seed, windows=windows).fit(texts)
+        embedding = cls(model_name=model_name, model=model, context_size=context_size, seed=seed, windows=windows)
+        return embedding.fit(texts)
 
     @override
     def get_query_embedding(self, query: str) -> Embedding:
@@ -162,7 +168,7 @@ class CDEEmbedding(FittedEmbedding):
         Vectors that depend on siblings are no function of the text alone, and are not cached.
         """
         embedder = self._bound()
-        given = 0 if parents is None else len(parents) - parents.count(None)
+        given = 0 if parents is None or not embedder.max_siblings else len(parents) - parents.count(None)
         self._with_parent += given
         self._without_parent += len(texts) - given
         if given:

@@ -13,12 +13,21 @@ from llama_index.embeddings.cde.callers import Caller, caller_of
 from llama_index.embeddings.cde.copies import cache, find, keep
 from llama_index.embeddings.cde.inspection import EmbeddingInspection
 from llama_index.embeddings.cde.marks import mark, marks_of, spaces
+from llama_index.embeddings.cde.own_model import check_owner, function_of, name_of
 from llama_index.embeddings.cde.samples import asample, sample, sampled_store
 from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
 from pydantic import AfterValidator
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, Context, ContextMismatchError, ContextMissingError, ContextualEmbedder
+from cde_rag import (
+    ArithmeticEmbedder,
+    CDEModel,
+    Context,
+    ContextMismatchError,
+    ContextMissingError,
+    ContextualEmbedder,
+    FunctionEmbedder,
+)
 from cde_rag.context.cache import cached_context
 
 if TYPE_CHECKING:
@@ -57,6 +66,13 @@ class BoundEmbedding(BaseEmbedding):
 
     model_config = ConfigDict(extra="forbid")  # a mistyped context_path must not pass
 
+    model: BaseEmbedding | None = Field(
+        default=None,
+        exclude=True,  # it may hold a key
+        repr=False,
+        description="Your own embedding, such as OpenAIEmbedding(): its vectors are mapped by the corpus. It is stored "
+        "nowhere, so give it again where the index is loaded.",
+    )
     model_name: str = Field(default=DEFAULT_MODEL, description="Name of a bundled model, or a folder with a model.")
     context_path: Annotated[str | Path | None, AfterValidator(_as_written)] = Field(
         default=None, description="The context's file: loaded where it exists, else written when the context is made."
@@ -77,8 +93,8 @@ class BoundEmbedding(BaseEmbedding):
     embed_batch_size: int = Field(default=32, gt=0, le=2048, description="Texts per forward pass.")
 
     _context: Context | None = PrivateAttr(default=None)
-    _embedder: ContextualEmbedder | None = PrivateAttr(default=None)
-    _loaded: CDEModel | None = PrivateAttr(default=None)
+    _embedder: ContextualEmbedder | ArithmeticEmbedder | None = PrivateAttr(default=None)
+    _loaded: CDEModel | FunctionEmbedder | None = PrivateAttr(default=None)
     _makes_none: str = PrivateAttr(default=OFF)  # why, where auto_fit is off
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
     _with_parent: int = PrivateAttr(default=0)
@@ -88,15 +104,19 @@ class BoundEmbedding(BaseEmbedding):
     def model_post_init(self, context: Any, /) -> None:
         """Load the context's file, where there is one; pydantic calls this."""
         super().model_post_init(context)
+        if self.model is not None:
+            self._name_own(name_of(self.model))
         self._load()
 
     @classmethod
-    def load(cls, path: str | Path, *, model_name: str = DEFAULT_MODEL) -> Self:
+    def load(cls, path: str | Path, *, model_name: str = DEFAULT_MODEL, model: BaseEmbedding | None = None) -> Self:
         """Load the context that `save` wrote.
 
         Raises:
             ContextFormatError: The file is damaged, or of a newer format.
+            ContextMismatchError: `model` is given, and the context is that of a bundled model.
             ContextMissingError: There is no such file.
+            ModelError: The context was made with your own embedding, and `model` is not given.
         """
         if not Path(path).exists():
             raise ContextMissingError(
@@ -104,12 +124,19 @@ class BoundEmbedding(BaseEmbedding):
                 "embedding.persist(persist_dir) next to storage_context.persist(persist_dir). If that is gone, and no "
                 "node came or went since: CDEEmbedding.from_nodes(list(storage_context.docstore.docs.values()))."
             )
-        return cls(context_path=str(path), fingerprint=Context.load(path).fingerprint, model_name=model_name)
+        fingerprint = Context.load(path).fingerprint
+        return cls(context_path=str(path), fingerprint=fingerprint, model_name=model_name, model=model)
 
     @classmethod
-    def from_persist_dir(cls, persist_dir: str | Path = "./storage", *, model_name: str = DEFAULT_MODEL) -> Self:
+    def from_persist_dir(
+        cls,
+        persist_dir: str | Path = "./storage",
+        *,
+        model_name: str = DEFAULT_MODEL,
+        model: BaseEmbedding | None = None,
+    ) -> Self:
         """Load the context that `persist` stored with an index; raises like `load`."""
-        return cls.load(Path(persist_dir) / CONTEXT_FILE, model_name=model_name)
+        return cls.load(Path(persist_dir) / CONTEXT_FILE, model_name=model_name, model=model)
 
     @classmethod
     def from_qdrant(
@@ -119,6 +146,7 @@ class BoundEmbedding(BaseEmbedding):
         *,
         fingerprint: str | None = None,
         model_name: str = DEFAULT_MODEL,
+        model: BaseEmbedding | None = None,
     ) -> Self:
         """Load the context stored with a Qdrant collection.
 
@@ -127,14 +155,17 @@ class BoundEmbedding(BaseEmbedding):
             collection: Name of the collection or an alias of it.
             fingerprint: Fingerprint of the context, if there are several.
             model_name: As in the class.
+            model: As in the class.
 
         Raises:
             ContextFormatError: The context is damaged.
+            ContextMismatchError: As in `load`.
             ContextMissingError: There is none, or there are several and no `fingerprint` is given.
+            ModelError: As in `load`.
         """
         from cde_rag.stores.qdrant import read_context
 
-        embedding = cls(model_name=model_name)
+        embedding = cls(model_name=model_name, model=model)
         kept = read_context(client, collection, fingerprint)
         embedding._bind(Context.from_bytes(kept, where=f"The context of the collection {collection!r}"))
         return embedding
@@ -228,9 +259,10 @@ class BoundEmbedding(BaseEmbedding):
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a worker process: the fields, and the context as its file's bytes."""
+        """Return the state for a worker process: the fields, your own model, and the context as its file's bytes."""
         fields = {name: getattr(self, name) for name, field in type(self).model_fields.items() if not field.exclude}
-        return {"fields": fields, "context": None if self._context is None else self._context.to_bytes()}
+        context = None if self._context is None else self._context.to_bytes()
+        return {"fields": {**fields, "model": self.model}, "context": context}
 
     @override
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -273,13 +305,13 @@ class BoundEmbedding(BaseEmbedding):
         """Return the caller with a sample of its store's nodes."""
         self._follow(caller)
         store = self._unknown(caller)
-        return caller if store is None else sample(caller, store, self._model().dim)
+        return caller if store is None else sample(caller, store, self._dim())
 
     async def _asampled(self, caller: Caller) -> Caller:
         """Return the caller with a sample of its store's nodes, from an asynchronous search."""
         await asyncio.to_thread(self._follow, caller)
         store = self._unknown(caller)
-        return caller if store is None else await asample(caller, store, self._model().dim)
+        return caller if store is None else await asample(caller, store, self._dim())
 
     def _unknown(self, caller: Caller) -> BasePydanticVectorStore | None:
         """Return the caller's store if its nodes have to be looked at: before each write, and before the first query.
@@ -302,16 +334,34 @@ class BoundEmbedding(BaseEmbedding):
         if mark(caller, context.fingerprint):
             keep(caller, context)
 
-    def _model(self) -> CDEModel:
+    def _model(self) -> CDEModel | FunctionEmbedder:
         """Return the model, loaded on first use."""
         with self._lock:
-            if self._embedder is not None:
+            if isinstance(self._embedder, ContextualEmbedder):
                 return self._embedder.model
+            if self._loaded is None and self.model is not None:
+                self._loaded = function_of(self.model)
             if self._loaded is None:
                 self._loaded = CDEModel.from_pretrained(self.model_name, device=self.device, dtype=self.dtype)
             return self._loaded
 
-    def _bind(self, context: Context, embedder: ContextualEmbedder | None = None) -> None:
+    def _dim(self) -> int:
+        """Return the length of a vector."""
+        return self._model().dim if self._context is None else self._context.identity.dim
+
+    def _name_own(self, name: str) -> None:
+        """Name the user's own embedding as the model; raises TypeError where there are fields of a bundled model."""
+        given = {"windows": self.windows, "device": self.device, "dtype": self.dtype}
+        wrong = [field for field, value in given.items() if value]
+        if wrong or self.model_name not in (DEFAULT_MODEL, name):
+            raise TypeError(
+                f"{name} reads texts in its own way: leave {', '.join(wrong) or 'model_name'} out, which "
+                f"{'are' if len(wrong) > 1 else 'is'} for the models of cde-rag."
+            )
+        self.model_name = name
+
+    def _bind(self, context: Context, embedder: ContextualEmbedder | ArithmeticEmbedder | None = None) -> None:
+        check_owner(context, self.model)
         if self.fingerprint not in (None, context.fingerprint):
             remedy = "This embedding keeps its context; make another CDEEmbedding for another context."
             raise ContextMismatchError(expected=str(self.fingerprint), found=context.fingerprint, remedy=remedy)
@@ -326,10 +376,11 @@ class BoundEmbedding(BaseEmbedding):
             self.model_name, self._loaded = context.identity.name, None
         cache(context)
 
-    def _bound(self) -> ContextualEmbedder:
+    def _bound(self) -> ContextualEmbedder | ArithmeticEmbedder:
         """Return the embedder, loaded on first use.
 
         Raises:
+            ContextMismatchError: The context was made by another model.
             ContextMissingError: There is no context.
         """
         with self._lock:
@@ -339,5 +390,9 @@ class BoundEmbedding(BaseEmbedding):
                 place = "" if self.context_path is None else f" ({self.context_path} is no file)"
                 raise ContextMissingError(f"There is no context{name}{place}. {REMEDY}")
             if self._embedder is None:
-                self._embedder = ContextualEmbedder(self._model(), self._context, mini_batch_size=self.embed_batch_size)
+                model = self._model()
+                if isinstance(model, FunctionEmbedder):
+                    self._embedder = ArithmeticEmbedder(model, self._context)
+                else:
+                    self._embedder = ContextualEmbedder(model, self._context, mini_batch_size=self.embed_batch_size)
             return self._embedder

@@ -86,7 +86,7 @@ def _refusals(caller: Caller, store: BasePydanticVectorStore, dim: int) -> Gener
         if caller.queries:
             raise ContextMissingError(
                 f"{said} The search was for a vector of length {dim}; if its vectors are of another model, give "
-                'CDEEmbedding(model_name="…").'
+                'CDEEmbedding(model_name="…"); of your own embedding, CDEEmbedding(model=…).'
             ) from error
         if not caller.builds and caller.pipeline is None:
             warnings.warn(f"{said} If it is new, that is as it should be.", CDEWarning, stacklevel=2)

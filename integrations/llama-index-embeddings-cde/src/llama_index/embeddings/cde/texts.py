@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from llama_index.core.base.embeddings.base import Embedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
-from cde_rag import ContextualEmbedder, TruncationWarning
-from cde_rag.context.siblings import sibling_positions
+from cde_rag import TruncationWarning
+from cde_rag.context.siblings import sibling_texts
+from cde_rag.embedders.protocol import Embedder
 
 
 def content(node: BaseNode) -> str:
@@ -38,7 +39,7 @@ def nodes_only(nodes: Iterable[object], *, call: str) -> list[BaseNode]:
 
 
 def embed_documents(
-    embedder: ContextualEmbedder, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool
+    embedder: Embedder, texts: Sequence[str], parents: Sequence[str | None] | None, *, progress: bool
 ) -> list[Embedding]:
     """Embed documents, with a truncation warning that names LlamaIndex's setting.
 
@@ -47,21 +48,16 @@ def embed_documents(
     Warns:
         TruncationWarning: Texts exceed the model's token limit.
     """
-    config = embedder.model.config
-    if parents is None:
-        siblings = None
-    elif not config.max_siblings:
-        return embedder.embed_documents(texts, parents=parents).tolist()  # refuses
-    else:
+    identity, siblings = embedder.context.identity, None
+    if parents is not None:
         rule = embedder.context.manifest.sibling_rule
-        positions = sibling_positions(parents, texts, config.max_siblings, rule=rule)
-        siblings = [[texts[position] for position in row] for row in positions]
+        siblings = sibling_texts(parents, texts, embedder.max_siblings, rule=rule)
     embedded = embedder.embed_passages(texts, siblings, progress=progress)
     if count := int(embedded.truncated.sum()):
-        size = config.max_length * 2 // 3  # a splitter counts other tokens, and fewer of them
+        size = identity.max_length * 2 // 3  # a splitter counts other tokens, and fewer of them
         warnings.warn(
-            f"{count} of {len(texts)} texts exceed the limit of {config.max_length} tokens of {config.name} and were "
-            "truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: set "
+            f"{count} of {len(texts)} texts exceed the limit of {identity.max_length} tokens of {identity.name} and "
+            "were truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: set "
             f"Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
             f"SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8}).",
             TruncationWarning,

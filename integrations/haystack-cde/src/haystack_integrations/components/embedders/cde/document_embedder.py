@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
+from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 
-from cde_rag import Context, ContextualEmbedder
-from cde_rag.errors import ContextMissingError
+from cde_rag import Context, ContextMissingError, ContextualEmbedder, ModelError
+from cde_rag.context.siblings import sibling_texts
 
 NEW = "cde-mini"  # model of a new context
 
@@ -29,6 +30,9 @@ class CDEDocumentEmbedder:
         batch_size: Documents in one forward pass.
         context_size: Documents in the context; as many as the model expects, or 512, by default.
         seed: Random seed of the sample.
+        windows: Read texts longer than the model's window in windows, and average their vectors; by default they are
+            cut. Part of the fingerprint: later runs and queries read texts as the context's file says. A splitter with
+            shorter chunks finds more (docs/experiments/windows.md).
         device: Device of PyTorch, such as "cuda"; by default the fastest that is there.
 
     Example:
@@ -47,6 +51,7 @@ class CDEDocumentEmbedder:
         batch_size: int = 32,
         context_size: int | None = None,
         seed: int = 0,
+        windows: bool = False,
         device: str | None = None,
     ) -> None:
         self.context = str(context)
@@ -57,13 +62,19 @@ class CDEDocumentEmbedder:
         self.batch_size = batch_size
         self.context_size = context_size
         self.seed = seed
+        self.windows = windows
         self.device = device
         self._embedder: ContextualEmbedder | None = None
 
     def warm_up(self) -> None:
-        """Load the context and its model, if the file is there."""
+        """Load the context and its model, if the file is there.
+
+        Raises:
+            ContextMismatchError: `windows` is on, and the context has none.
+        """
         if self._embedder is None and Path(self.context).is_file():
             context = Context.load(self.context)
+            check_windows(context, "name another file", windows=self.windows)
             self._embedder = ContextualEmbedder(
                 self.model or context.identity.name, context, device=self.device, mini_batch_size=self.batch_size
             )
@@ -79,17 +90,32 @@ class CDEDocumentEmbedder:
             `documents`: copies with their embeddings. `meta`: the model, and the fingerprint of the vector space.
 
         Raises:
+            ContextMismatchError: `windows` is on, and the context has none.
             ContextMissingError: There is no context, and no document to sample one from.
+            ModelError: `group_by` for a model that reads no siblings.
             TypeError: That is no list of documents.
             ValueError: A document without text.
+
+        Warns:
+            TruncationWarning: Texts exceed the model's token limit, with the splitter's setting that makes them fit.
         """
         texts = [self._text(document) for document in _documents(documents)]
         embedder = self._ready(texts)
-        parents = [_parent(document.meta.get(self.group_by)) for document in documents] if self.group_by else None
-        vectors = embedder.embed_documents(texts, parents=parents)
-        embedded = [replace(each, embedding=row.tolist()) for each, row in zip(documents, vectors, strict=True)]
+        found = embedder.embed_passages(texts, self._siblings(documents, texts, embedder))
+        warn_of_cut_texts(int(found.truncated.sum()), len(texts), embedder.context)
+        embedded = [replace(each, embedding=row.tolist()) for each, row in zip(documents, found.vectors, strict=True)]
         meta = {"model": embedder.context.identity.name, "fingerprint": embedder.fingerprint}
         return {"documents": embedded, "meta": meta}
+
+    def _siblings(
+        self, documents: list[Document], texts: list[str], embedder: ContextualEmbedder
+    ) -> list[list[str]] | None:
+        if not self.group_by:
+            return None
+        if not embedder.max_siblings:
+            raise ModelError(f"{embedder.context.identity.name} reads no siblings: leave group_by out.")
+        parents = [_parent(document.meta.get(self.group_by)) for document in documents]
+        return sibling_texts(parents, texts, embedder.max_siblings, rule=embedder.context.manifest.sibling_rule)
 
     def _ready(self, texts: list[str]) -> ContextualEmbedder:
         self.warm_up()
@@ -104,6 +130,7 @@ class CDEDocumentEmbedder:
                 model=self.model or NEW,
                 context_size=self.context_size,
                 seed=self.seed,
+                windows=self.windows,
                 device=self.device,
                 mini_batch_size=self.batch_size,
             )
@@ -128,6 +155,7 @@ class CDEDocumentEmbedder:
             batch_size=self.batch_size,
             context_size=self.context_size,
             seed=self.seed,
+            windows=self.windows,
             device=self.device,
         )
 
