@@ -88,4 +88,4 @@ def test_empty_files_are_passed_over_and_counted(folder: Path):
     (folder / "c.txt").touch()
     reader = RecordReader(folder)
     assert [record.text for record in reader] == ["good"]
-    assert (reader.empty, reader.skipped) == (2, 0)
+    assert (len(reader.empty_files), reader.skipped) == (2, 0)

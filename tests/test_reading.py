@@ -655,3 +655,28 @@ def test_a_csv_line_that_is_too_long_stops(tmp_path: Path) -> None:
 def test_a_path_with_a_nul_is_refused() -> None:
     with pytest.raises(CorpusError, match="found a NUL character"):
         RecordReader("birds\0.jsonl")
+
+
+def test_source_code_is_read_as_text_where_its_suffix_is_named(tmp_path: Path) -> None:
+    code = written(tmp_path, "src/app.py", b'"""Doc."""\n\n\ndef create_path(name):\n    return name\n')
+    written(tmp_path, "src/readme.md", b"# About\n\nA program.")
+    written(tmp_path, "src/page.html", b"<p>Kept as it is.</p>")
+    assert RecordReader(code.parent).unread()[".py"] == 1
+    reader = RecordReader(code.parent, as_text=[".PY", ".html"])
+    assert reader.unread() == {}
+    found = {record.metadata["source"]: record for record in reader}
+    assert set(found) == {"src/app.py", "src/readme.md", "src/page.html"}
+    assert found["src/app.py"].text == code.read_text().strip()
+    assert found["src/page.html"].text == "<p>Kept as it is.</p>"
+    (alone,) = RecordReader(code, as_text=[".py"])
+    assert (alone.title, alone.text) == ("app", found["src/app.py"].text)
+    with pytest.raises(CorpusError, match=r"If it is text, add: --as-text \.py"):
+        RecordReader(code)
+
+
+@pytest.mark.parametrize("wrong", ["py", "*.py", ".", ".tar.gz", ""])
+def test_suffixes_have_a_dot_in_front(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(CorpusError, match=r"expected suffixes such as '\.py', found"):
+        RecordReader(tmp_path, as_text=[wrong])
+    with pytest.raises(TypeError, match="as_text"):
+        RecordReader(tmp_path, as_text=".py")

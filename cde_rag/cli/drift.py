@@ -58,6 +58,8 @@ def drift(
     if plot is not None:
         require("matplotlib.figure", "plots")
     with open_collection(existing(collection, tenant), model) as opened:
+        if not as_json:
+            typer.echo(f"Embedding up to {probes} documents in both contexts; this takes a minute or more.", err=True)
         found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
     if plot is not None:
         found.plot(plot)

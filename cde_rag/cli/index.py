@@ -85,6 +85,10 @@ def index(
     ] = None,
     text_field: Annotated[str, typer.Option(metavar="FIELD")] = "text",
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
+    as_text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .py; may be repeated."),
+    ] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of a passage of text files.")] = 600,
     max_line_bytes: Annotated[
         int, typer.Option(min=1, help="Longest line of JSONL or CSV; a longer one is a bad record.")
@@ -131,6 +135,7 @@ def index(
       # also delete documents that left the folder
       cde-rag index docs/ docs.faiss --sync
       cde-rag index docs/ docs.faiss --sync --dry-run  # show the changes first
+      cde-rag index src/ code.faiss --as-text .py --as-text .toml
       # headings in front of each passage
       cde-rag index docs/ docs.faiss --headers section
       cde-rag index chunks.parquet books.faiss --parent-key book
@@ -146,13 +151,18 @@ def index(
     csv.field_size_limit(sys.maxsize)
     fields = Fields(id=id_field, text=text_field, title=title_field, parent=parent_key)
     reader = RecordReader(
-        *sources, fields=fields, skip_bad=skip_bad, max_characters=max_characters, max_line_bytes=max_line_bytes
+        *sources,
+        fields=fields,
+        skip_bad=skip_bad,
+        max_characters=max_characters,
+        max_line_bytes=max_line_bytes,
+        as_text=as_text or (),
     )
     if alone:
         reader.fields = replace(reader.fields, parent=None)
     options = _options(parent_key, headers, tenant, alone=alone, windows=windows)
     if ray is not None:
-        _check_ray("-" in sources or skip_bad or sync or dry_run or tenant is not None)
+        _check_ray("-" in sources or skip_bad or sync or dry_run or bool(as_text) or tenant is not None)
         _on_ray(sources, collection, reader, options, ray, workers, model, context_size, seed, progress, as_json)
         return
     try:
@@ -195,7 +205,7 @@ def index(
 
 def _check_ray(excluded: bool) -> None:
     if excluded:
-        named = "--skip-bad, --sync, --dry-run, --tenant and - for stdin do not go with it"
+        named = "--skip-bad, --sync, --dry-run, --as-text, --tenant and - for stdin do not go with it"
         raise typer.BadParameter(named, param_hint="--ray")
 
 
@@ -273,13 +283,17 @@ def _options(
 def _tell_unread(reader: "RecordReader") -> None:
     """Print how many files of the folders are not read, by suffix, and how many hold no text."""
     from cde_rag.readers.documents import DOCUMENTS
+    from cde_rag.readers.passages import SOURCE_CODE
 
     if unread := reader.unread():
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
+        if code := next((suffix for suffix, _ in unread.most_common() if suffix in SOURCE_CODE), None):
+            remedy += f" --as-text {code} reads source code."
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
-    if reader.empty:
-        typer.echo(f"Files without a text: {reader.empty}.", err=True)
+    if empty := reader.empty_files:
+        more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+        typer.echo(printable(f"Files without a text: {', '.join(empty[:3])}{more}."), err=True)
 
 
 def _tell_language(opened: "Collection", reader: "RecordReader", total: int) -> None:

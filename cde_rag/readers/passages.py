@@ -4,9 +4,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.readers import documents
@@ -19,6 +20,11 @@ from cde_rag.stores.base import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})
+SOURCE_CODE = frozenset(  # common suffixes that are read only where they are named
+    ".c .cc .cfg .cpp .cs .css .go .h .hpp .ini .java .js .jsx .kt .lua .php .pl .py .r .rb .rs .scala .sh .sql .swift "
+    ".tex .toml .ts .tsx .xml .yaml .yml".split()
+)
+Kind: TypeAlias = Literal["text", "markdown", "document"]
 PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
@@ -44,19 +50,35 @@ class FolderFiles:
     errors: list[OSError]
 
 
-def folder_files(folder: Path) -> FolderFiles:
-    """List the files below a folder; links to folders are not followed."""
+def kind_of(path: Path, as_text: AbstractSet[str]) -> Kind | None:
+    """Return how a file is read, by its suffix; None if it is not.
+
+    Args:
+        path: Path of the file.
+        as_text: Suffixes of files that are read as plain text, whatever they are otherwise, such as ".py".
+    """
+    suffix = path.suffix.lower()
+    if suffix in as_text or suffix in TEXT:
+        return "text"
+    if suffix in MARKDOWN:
+        return "markdown"
+    return "document" if suffix in DOCUMENTS else None
+
+
+def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset()) -> FolderFiles:
+    """List the files below a folder; links to folders are not followed. `as_text` as in `kind_of`."""
     errors, files = list[OSError](), list[Path]()
     for place, folders, names in os.walk(folder, onerror=errors.append):
         folders[:] = [name for name in folders if not name.startswith(".")]
         files += [Path(place, name) for name in names if not name.startswith(".")]
-    known = MARKDOWN | TEXT | DOCUMENTS if documents.readable() else MARKDOWN | TEXT
-    readable = [path for path in files if path.suffix.lower() in known and path.is_file()]
-    unread = Counter(path.suffix.lower() or "no suffix" for path in files if path.suffix.lower() not in known)
+    kinds = {"text", "markdown", "document"} if documents.readable() else {"text", "markdown"}
+    read = [path for path in files if kind_of(path, as_text) in kinds]
+    readable = [path for path in read if path.is_file()]
+    unread = Counter(path.suffix.lower() or "no suffix" for path in files if kind_of(path, as_text) not in kinds)
     return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), unread, errors)
 
 
-def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
+def folder_passages(folder: Path, *, max_characters: int, as_text: AbstractSet[str] = frozenset()) -> Iterator[Found]:
     """Yield the passages of all readable files below a folder, by path; hidden files are skipped.
 
     A file's `source` is the folder's name and its path in it, so that it does not depend on how the path to the folder
@@ -67,13 +89,16 @@ def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
         CorpusError: There is no such file.
     """
     whole = folder.resolve()
-    files = folder_files(folder)
+    files = folder_files(folder, as_text)
     for error in files.errors:
         yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
     if not files.readable:
-        suffixes = ", ".join(sorted(MARKDOWN | TEXT))
+        suffixes = ", ".join(sorted(MARKDOWN | TEXT | as_text))
         extra = "" if documents.readable() else f" {how_to_install('documents')} for {', '.join(sorted(DOCUMENTS))}."
-        raise CorpusError(f"{folder} holds no text: expected files that end in {suffixes}, in it or below it.{extra}")
+        raise CorpusError(
+            f"{folder} holds no text: expected files that end in {suffixes}, in it or below it.{extra} Name the suffix "
+            "of other text files, such as source code: --as-text .py"
+        )
     for path in files.readable:
         source = f"{whole.name}/{path.relative_to(folder).as_posix()}"
         metadata = {PARENT_KEY: source, FOLDER_KEY: str(whole)}
@@ -81,20 +106,22 @@ def folder_passages(folder: Path, *, max_characters: int) -> Iterator[Found]:
             found = f"expected a file of the folder, found a link to {target}, outside it; copy the file, or name it"
             yield str(path), UnusableError(found)
             continue
-        yield from _passages(path, metadata, max_characters=max_characters)
+        yield from _passages(path, metadata, kind_of(path, as_text), max_characters=max_characters)
 
 
-def file_passages(path: Path, *, max_characters: int) -> Iterator[Found]:
+def file_passages(path: Path, *, max_characters: int, as_text: AbstractSet[str] = frozenset()) -> Iterator[Found]:
     """Yield the passages of one file; its `source` is its absolute path."""
-    return _passages(path, {PARENT_KEY: str(path.resolve())}, max_characters=max_characters)
+    metadata = {PARENT_KEY: str(path.resolve())}
+    return _passages(path, metadata, kind_of(path, as_text), max_characters=max_characters)
 
 
-def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> Iterator[Found]:
+def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_characters: int) -> Iterator[Found]:
     """Split one file at its headings, paragraphs and sentences.
 
     Args:
         path: The file; a text is in UTF-8, a document is read as Markdown.
         metadata: Metadata of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
+        kind: As in `kind_of`.
         max_characters: Longest passage.
 
     Returns:
@@ -103,10 +130,10 @@ def _passages(path: Path, metadata: dict[str, str], *, max_characters: int) -> I
         kept with the beginning of its text. `metadata["section"]` has the headings under which that text stands, such
         as "Roll back > By hand", if there are any besides the title; each is cut to 200 characters.
     """
-    markdown = path.suffix.lower() in MARKDOWN | DOCUMENTS
+    markdown = kind != "text"
     try:
         "".join(metadata.values()).encode("utf-8")
-        text = _text(path)
+        text = _text(path, kind)
     except UnicodeEncodeError:
         yield str(path), UnusableError("its path is not UTF-8; rename it")
         return
@@ -162,9 +189,9 @@ def _says_nothing(passage: str) -> bool:
     return fences < 2 and not _HEADING.sub("", without).strip()
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, kind: Kind | None) -> str:
     try:
-        text = markdown_of(path) if path.suffix.lower() in DOCUMENTS else path.read_bytes().decode("utf-8-sig")
+        text = markdown_of(path) if kind == "document" else path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
     except UnicodeDecodeError as error:

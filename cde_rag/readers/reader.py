@@ -1,23 +1,25 @@
 """Any mix of input files as one stream of records that can be read again."""
 
+import re
 import shutil
 import sys
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
 
+from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.language import is_english
-from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_files, folder_passages
+from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_files, folder_passages, kind_of
 from cde_rag.stores.base import Record
 
 SPLIT = MARKDOWN | TEXT | DOCUMENTS
@@ -42,12 +44,13 @@ class RecordReader:
         skip_bad: Skip and count unusable records instead of raising at the first.
         max_characters: Longest passage of a text file; with 600 few have more than 256 tokens.
         max_line_bytes: Longest line of JSONL or CSV; a longer one is a bad record.
+        as_text: Suffixes of further files that are read as plain text, such as ".py".
 
     Attributes:
         fields: As given; may be set, such as to the parent of the collection that the records go to.
         folders: The folders among the sources.
         splits: True if there are text files among the sources, which are split into passages.
-        empty: Number of files without a text that the latest iteration passed over.
+        empty_files: Files without a text that the latest iteration passed over.
         foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records that the latest iteration skipped.
         reports: Messages of the first 20 of them.
@@ -73,32 +76,35 @@ class RecordReader:
         skip_bad: bool = False,
         max_characters: int = 600,
         max_line_bytes: int = tables.MAX_LINE_BYTES,
+        as_text: Sequence[str] = (),
     ) -> None:
+        self._as_text = _suffixes(as_text)
         self.skip_bad = skip_bad
         self.max_line_bytes = max_line_bytes
         self.max_characters = max_characters
-        self.empty = self.foreign = self.skipped = 0
+        self.foreign = self.skipped = 0
+        self.empty_files: list[str] = []
         self.reports: list[str] = []
         self.keys: set[str] = set()
-        self._sources = [_checked(source) for source in sources]
+        self._sources = [_checked(source, self._as_text) for source in sources]
         self.folders = [path for path in self._sources if path.is_dir()]
         names = [path.resolve().name for path in self.folders]
         if len(set(names)) < len(names):
             raise CorpusError(
                 f"Two folders have one name, which their passages would share: {names}. Rename one of them."
             )
-        self.splits = bool(self.folders) or any(_format(path) in SPLIT for path in self._sources)
+        self.splits = bool(self.folders) or any(self._is_split(path) for path in self._sources)
         self.fields = fields or Fields()
         if self.splits and self.fields.parent is None:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
-        self.empty, self.foreign, self.skipped, self.reports, self.keys = 0, 0, 0, [], set()
+        self.empty_files, self.foreign, self.skipped, self.reports, self.keys = [], 0, 0, [], set()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         for where, found in chain.from_iterable(map(self._read, self._sources)):
             reason = found
             if isinstance(found, EmptyFileError) and self._is_file_of_folder(where):
-                self.empty += 1
+                self.empty_files.append(where)
                 continue
             if isinstance(found, Record):
                 text = hash((found.title, found.text))
@@ -120,7 +126,10 @@ class RecordReader:
 
     def unread(self) -> Counter[str]:
         """Count the files in the folders that are not read, by suffix."""
-        return sum((folder_files(folder).unread for folder in self.folders), Counter[str]())
+        return sum((folder_files(folder, self._as_text).unread for folder in self.folders), Counter[str]())
+
+    def _is_split(self, path: Path) -> bool:
+        return path != STDIN and kind_of(path, self._as_text) is not None
 
     def _is_file_of_folder(self, where: str) -> bool:
         """Return True for a bad file of a folder, after which the others are tried, so that all are named at once."""
@@ -128,9 +137,9 @@ class RecordReader:
 
     def _read(self, path: Path) -> Iterator[Found]:
         if path.is_dir():
-            yield from folder_passages(path, max_characters=self.max_characters)
-        elif _format(path) in SPLIT:
-            yield from file_passages(path, max_characters=self.max_characters)
+            yield from folder_passages(path, max_characters=self.max_characters, as_text=self._as_text)
+        elif self._is_split(path):
+            yield from file_passages(path, max_characters=self.max_characters, as_text=self._as_text)
         elif _format(path) == PARQUET:
             yield from tables.records(tables.parquet_rows(path), self.fields)
         elif path == STDIN:
@@ -160,7 +169,23 @@ def _format(path: Path) -> str:
     return inner if outer == ".gz" and (inner in JSONL or inner in DELIMITERS) else outer
 
 
-def _checked(source: str | Path) -> Path:
+def _suffixes(names: Sequence[str]) -> frozenset[str]:
+    """Return suffixes in lower case.
+
+    Raises:
+        CorpusError: One has no dot in front.
+        TypeError: One `str` in place of several.
+    """
+    check_list(names, call="RecordReader", what="as_text")
+    for name in names:
+        if not re.fullmatch(r"\.[^./\s]+", name):
+            raise CorpusError(
+                f"as_text: expected suffixes such as '.py', found {name!r:.80}. Write the dot, and no star."
+            )
+    return frozenset(name.lower() for name in names)
+
+
+def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
     path = Path(source)
     if "\0" in str(path):
         raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")
@@ -169,8 +194,9 @@ def _checked(source: str | Path) -> Path:
     if not path.exists():
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
     known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
-    if _format(path) not in known:
+    if _format(path) not in known and path.suffix.lower() not in as_text:
+        remedy = f" If it is text, add: --as-text {path.suffix}" if path.suffix else ""
         raise CorpusError(
-            f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}."
+            f"{path} is of an unknown format. Expected a folder or a file that ends in {', '.join(known)}.{remedy}"
         )
     return path

@@ -66,7 +66,7 @@ def test_noise_is_rarely_a_sure_gain() -> None:
     found = [chosen(60, 0.5, 0.25, seed=seed) for seed in range(40)]
     assert np.mean([one.figures[one.weight] - one.default for one in found]) > 0
     assert np.mean([one.held_out - one.figures[one.weight] for one in found]) < 0
-    assert np.mean([one.is_sure for one in found]) <= 0.1
+    assert np.mean([one.is_sure for one in found]) <= 0.2  # 95 % intervals of 60 queries
 
 
 def test_queries_of_one_document_do_not_score_each_other() -> None:
