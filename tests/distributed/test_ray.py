@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -277,8 +277,8 @@ def test_a_dataset_without_ids_gets_those_of_add(one: Collection, tmp_path: Path
 
 
 def test_a_null_among_the_ids_of_a_block_is_refused_with_its_row():
-    table = pyarrow.table({"id": ["a", None], "text": ["first", "second"]})
-    with pytest.raises(CorpusError, match="row 2 of a block, 'second': expected .* in 'id', found null; give each"):
+    table = pa.table({"id": ["a", None], "text": ["first", "second"]})
+    with pytest.raises(CorpusError, match=r"row 2 of a block, 'second': expected .* in 'id', found null; give each"):
         list(records_of(table, Fields()))
     assert len({record.id for record in records_of(table.drop_columns(["id"]), Fields())}) == 2
 
