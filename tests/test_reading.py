@@ -220,6 +220,35 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         list(RecordReader(path))
 
 
+@pytest.mark.parametrize("name", ["id", "_id", "key"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64()], ids=str)
+def test_a_null_among_the_ids_of_a_parquet_file_is_refused_with_its_row(
+    tmp_path: Path, name: str, kind: pa.DataType
+) -> None:
+    ids = pa.array([1, 2, None, 4], pa.int64()).cast(kind)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({name: ids, "text": ["a", "b", "c", "d"]}), path)
+    fields = Fields(id="key") if name == "key" else Fields()
+    with pytest.raises(CorpusError, match=rf"a\.parquet, row 3: expected .* in '{name}', found null; give each record"):
+        list(RecordReader(path, fields=fields))
+    reader = RecordReader(path, fields=fields, skip_bad=True)
+    assert [record.id for record in reader] == ["1", "2", "4"]
+    assert reader.skipped == 1
+
+
+def test_an_empty_cell_among_the_ids_of_a_csv_file_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", b"id,text\n1,a\n,b\n")
+    with pytest.raises(CorpusError, match=r"a\.csv, line 3: the id in 'id' is blank; give each record"):
+        list(RecordReader(path))
+
+
+def test_nulls_in_an_id_column_that_holds_no_ids_are_missing_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"key": ["k1", "k2"], "id": [None, "x"], "text": ["a", "b"]}), path)
+    found = list(RecordReader(path, fields=Fields(id="key")))
+    assert [(record.id, record.metadata) for record in found] == [("k1", {}), ("k2", {"id": "x"})]
+
+
 def test_parquet_values_become_json(tmp_path: Path) -> None:
     columns = {
         "id": [1, 2],

@@ -43,9 +43,12 @@ def records_of(table: Any, fields: Fields) -> Iterator[Record]:
         yield from (Record(**json.loads(value)) for value in table.column(RECORD).to_pylist())
         return
     columns = table.drop_columns([POSITION]) if POSITION in table.column_names else table
-    for where, found in found_records(arrow_rows(columns.to_batches(), "the dataset"), fields):
+    rows = arrow_rows(columns.to_batches(), "the dataset", fields)
+    for place, (where, found) in enumerate(found_records(rows, fields)):
         if isinstance(found, UnusableError):
-            raise CorpusError(f"{where} of a block: {found}.")
+            text = columns.column(fields.text)[place].as_py() if fields.text in columns.column_names else None
+            row = "" if text is None else f", {text!r:.60}"  # Ray keeps no positions in files
+            raise CorpusError(f"{where} of a block{row}: {found}.")
         yield found
 
 

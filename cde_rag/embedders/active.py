@@ -10,7 +10,7 @@ from cde_rag.context.identity import PLAIN
 from cde_rag.embedders.arithmetic import ARITHMETIC, ArithmeticEmbedder
 from cde_rag.embedders.function import FUNCTION, FunctionEmbedder
 from cde_rag.embedders.plain_vectors import FILE, PlainVectors
-from cde_rag.embedders.protocol import Embedder, EmbedderOptions
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.stores.base import Folder, Store
 
@@ -114,16 +114,19 @@ def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Em
     """
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
 
-    context = stored_context(store, generation)
+    context, inner = stored_context(store, generation), unwrapped(embedder)
     try:
-        if isinstance(embedder, PlainEmbedder | FunctionEmbedder):
-            return keeping(loaded(context, model=embedder), store)
-        return keeping(embedder.rebound(context), store)
+        made = (
+            loaded(context, model=inner)
+            if isinstance(inner, PlainEmbedder | FunctionEmbedder)
+            else inner.rebound(context)
+        )
     except ContextMismatchError as mismatch:
         try:
-            return keeping(loaded(context, options=embedder.options), store)
+            made = loaded(context, options=inner.options)
         except ModelError as error:
             raise mismatch from error
+    return wrapped_like(keeping(made, store), embedder)
 
 
 def loaded(

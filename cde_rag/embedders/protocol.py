@@ -112,6 +112,30 @@ class Embedder(Protocol):
 
 
 @runtime_checkable
+class EmbedderWrapper(Protocol):
+    """Interface of an embedder whose texts are embedded by another one, such as through the batches of a server."""
+
+    @property
+    def embedder(self) -> Embedder:
+        """Embedder that embeds."""
+        ...
+
+    def wrapping(self, embedder: Embedder) -> Embedder:
+        """Wrap another embedder in the same way."""
+        ...
+
+
+def unwrapped(embedder: Embedder) -> Embedder:
+    """Return the embedder that embeds, without its wrapper."""
+    return embedder.embedder if isinstance(embedder, EmbedderWrapper) else embedder
+
+
+def wrapped_like(embedder: Embedder, other: Embedder) -> Embedder:
+    """Wrap an embedder as another one is wrapped, if that is."""
+    return other.wrapping(embedder) if isinstance(other, EmbedderWrapper) else embedder
+
+
+@runtime_checkable
 class KeepsVectors(Protocol):
     """Interface of an embedder that keeps vectors of texts by itself, and so has to forget those of deleted texts."""
 

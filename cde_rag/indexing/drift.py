@@ -19,7 +19,7 @@ from jaxtyping import Float32, Float64, Int64
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ModelError, StoreError, require
 from cde_rag.indexing.probe_queries import rank, rare_words, run_of_words
 from cde_rag.indexing.sibling_passages import with_siblings
@@ -157,6 +157,7 @@ def measure_drift(
 
     started = time.monotonic()
     check_positive(probes, "probes")
+    embedder = unwrapped(embedder)
     if not isinstance(embedder, ContextualEmbedder):
         raise ModelError(
             f"{embedder.context.identity.name} is a plain model: drift is estimated for models that read a context."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from cde_rag.context.context import Context
 from cde_rag.embedders.active import ActiveEmbedder, keeping, stored_context
 from cde_rag.embedders.arithmetic import CONTEXT_SIZE, ArithmeticEmbedder, sample_of
-from cde_rag.embedders.protocol import Embedder, EmbedderOptions
+from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
 from cde_rag.errors import ContextMismatchError, ModelError, StoreError
 from cde_rag.indexing.backfill import Recontextualization, complete, report
 from cde_rag.indexing.canary import Canary
@@ -62,7 +62,7 @@ def recontextualize(
 ) -> Recontextualization:
     """Move a store to a new Context, as `Collection.recontextualize`, which documents arguments and errors."""
     _check_end(store, canary, grace_s)
-    started, serving = time.monotonic(), active.embedder
+    started, serving = time.monotonic(), unwrapped(active.embedder)
     target = _target(store, serving, parent_key, seed, context_size, strategy, model, embedder, windows=windows)
     with store.lease():
         number = _unfinished(store, target)
@@ -73,7 +73,7 @@ def recontextualize(
             number = _begin(store, embedder)
         else:
             embedder = target.go_on(stored_context(store, number))
-        before, new, serving = store.manifest().generation, embedder, active.embedder
+        before, new, serving = store.manifest().generation, embedder, unwrapped(active.embedder)
 
         def check() -> None:
             if canary is not None:
@@ -298,7 +298,7 @@ def _check_end(store: Store, canary: Canary | None, grace_s: float) -> None:
 def _follow(store: Store, active: ActiveEmbedder, number: int, embedder: Embedder) -> None:
     """Set the collection's embedder to the generation that was just activated."""
     try:
-        active.embedder = embedder
+        active.embedder = wrapped_like(embedder, active.last)
     except ContextMismatchError as error:
         found = store.manifest().generation
         raise StoreError(

@@ -1,6 +1,6 @@
 """From the fields of one line or row to a Record, or the reason why not."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -8,6 +8,7 @@ from cde_rag.errors import CorpusError
 from cde_rag.records import default_id, usable
 from cde_rag.stores.base import Record
 
+_OTHER_IDS = "give each record one, or name another field of ids (--id-field; in Python Fields(id=…))"
 _KINDS: dict[type, str] = {
     str: "a string",
     bool: "a boolean",
@@ -23,7 +24,8 @@ class Fields:
     """Mapping of a line's or row's fields to a record; every other field is metadata.
 
     Attributes:
-        id: A string or whole number. `None`: the field `id`, else `_id`, else the id that `Collection.add` would make.
+        id: A string or whole number, in each row. `None`: the field `id`, else `_id`, else the id that
+            `Collection.add` would make.
         text: A string that is not blank.
         title: A string; may be missing.
         parent: Field with the name of the longer document: a string or a whole number. It stays in the metadata, and is
@@ -60,7 +62,7 @@ def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
         raise UnusableError(f"the text in {fields.text!r} is blank")
     title = "" if rest.get(fields.title) is None else _string(rest, fields.title)
     rest.pop(fields.title, None)  # null
-    identifier = _identifier(rest, fields.id)
+    identifier = _identifier(rest, fields)
     record = Record(identifier or "", text, title, rest)
     try:
         return usable(record if identifier else replace(record, id=default_id(record, fields.parent)), fields.parent)
@@ -80,19 +82,19 @@ def _string(rest: dict[str, Any], field: str) -> str:
     return value
 
 
-def _identifier(rest: dict[str, Any], field: str | None) -> str | None:
-    if field is None:
-        field = next((name for name in ("id", "_id") if name in rest), None)
-        if field is None:
-            return None
+def id_field(names: Container[str], fields: Fields) -> str | None:
+    """Return the field of ids among the names of a row's fields; None if ids are generated."""
+    return fields.id or next((name for name in ("id", "_id") if name in names), None)
+
+
+def _identifier(rest: dict[str, Any], fields: Fields) -> str | None:
+    if (field := id_field(rest, fields)) is None:
+        return None
     value = _take(rest, field)
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise UnusableError(
-            f"expected a string or a whole number in {field!r}, found {kind(value)}; give each record one, or name "
-            "another field of ids (--id-field; in Python Fields(id=…))"
-        )
+        raise UnusableError(f"expected a string or a whole number in {field!r}, found {kind(value)}; {_OTHER_IDS}")
     if not str(value).strip():
-        raise UnusableError(f"the id in {field!r} is blank")
+        raise UnusableError(f"the id in {field!r} is blank; {_OTHER_IDS}")
     return str(value)
 
 

@@ -141,7 +141,7 @@ class RecordReader:
         elif self._is_split(path):
             yield from file_passages(path, max_characters=self.max_characters, as_text=self._as_text)
         elif _format(path) == PARQUET:
-            yield from tables.records(tables.parquet_rows(path), self.fields)
+            yield from tables.records(tables.parquet_rows(path, self.fields), self.fields)
         elif path == STDIN:
             self._stdin.seek(0)
             rows = tables.jsonl_rows(self._stdin, "standard input", self.max_line_bytes)
@@ -149,7 +149,7 @@ class RecordReader:
         else:
             with tables.opened(path) as file:
                 if delimiter := DELIMITERS.get(_format(path)):
-                    rows = tables.csv_rows(file, str(path), delimiter, self.max_line_bytes)
+                    rows = tables.csv_rows(file, str(path), delimiter, self.fields, self.max_line_bytes)
                 else:
                     rows = tables.jsonl_rows(file, str(path), self.max_line_bytes)
                 yield from tables.records(rows, self.fields)

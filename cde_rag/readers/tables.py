@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from cde_rag.errors import CorpusError, require
-from cde_rag.readers.columns import Fields, Found, UnusableError, kind, to_record
+from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
 from cde_rag.stores.base import Record
 
 BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets
@@ -76,13 +76,16 @@ def _check_first(line: bytes, where: str) -> None:
             raise CorpusError(f"{where}: expected one JSON object a line, found {found}. Convert it with: {remedy}")
 
 
-def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: int = MAX_LINE_BYTES) -> Rows:
-    """Yield rows under one header line, in UTF-8. Cells are strings; an empty cell is a missing field.
+def csv_rows(
+    file: BufferedIOBase, name: str, delimiter: str, fields: Fields, max_line_bytes: int = MAX_LINE_BYTES
+) -> Rows:
+    """Yield rows under one header line, in UTF-8. Cells are strings; an empty cell, but for an id, is a missing field.
 
     Args:
         file: Open for reading.
         name: Name of the file, for messages.
         delimiter: Separator of cells.
+        fields: Columns of the records.
         max_line_bytes: Longest line.
 
     Raises:
@@ -101,6 +104,7 @@ def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: in
     except csv.Error as error:
         raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
     check_columns(header, name)
+    ids = id_field(header, fields)
     other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
     if other is not None:
         raise CorpusError(
@@ -117,29 +121,30 @@ def csv_rows(file: BufferedIOBase, name: str, delimiter: str, max_line_bytes: in
             yield where, partial(_refuse_row, f"{error} in line {reader.line_num}")
         else:
             if cells:
-                yield where, partial(_parse_cells, header, cells)
+                yield where, partial(_parse_cells, header, cells, ids)
 
 
-def parquet_rows(path: Path) -> Rows:
-    """Yield rows of a Parquet file. A null is a missing field; dates, times and durations become ISO strings."""
+def parquet_rows(path: Path, fields: Fields) -> Rows:
+    """Yield rows of a Parquet file. A null is a missing field, but for an id; dates and times become ISO strings."""
     parquet = require("pyarrow.parquet", "files")
     try:
         with parquet.ParquetFile(path) as file:
             names: list[str] = file.schema_arrow.names
             check_columns(names, str(path))
-            yield from arrow_rows(file.iter_batches(batch_size=PARQUET_ROWS), str(path))
+            yield from arrow_rows(file.iter_batches(batch_size=PARQUET_ROWS), str(path), fields)
     except CorpusError:
         raise
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise CorpusError(f"{path}: not a readable Parquet file: {error}") from error
 
 
-def arrow_rows(batches: Iterable[Any], name: str) -> Rows:
+def arrow_rows(batches: Iterable[Any], name: str, fields: Fields) -> Rows:
     """Yield rows of Arrow record batches with equal columns; values as in `parquet_rows`.
 
     Args:
         batches: `pyarrow.RecordBatch`, one after another.
         name: Name of the table in error messages.
+        fields: Columns of the records.
     """
     number = 0
     for batch in batches:
@@ -149,13 +154,13 @@ def arrow_rows(batches: Iterable[Any], name: str) -> Rows:
         ]
         for row in zip(*columns, strict=True):
             number += 1
-            yield f"{name}, row {number}", partial(_parse_values, dict(zip(names, row, strict=True)))
+            yield f"{name}, row {number}", partial(_parse_values, dict(zip(names, row, strict=True)), fields)
 
 
-def python_rows(rows: Iterable[Mapping[str, Any]], name: str) -> Rows:
-    """Yield rows of mappings with Python values; `None` is a missing field, values as in `parquet_rows`."""
+def python_rows(rows: Iterable[Mapping[str, Any]], name: str, fields: Fields) -> Rows:
+    """Yield rows of mappings with Python values, which are converted as in `parquet_rows`."""
     for number, row in enumerate(rows, 1):
-        yield f"{name}, row {number}", partial(_parse_values, row)
+        yield f"{name}, row {number}", partial(_parse_values, row, fields)
 
 
 def _record(parse: Callable[[], Mapping[str, Any]], fields: Fields) -> Record | UnusableError:
@@ -264,18 +269,19 @@ def _refuse_row(error: str) -> NoReturn:
     raise UnusableError(f"not CSV: {error}")
 
 
-def _parse_cells(header: list[str], cells: list[str]) -> Mapping[str, Any]:
+def _parse_cells(header: list[str], cells: list[str], ids: str | None) -> Mapping[str, Any]:
     if len(cells) != len(header):
         raise UnusableError(f"expected {len(header)} cells as in the header, found {len(cells)}")
     try:
         "".join(cells).encode("utf-8")
     except UnicodeEncodeError as error:
         raise UnusableError("not UTF-8") from error
-    return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+    return {name: cell for name, cell in zip(header, cells, strict=True) if cell or name == ids}
 
 
-def _parse_values(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: _plain(value, name) for name, value in row.items() if value is not None}
+def _parse_values(row: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:
+    ids = id_field(row, fields)
+    return {name: _plain(value, name) for name, value in row.items() if value is not None or name == ids}
 
 
 def _plain(value: object, column: str) -> object:

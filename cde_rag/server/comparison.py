@@ -10,12 +10,13 @@ from jaxtyping import Float32
 
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.embedders.protocol import unwrapped
 from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.readers import SECTION_KEY
 from cde_rag.records import embedded_text
 from cde_rag.server.hit_context import fields_of
-from cde_rag.server.registry import ServedCollection, unbatched
+from cde_rag.server.registry import ServedCollection
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.base import Hit, Row
 
@@ -53,7 +54,7 @@ class NullRanker:
         return sorted(hits, key=lambda hit: -hit.score)
 
     def _embedder(self, served: ServedCollection) -> BatchedEmbedder:
-        embedder = unbatched(served.collection.embedder)
+        embedder = unwrapped(served.collection.embedder)
         if not isinstance(embedder, ContextualEmbedder):
             raise ContextError("The model of the collection reads no context.")
         null = Context.null(embedder.model).reading(windows=embedder.windows)

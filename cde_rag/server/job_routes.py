@@ -9,10 +9,11 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from cde_rag.collection.collection import Collection
+from cde_rag.embedders.protocol import unwrapped
 from cde_rag.indexing.canary import Canary
 from cde_rag.server.jobs import Job, OnProgress
 from cde_rag.server.refusals import Json
-from cde_rag.server.registry import ServedCollection, unbatched
+from cde_rag.server.registry import ServedCollection
 from cde_rag.server.service import Serving, Strict
 from cde_rag.server.uploads import check_upload, uploaded
 
@@ -100,7 +101,7 @@ async def upload_file(
 
 def _apart(served: ServedCollection) -> Collection:
     """Return the collection with an embedder that does not wait for the batches of requests."""
-    return Collection(served.collection.store, unbatched(served.collection.embedder))
+    return Collection(served.collection.store, unwrapped(served.collection.embedder))
 
 
 @router.get("/jobs")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from cde_rag.collection.collection import Collection
-from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ContextMismatchError
 from cde_rag.server.hit_context import has_words
 from cde_rag.server.refusals import RequestError
@@ -132,7 +132,7 @@ class Registry:
         with self._lock:
             embedders = dict(self._contexts)
         for name, served in self.collections.items():
-            embedders[name] = unbatched(served.collection.embedder)
+            embedders[name] = unwrapped(served.collection.embedder)
         return [ServedModel(f"{each.context.identity.name}@{name}", each) for name, each in embedders.items()]
 
     def model(self, wanted: str) -> ServedModel:
@@ -153,7 +153,7 @@ class Registry:
 
     def _embedder(self, name: str) -> Embedder | None:
         served = self.collections.get(name)
-        return self.contexts.get(name) if served is None else unbatched(served.collection.embedder)
+        return self.contexts.get(name) if served is None else unwrapped(served.collection.embedder)
 
     @property
     def contexts(self) -> dict[str, Embedder]:
@@ -207,11 +207,6 @@ def check_fingerprint(wanted: str | None, found: str) -> None:
     if wanted is not None and wanted != found:
         remedy = "The collection moved to another context, or the vectors are another one's: embed them again."
         raise ContextMismatchError(expected=wanted, found=found, remedy=remedy)
-
-
-def unbatched(embedder: Embedder) -> Embedder:
-    """Return the embedder itself, without its batcher."""
-    return embedder.embedder if isinstance(embedder, BatchedEmbedder) else embedder
 
 
 def seconds_of(created: str) -> int:

@@ -308,4 +308,8 @@ class BatchedEmbedder:
 
     def rebound(self, context: Context) -> "BatchedEmbedder":
         """Bind the same model to another Context."""
-        return BatchedEmbedder(self.embedder.rebound(context), self.batcher)
+        return self.wrapping(self.embedder.rebound(context))
+
+    def wrapping(self, embedder: Embedder) -> "BatchedEmbedder":
+        """Wrap another embedder in the same batcher."""
+        return BatchedEmbedder(embedder, self.batcher)

@@ -23,9 +23,10 @@ def records(table: Any, *, fields: Fields | None = None) -> Iterator[Record]:
 
     Args:
         table: A `pandas.DataFrame` (its index is no column), or a `datasets.Dataset` or `IterableDataset`.
-        fields: Mapping of columns; by default `id` or `_id` (else the id is a digest of the text), `text` and `title`.
-            All others are metadata: missing values (None, NaN, NaT, NA) are left out, dates, times and durations become
-            ISO strings, NumPy's numbers plain ones. Objects in one column get each other's fields, as null.
+        fields: Mapping of columns; by default `id` or `_id` (without such a column the id is a digest of the text),
+            `text` and `title`. All others are metadata: missing values (None, NaN, NaT, NA) are left out, dates, times
+            and durations become ISO strings, NumPy's numbers plain ones. Objects in one column get each other's fields,
+            as null.
 
     Raises:
         CorpusError: Two columns of one name; while iterating, a row that is no record, or a value that JSON cannot
@@ -39,7 +40,7 @@ def records(table: Any, *, fields: Fields | None = None) -> Iterator[Record]:
         >>> list(records(birds))
         [Record(id='7', text='Swifts sleep on the wing.', title='', metadata={'year': 2016})]
     """
-    for where, found in parsed(_rows(table), fields or Fields()):
+    for where, found in parsed(_rows(table, fields or Fields()), fields or Fields()):
         if isinstance(found, UnusableError):
             raise CorpusError(f"{where}: {found}. Mend it, or leave it out.")
         yield found
@@ -128,14 +129,14 @@ def embed(dataset: Any, embedder: Embedder, *, column: str = "embedding", fields
     return dataset.map(add, **options)
 
 
-def _rows(table: Any) -> Any:
+def _rows(table: Any, fields: Fields) -> Any:
     package = type(table).__module__.partition(".")[0]
     if package == "pandas" and isinstance(table, require("pandas", EXTRA).DataFrame):
-        return arrow_rows(_batches(table), "DataFrame")
+        return arrow_rows(_batches(table), "DataFrame", fields)
     if package == "datasets":
         datasets: Any = require("datasets", EXTRA)
         if isinstance(table, datasets.Dataset | datasets.IterableDataset):
-            return python_rows(table.with_format(None), type(table).__name__)
+            return python_rows(table.with_format(None), type(table).__name__, fields)
     raise TypeError(
         f"Expected a pandas.DataFrame, a datasets.Dataset or an IterableDataset, found {type(table).__name__}. "
         "Of several splits choose one."

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -41,6 +43,15 @@ def test_a_bad_record_stops_with_file_line_and_reason(run, records: Path, tmp_pa
     records.write_text(lines)
     stderr = run("index", records, tmp_path / "p", "--parent-key", "book", code=1).stderr
     assert stderr.startswith(f"Error: {records}, line {number}: {BAD[number][1]}")
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_null_among_ids_stops_before_anything_is_written(run, records: Path, tmp_path: Path):
+    rows = [json.loads(line) for line in records.read_text().splitlines()]
+    rows[7]["id"] = None
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    stderr = run("index", tmp_path / "a.parquet", tmp_path / "p", code=1).stderr
+    assert "a.parquet, row 8: expected a string or a whole number in 'id', found null; give each record one" in stderr
     assert not (tmp_path / "p").exists()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -33,6 +34,7 @@ ray = pytest.importorskip("ray")
 from cde_rag.cli import app  # noqa: E402 -- after the skip
 from cde_rag.distributed import RayPool, index  # noqa: E402
 from cde_rag.distributed.ray_index import sample_dataset  # noqa: E402
+from cde_rag.distributed.ray_records import records_of  # noqa: E402
 from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shard  # noqa: E402
 from cde_rag.stores.base import Record, Row  # noqa: E402
 
@@ -274,6 +276,13 @@ def test_a_dataset_without_ids_gets_those_of_add(one: Collection, tmp_path: Path
     assert index(dataset(some), place, embedder).report.added == 0
 
 
+def test_a_null_among_the_ids_of_a_block_is_refused_with_its_row():
+    table = pa.table({"id": ["a", None], "text": ["first", "second"]})
+    with pytest.raises(CorpusError, match=r"row 2 of a block, 'second': expected .* in 'id', found null; give each"):
+        list(records_of(table, Fields()))
+    assert len({record.id for record in records_of(table.drop_columns(["id"]), Fields())}) == 2
+
+
 def wrong(some: Rows, change: dict[str, Any]) -> Rows:
     return [some[0] | change, *some[1:]]
 
@@ -291,7 +300,7 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
         (
             lambda place, one: index(dataset(wrong(rows(20), {"id": None})), place, fields=Fields(id="id")),
             CorpusError,
-            r"row 1 of a block: no field 'id' \(found: 'book', 'year'.*Fields\(id=…",
+            r"row 1 of a block, 'Passage 0 .*expected a string or a whole number in 'id', found null; give each record",
         ),
         (lambda place, one: index(ray.data.from_items([]), place), CorpusError, "found an empty dataset"),
         (

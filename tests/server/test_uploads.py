@@ -7,11 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from served import Running
 
-from cde_rag import Collection
+from cde_rag import Collection, FunctionEmbedder
+from cde_rag.errors import ModelError
 from cde_rag.evaluation.beir import read_beir
+from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
+from cde_rag.stores.faiss import FaissStore
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
 GUIDE = "# Rivers\n\nA river has a bank on each side.\n\n## Boats\n\nA boat stays at the bank of a river.\n"
@@ -100,6 +104,35 @@ def test_drift_is_the_librarys(server: Running, tmp_path: Path) -> None:
     expected = Collection(papers.store, server.embedder).drift()
     assert found["result"]["gain"] == pytest.approx(expected.gain, abs=1e-3)
     assert found["result"]["pays"] == expected.pays()
+
+
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.SmallContextWarning")
+def test_a_served_collection_measures_drift_and_moves_as_any_other(server: Running) -> None:
+    """The collection itself, whose embedder goes through the server's batcher, not the copy that jobs make."""
+    papers = server.service.registry.collection("papers").collection
+    plain = Collection(papers.store, server.embedder)
+    found, expected = papers.drift(context_size=16), plain.drift(context_size=16)
+    assert found.candidate.fingerprint == expected.candidate.fingerprint
+    assert (found.gain, found.neighbours_kept) == pytest.approx((expected.gain, expected.neighbours_kept), abs=1e-3)
+    assert found.probes == 40
+    papers.recontextualize(context_size=16)
+    assert papers.embedder.fingerprint == found.candidate.fingerprint
+    assert isinstance(papers.embedder, BatchedEmbedder)  # later searches still share batches
+    papers.rollback()
+    assert papers.embedder.fingerprint == server.embedder.fingerprint
+    assert isinstance(papers.embedder, BatchedEmbedder)
+    assert papers.verify() == []
+
+
+def test_drift_of_a_served_plain_model_is_refused_with_its_name(tmp_path: Path) -> None:
+    plain = FunctionEmbedder(lambda texts: np.tile(np.eye(4, dtype="f4")[0], (len(texts), 1)), name="same-1")
+    notes = Collection.create(FaissStore(tmp_path / "notes.faiss"), plain)
+    notes.add(["river", "bank"])
+    batcher = TokenBatcher()
+    notes.embedder = BatchedEmbedder(plain, batcher)
+    with pytest.raises(ModelError, match="same-1 is a plain model"):
+        notes.drift()
+    batcher.close()
 
 
 def test_the_bytes_of_a_folder_are_told(server: Running, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -761,18 +762,36 @@ def test_a_full_disk_of_the_server_is_told_and_the_call_finished_later(own_serve
         subprocess.run(["umount", "--lazy", disk], check=False)
 
 
-def test_a_pgvector_that_is_too_old_is_refused(postgres: str):
+@pytest.mark.parametrize("version", ["0.4.4", "0.7.4"])
+def test_a_pgvector_that_is_too_old_is_refused(postgres: str, version: str):
     database = name()
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}".encode())
     dsn = postgres.replace("/postgres?", f"/{database}?")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(
-            "CREATE EXTENSION vector; UPDATE pg_extension SET extversion = '0.4.4' WHERE extname = 'vector'"
-        )
-    with pytest.raises(StoreError, match=r"pgvector 0\.5 or newer, found 0\.4\.4.*ALTER EXTENSION vector UPDATE"):
+        connection.execute("CREATE EXTENSION vector")
+        actual = _set_version(connection, version)
+    message = rf"pgvector 0\.8 or newer, found {re.escape(version)}.*ALTER EXTENSION vector UPDATE"
+    with pytest.raises(StoreError, match=message):
         created(lambda: PgVectorStore(dsn, "papers"))
     assert not PgVectorStore(dsn, "papers").exists()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        _set_version(connection, "0.10.0")  # newer, though it sorts before 0.8 as text
+    created(lambda: PgVectorStore(dsn, "papers"))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        _set_version(connection, version)
+    with pytest.raises(StoreError, match=message):
+        PgVectorStore(dsn, "papers").count()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        _set_version(connection, actual)
+    assert PgVectorStore(dsn, "papers").count() == 0
+
+
+def _set_version(connection: Any, version: str) -> str:
+    """Have the server say another version of pgvector; returns the one it said before."""
+    (found,) = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+    connection.execute("UPDATE pg_extension SET extversion = %s WHERE extname = 'vector'", [version])
+    return found
 
 
 def test_a_schema_of_somebody_else_is_refused(postgres: str):

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
-from cde_rag.embedders.protocol import Embedder
+from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import CorpusError
 from cde_rag.indexing.sibling_passages import with_siblings
 from cde_rag.records import embedded_text
@@ -275,6 +275,7 @@ def _of_another_kind(
 def _without_context(embedder: Embedder) -> Callable[[list[str]], Float32[np.ndarray, "texts dim"]] | None:
     from cde_rag.embedders.contextual import ContextualEmbedder
 
+    embedder = unwrapped(embedder)
     if isinstance(embedder, ContextualEmbedder) and embedder.context.size:
         plain = embedder.rebound(Context.null(embedder.model).reading(windows=embedder.windows))
         return lambda texts: plain.embed_passages(texts, None).vectors

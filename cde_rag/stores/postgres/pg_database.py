@@ -18,7 +18,7 @@ _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
 _LOCK_WAIT_MS: Final = 2000  # for a lock that only a session which is about to end should hold
 _TRIES: Final = 5  # of a transaction that the server rolled back for the sake of another
-_OLDEST: Final = (0, 5)  # pgvector with HNSW
+_OLDEST: Final = (0, 8)  # pgvector with iterative scans
 
 Result = TypeVar("Result")
 
@@ -240,8 +240,8 @@ class PgDatabase:
         if tuple(int(part) for part in found[1].split(".")[:2]) < _OLDEST:
             oldest = ".".join(map(str, _OLDEST))
             raise StoreError(
-                f"{self.where}: expected pgvector {oldest} or newer, found {found[1]}. Update it: ALTER EXTENSION "
-                "vector UPDATE."
+                f"{self.where}: expected pgvector {oldest} or newer, found {found[1]}. Install it on the server, and "
+                "then say in this database: ALTER EXTENSION vector UPDATE."
             )
         return found[0]
 
