@@ -69,7 +69,7 @@ def read_tokenizer(
 
 
 def _cuts_on_the_right(value: Mapping[str, Any]) -> bool:
-    """Return True if a text has one special token before it and one behind it, of type 0, and loses its end."""
+    """Return True if one special token of type 0 precedes a text and one follows, and cuts are at its end."""
     post: Any = value.get("post_processor") or {}
     single: list[tuple[str, Any]] = [next(iter(piece.items())) for piece in post.get("single", [])]
     parts: list[Any] = [value.get(part) or {} for part in ("truncation", "padding")]
@@ -83,7 +83,7 @@ def _cuts_on_the_right(value: Mapping[str, Any]) -> bool:
 
 
 def _is_bert(value: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, str]) -> bool:
-    """Return True if tokenizer.json is what a BertTokenizer of the same vocabulary and settings would be."""
+    """Return True if tokenizer.json equals a BertTokenizer of the same vocabulary and settings."""
     model: Any = value.get("model") or {}
     expected = {
         "type": "BertNormalizer",

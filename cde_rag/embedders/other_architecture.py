@@ -5,7 +5,7 @@ from typing import Any
 
 
 class OtherArchitectureError(Exception):
-    """A model that the graph writer cannot express; its message is what was found."""
+    """A model that the graph writer cannot express; the message names the setting or part found."""
 
 
 def check_settings(path: str, found: Mapping[str, Any], *, known: Mapping[str, Any]) -> None:
