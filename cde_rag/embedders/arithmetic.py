@@ -104,7 +104,7 @@ class ArithmeticEmbedder:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")
-        from cde_rag.embedders.sentence_transformer import PlainEmbedder  # imports torch
+        from cde_rag.embedders.sentence_transformer import PlainEmbedder
 
         if not isinstance(cast(object, model), PlainEmbedder | FunctionEmbedder):
             raise TypeError(

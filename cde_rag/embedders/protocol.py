@@ -21,7 +21,7 @@ class EmbedderOptions:
     Attributes:
         device: Such as "cpu" or "cuda"; None: CUDA where there is one.
         dtype: "float32", "bfloat16" or "float16"; None: as the model's class says.
-        runtime: "torch", "openvino" or "onnx", of contextual models; None: the fastest, see `CDEModel.from_pretrained`.
+        runtime: "torch", "openvino" or "onnx"; None: the fastest, see `CDEModel.from_pretrained` and `PlainEmbedder`.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
         pool: Worker processes that embed passages, of contextual models; see `ProcessPool`.
 

@@ -1,26 +1,23 @@
 """Embedder without context from a sentence-transformers model, as a start for a collection or a way back.
 
-Each text is embedded by itself, exactly as by `encode_query` or `encode_document`; with `windows`, so is each window of
-a longer text.
+Each text is embedded by itself, as by `encode_query` or `encode_document`; with `windows`, so is each window of a
+longer text. BERT encoders run in the fastest runtime of the machine, others in torch.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32
-from tokenizers import Tokenizer
 
 from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list, check_texts
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
-from cde_rag.embedders.sentence_transformer_files import load
+from cde_rag.embedders.sentence_transformer_runtimes import load
+from cde_rag.embedders.text_model import ReadText
 from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning, warn_user
-from cde_rag.model.threads import batch_threads, limited_threads
-from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 from cde_rag.model.windows import cut_into_windows, pool_windows
 
 
@@ -38,14 +35,18 @@ class PlainEmbedder:
         windows: Read texts longer than `max_length` in windows, and average their vectors, weighted by tokens; by
             default they are cut. Part of the fingerprint. Not measured with plain models: split long texts if you can.
         device: Such as "cpu" or "cuda"; by default CUDA if available.
-        dtype: "float32", "bfloat16" or "float16"; as sentence-transformers loads it by default.
+        dtype: "float32", "bfloat16" or "float16"; by default the fastest in the same vector space, or in torch as
+            sentence-transformers loads it.
+        runtime: "torch", "openvino" or "onnx"; by default the environment's CDE_RAG_RUNTIME, or the fastest that is
+            installed: the first use of a model on a machine measures for some seconds. BERT encoders with mean or CLS
+            pooling (MiniLM, e5, bge) run in all three, GPUs and other models need torch.
         mini_batch_size: Texts per forward pass; lower it when memory runs out.
 
     Raises:
-        MissingExtraError: The extra `interop` is not installed.
+        MissingExtraError: The runtime is not installed; torch needs the extra `interop`.
         ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
             files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles; or
-            windows of a model that cuts no text, or whose tokenizer tells no positions.
+            windows of a model that cuts no text, or whose tokenizer has no positions; or the runtime does not run it.
     """
 
     def __init__(
@@ -57,10 +58,13 @@ class PlainEmbedder:
         windows: bool = False,
         device: str | None = None,
         dtype: str | None = None,
+        runtime: str | None = None,
         mini_batch_size: int = 32,
     ) -> None:
-        self._model, identity = load(str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype)
-        if windows and not (identity.max_length and self._model.tokenizer.is_fast):
+        self._model, identity = load(
+            str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype, runtime=runtime
+        )
+        if windows and not (identity.max_length and self._model.has_offsets):
             raise ModelError(
                 f"windows=True needs a model that cuts texts, with a fast tokenizer; found {identity.name}, "
                 f"{'whose tokenizer is slow' if identity.max_length else 'which reads texts of any length'}. Leave "
@@ -68,8 +72,7 @@ class PlainEmbedder:
             )
         self.identity = identity.reading(windows=windows)
         self.mini_batch_size = mini_batch_size
-        self._dtype = dtype
-        self._encoding = threading.Lock()  # tokenizers of transformers are changed by every call
+        self._dtype, self._runtime = dtype, runtime
         self.context = Context.null(self)
 
     def __repr__(self) -> str:
@@ -88,12 +91,24 @@ class PlainEmbedder:
     @property
     def device(self) -> str:
         """Device of the model, such as "cpu"."""
-        return str(self._model.device)
+        return self._model.device
+
+    @property
+    def runtime(self) -> str:
+        """Runtime of the model: "torch", "openvino" or "onnx"."""
+        return self._model.runtime
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the model's layers."""
+        return self._model.dtype
 
     @property
     def options(self) -> EmbedderOptions:
-        """Device, dtype and batch size, for the embedder that follows this one."""
-        return EmbedderOptions(device=self.device, dtype=self._dtype, mini_batch_size=self.mini_batch_size)
+        """Device, dtype, runtime and batch size, for the embedder that follows this one."""
+        return EmbedderOptions(
+            device=self.device, dtype=self._dtype, runtime=self._runtime, mini_batch_size=self.mini_batch_size
+        )
 
     @property
     def max_siblings(self) -> int:
@@ -175,90 +190,50 @@ class PlainEmbedder:
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts after truncation, prefixes and special tokens included."""
-        limit = self.identity.max_length
+        limit, prefix = self.identity.max_length, self.identity.prefixes["document"]
         if not limit:
-            return sum(self._lengths(texts, "document"))
-        lengths = self._shown(texts, "document")[1]
+            return sum(self._model.lengths(texts, prefix))
+        read = self._model.read(texts, prefix)
         if self.identity.windows:
-            lengths = self._in_windows(texts, lengths, "document")[1]
-        return sum(min(length, limit) for length in lengths)
+            read, _ = self._in_windows(texts, read, prefix)
+        return sum(min(each.tokens, limit) for each in read)
 
     def _embed(self, texts: Sequence[str], role: str, *, progress: bool) -> Embedded:
         check_texts(texts)
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
-        encode = self._model.encode_query if role == "query" else self._model.encode_document
-        limit = self.identity.max_length
-        shown, lengths = self._shown(texts, role)
-        truncated = np.array(lengths) > limit
+        limit, prefix = self.identity.max_length, self.identity.prefixes[role]
+        read = self._model.read(texts, prefix)
+        truncated = np.array([each.tokens > limit for each in read])
         starts = list(range(len(texts)))
         if self.identity.windows:
-            shown, lengths, starts = self._in_windows(texts, lengths, role)
+            read, starts = self._in_windows(texts, read, prefix)
             truncated[:] = False
-        threads = 1 if role == "query" and len(texts) == 1 else batch_threads()
-        with self._encoding, limited_threads(threads):
-            found = encode(
-                shown,
-                prompt=self.identity.prefixes[role],
-                batch_size=self.mini_batch_size,
-                show_progress_bar=progress,
-            )
-        vectors = np.asarray(found, dtype=np.float32)
+        vectors = self._model.embed(read, role=role, prefix=prefix, batch_size=self.mini_batch_size, progress=progress)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if len(blank := np.searchsorted(starts, np.flatnonzero(norms < 1e-9), side="right") - 1):
             raise CorpusError(
                 f"Text {blank[0]} has no word that {self.identity.name} knows; leave it out or give it content."
             )
-        pooled = pool_windows(vectors / norms, [min(length, limit) or 1 for length in lengths], starts)
+        pooled = pool_windows(vectors / norms, [min(each.tokens, limit) or 1 for each in read], starts)
         return Embedded(pooled, truncated)
 
     def _in_windows(
-        self, texts: Sequence[str], lengths: Sequence[int], role: str
-    ) -> tuple[list[str], list[int], list[int]]:
-        """Cut texts that exceed the token limit into windows; return them, their token counts, and first rows."""
-        limit, tokenizer = self.identity.max_length, self._model.tokenizer
-        with self._encoding:
-            special = tokenizer.num_special_tokens_to_add(pair=False)
-        before = self._lengths(["a"], role)[0] - self._lengths(["a"], "")[0]
-        room = max(limit - special - before, 1)
-
-        def reach(part: str) -> int:
-            with self._encoding:
-                given = tokenizer(part, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-            offsets = given["offset_mapping"]
-            return int(offsets[room - 1][1]) if len(offsets) > room else len(part)
-
-        shown: list[str] = []
-        counts: list[int] = []
+        self, texts: Sequence[str], read: Sequence[ReadText], prefix: str
+    ) -> tuple[list[ReadText], list[int]]:
+        """Cut texts that exceed the token limit into windows; return all as they are read, and their first rows."""
+        limit, model = self.identity.max_length, self._model
+        before = model.lengths(["a"], prefix)[0] - model.lengths(["a"], "")[0]
+        room = max(limit - model.special_tokens - before, 1)
+        found: list[ReadText] = []
         starts: list[int] = []
-        for text, length in zip(texts, lengths, strict=True):
-            windows = [text] if length <= limit else cut_into_windows(text, reach, room)
-            starts.append(len(shown))
-            shown += windows
-            counts += [length] if length <= limit else self._lengths(windows, role)
-        return shown, counts, starts
-
-    def _shown(self, texts: Sequence[str], role: str) -> tuple[list[str], list[int]]:
-        """Cut texts well beyond the token limit; return them with their token counts (0 if there is no limit)."""
-        limit = self.identity.max_length
-        if not limit:
-            return list(texts), [0] * len(texts)
-        shown = [beginning(text, CHARACTERS_A_TOKEN * limit) for text in texts]
-        lengths = self._lengths(shown, role)
-        for place, text in enumerate(texts):
-            if len(shown[place]) < len(text) and lengths[place] <= limit + MARGIN:  # mostly of what is no token
-                shown[place] = text
-                (lengths[place],) = self._lengths([text], role)
-        return shown, lengths
-
-    def _lengths(self, texts: Sequence[str], role: str) -> list[int]:
-        """Count the tokens of each text without truncation; the role "" has no prefix."""
-        prefix, tokenizer = self.identity.prefixes[role] if role else "", self._model.tokenizer
-        given = [prefix + text for text in texts]
-        if isinstance(tokenizer, Tokenizer):  # of static vectors
-            return [len(encoding.ids) for encoding in tokenizer.encode_batch(given)]
-        with self._encoding:
-            return [len(ids) for ids in tokenizer(given, truncation=False, padding=False, verbose=False)["input_ids"]]
+        for text, whole in zip(texts, read, strict=True):
+            starts.append(len(found))
+            if whole.tokens <= limit:
+                found.append(whole)
+            else:
+                found += model.read(cut_into_windows(text, lambda part: model.reach(part, room), room), prefix)
+        return found, starts
 
     def _warned(self, embedded: Embedded) -> Float32[np.ndarray, "texts dim"]:
         if count := int(embedded.truncated.sum()):

@@ -1,20 +1,16 @@
-"""Models of sentence-transformers on disk: found, hashed and loaded; safetensors only, and no code of their own."""
+"""Files of sentence-transformers models: found and hashed; safetensors only, and no code of their own."""
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
-
-import numpy as np
-from safetensors import SafetensorError
 
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require
-from cde_rag.model.cde_model import DTYPES
 from cde_rag.model.names import ModelName
 from cde_rag.model.weights import PICKLES, sha256
 
@@ -33,46 +29,104 @@ TOKENIZER_ELSEWHERE = "tokenizer_name_or_path"  # a setting of a module
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # what models call the prompt of a document
 
 
-def load(
-    name: str, *, max_length: int | None, prefixes: Mapping[str, str] | None, device: str | None, dtype: str | None
-) -> tuple[Any, ModelIdentity]:
-    """Load a SentenceTransformer and compute its identity; its files are hashed before they are read.
+@dataclass(frozen=True)
+class ModelFiles:
+    """Files of a SentenceTransformer that determine its vectors, with their digests.
 
-    Args:
-        name: A folder or a hub id, with `@revision` if need be.
-        max_length: Maximum tokens of a text; by default the model's own.
-        prefixes: For "query" and "document"; by default the model's own prompts.
-        device: Such as "cpu".
-        dtype: One of `DTYPES`; by default as sentence-transformers loads it.
+    Attributes:
+        folder: Folder of the model.
+        name: Exact name for later loading.
+        digests: sha256 of each file, hex, by its path in the folder.
+        written: Inode, size and modification time of each file, before it was hashed.
+    """
+
+    folder: Path
+    name: str
+    digests: Mapping[str, str]
+    written: Sequence[tuple[int, int, int]]
+
+    @classmethod
+    def find(cls, name: str) -> "ModelFiles":
+        """Find a model by its folder or hub id, and hash its files.
+
+        Args:
+            name: A folder or a hub id, with `@revision` if need be.
+
+        Raises:
+            MissingExtraError: It is a hub id, and the extra `interop` is not installed.
+            ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, or needs files of
+                another folder.
+        """
+        folder, exact = _resolve(name)
+        files = _files(folder)
+        written = _written(files)
+        return cls(folder, exact, {path.relative_to(folder).as_posix(): sha256(path) for path in files}, written)
+
+    def content(self, path: str) -> bytes:
+        """Read a file.
+
+        Args:
+            path: One of the paths in `digests`.
+
+        Raises:
+            ModelError: It is not the file that was hashed.
+        """
+        found = (self.folder / path).read_bytes()
+        if hashlib.sha256(found).hexdigest() != self.digests[path]:
+            raise self._changed()
+        return found
+
+    def check_unchanged(self) -> None:
+        """Check that no file was written since they were found.
+
+        Raises:
+            ModelError: One was.
+        """
+        if _written(self.folder / path for path in self.digests) != self.written:
+            raise self._changed()
+
+    def identity(
+        self, *, prompts: Mapping[str, str], prefixes: Mapping[str, str] | None, max_length: int, dim: int
+    ) -> ModelIdentity:
+        """Return the identity that determines the vectors: all files of the model, its prefixes and its length.
+
+        Args:
+            prompts: The model's own prompts, by name.
+            prefixes: For "query" and "document"; by default the model's own prompts.
+            max_length: Maximum tokens of a text; `UNLIMITED` if texts are never cut.
+            dim: Length of an embedding.
+        """
+        tokenizer = {path: digest for path, digest in self.digests.items() if _of_tokenizer(path)}
+        weights = {path: digest for path, digest in self.digests.items() if path not in tokenizer}
+        if prefixes is None:
+            document = next((prompts[each] for each in DOCUMENT_PROMPTS if prompts.get(each)), "")
+            prefixes = {"query": prompts.get("query", ""), "document": document}
+        return ModelIdentity(
+            name=self.name,
+            weights_sha256=hashlib.sha256(canonical_json(weights).encode()).hexdigest(),
+            tokenizer_sha256=hashlib.sha256(canonical_json(tokenizer).encode()).hexdigest(),
+            attention=PLAIN,
+            semantics="sentence-transformers",
+            roles="prefix",
+            prefixes=dict(prefixes),
+            max_length=max_length,
+            pooling=MODULES,
+            normalisation="unit",
+            dim=dim,
+        )
+
+    def _changed(self) -> ModelError:
+        return ModelError(f"{self.folder} was written while it was read. Load it again.")
+
+
+def check_shortened(max_length: int, own: int | None) -> None:
+    """Check the number of tokens that a model is to read.
 
     Raises:
-        MissingExtraError: The extra `interop` is not installed.
-        ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
-            files of another folder, or reads fewer tokens; or prefixes for other roles, or another dtype.
+        ModelError: It is not from 1 to the model's own.
     """
-    if prefixes is not None and set(prefixes) != {"query", "document"}:
-        raise ModelError(f"Expected prefixes for 'query' and 'document', found {sorted(prefixes)}.")
-    if dtype is not None and dtype not in DTYPES:
-        raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
-    folder, exact = _resolve(name)
-    files = _files(folder)
-    written = _written(files)
-    digests = {path.relative_to(folder).as_posix(): sha256(path) for path in files}
-    sentence_transformers: Any = require("sentence_transformers", EXTRA)
-    try:
-        model = sentence_transformers.SentenceTransformer(str(folder), device=device, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: sentence-transformers cannot load it: {error}") from error
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type == "cpu":
-            tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
-    if _written(files) != written:
-        raise ModelError(f"{folder} was written while it was read. Load it again.")
-    if max_length:
-        _shorten(model, max_length)
-    return model if dtype is None else model.to(getattr(require("torch", "torch"), dtype)), _identity(
-        exact, digests, model, prefixes
-    )
+    if max_length < 1 or not own or max_length > own:
+        raise ModelError(f"Expected a max_length from 1 to the model's own, {own}, found {max_length}.")
 
 
 def _resolve(name: str) -> tuple[Path, str]:
@@ -144,37 +198,6 @@ def _written(files: Iterable[Path]) -> list[tuple[int, int, int]]:
     return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in files)]
 
 
-def _identity(name: str, digests: Mapping[str, str], model: Any, prefixes: Mapping[str, str] | None) -> ModelIdentity:
-    """Return the identity that determines the vectors: all files of the model, its prefixes and its length."""
-    tokenizer = {path: digest for path, digest in digests.items() if _of_tokenizer(path)}
-    weights = {path: digest for path, digest in digests.items() if path not in tokenizer}
-    if prefixes is None:
-        prompts: Mapping[str, str] = model.prompts
-        document = next((prompts[each] for each in DOCUMENT_PROMPTS if prompts.get(each)), "")
-        prefixes = {"query": prompts.get("query", ""), "document": document}
-    length = model.max_seq_length
-    return ModelIdentity(
-        name=name,
-        weights_sha256=hashlib.sha256(canonical_json(weights).encode()).hexdigest(),
-        tokenizer_sha256=hashlib.sha256(canonical_json(tokenizer).encode()).hexdigest(),
-        attention=PLAIN,
-        semantics="sentence-transformers",
-        roles="prefix",
-        prefixes=dict(prefixes),
-        max_length=int(length) if length and np.isfinite(length) else UNLIMITED,
-        pooling=MODULES,
-        normalisation="unit",
-        dim=model.get_embedding_dimension(),
-    )
-
-
 def _of_tokenizer(path: str) -> bool:
     name = path.rpartition("/")[2]
     return "token" in name or VOCABULARY.fullmatch(name) is not None
-
-
-def _shorten(model: Any, max_length: int) -> None:
-    own = model.max_seq_length
-    if max_length < 1 or not own or max_length > own:
-        raise ModelError(f"Expected a max_length from 1 to the model's own, {own}, found {max_length}.")
-    model.max_seq_length = max_length

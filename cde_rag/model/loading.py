@@ -1,16 +1,18 @@
 """Loading of models by name: bundled models, folders and the hub, and the choice of their runtime."""
 
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from cde_rag.errors import MissingExtraError, ModelError, how_to_install, require
+import numpy as np
+
+from cde_rag.errors import ModelError, require
 from cde_rag.model import hub, model_files
 from cde_rag.model.model_files import CONFIG, TOKENIZER, WEIGHTS
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_config import is_pair
+from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
 from cde_rag.model.stage_runner import StageRunner
@@ -101,17 +103,7 @@ def chosen_runtime(
         return "torch", dtype
     if name.has_options:
         raise _only_two_way(name)
-    if asked is not None:
-        if device not in (None, "cpu"):
-            raise ModelError(f"The runtime {asked!r} runs on the CPU, not on {device!r}. Leave device or runtime out.")
-        return asked, dtype or runtime_choice.default_dtype(asked)
-    here = runtime_choice.installed()
-    if not here:
-        raise MissingExtraError(f"No runtime for models is installed. {how_to_install('torch')}, or 'openvino'.")
-    if device not in (None, "cpu") or dtype == "float16" or list(here) == ["torch"] or (device is None and _gpu()):
-        return "torch", dtype
-    best = runtime_choice.fastest(timings(folder), dtype)
-    return ("torch", dtype) if best is None else (best.runtime, best.dtype)
+    return runtime_choice.choose(asked, lambda: timings(folder), device=device, dtype=dtype)
 
 
 def timings(folder: Path, *, again: bool = False) -> list[runtime_choice.Timing]:
@@ -125,27 +117,34 @@ def timings(folder: Path, *, again: bool = False) -> list[runtime_choice.Timing]
     if not again and (found := runtime_choice.kept(stored.digest)) is not None:
         return found
 
-    def stages(runtime: str, dtype: str) -> StageRunner:
-        if runtime != "torch":
-            return GraphRunner(stored, runtime, dtype)
-        network, *_ = read(folder, ModelName(base=str(folder)))
-        from cde_rag.model.torch_runner import TorchRunner
+    def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
+        return _trial(_stages(stored, folder, runtime, dtype), stored.tokenizer, stored.config.max_length)
 
-        return TorchRunner(network, "cpu", dtype)
-
-    measured = runtime_choice.measure(stages, stored.tokenizer, stored.config.max_length)
+    measured = runtime_choice.measure(trial)
     runtime_choice.keep(stored.digest, measured)
     return measured
 
 
-def _gpu() -> bool:
-    """Return True if torch would compute on a GPU; torch is imported only on machines that may have one."""
-    torch_version = runtime_choice.installed().get("torch", {}).get("torch", "+cpu")
-    if torch_version.endswith("+cpu") or not (sys.platform == "win32" or Path("/dev/nvidiactl").exists()):
-        return False
-    import torch
+def _stages(stored: StoredModel, folder: Path, runtime: str, dtype: str) -> StageRunner:
+    if runtime != "torch":
+        return GraphRunner(stored, runtime, dtype)
+    network, *_ = read(folder, ModelName(base=str(folder)))
+    from cde_rag.model.torch_runner import TorchRunner
 
-    return torch.cuda.is_available()
+    return TorchRunner(network, "cpu", dtype)
+
+
+def _trial(stages: StageRunner, tokenizer: TextTokenizer, max_length: int) -> runtime_choice.Trial:
+    texts, question = runtime_choice.sample()
+    rows, query = ([tokens.ids for tokens in tokenizer(some, max_length)] for some in (texts, [question]))
+    empty = np.zeros((0, stages.read(query).shape[1]), dtype=np.float32)
+    prepared = stages.prepare(empty, np.zeros(0, dtype=np.int64))
+    return runtime_choice.Trial(
+        stages.runtime,
+        stages.dtype,
+        lambda: stages.embed(rows, DOCUMENT, prepared, None, None),
+        lambda: stages.embed(query, QUERY, prepared, None, None),
+    )
 
 
 def _only_two_way(name: ModelName) -> ModelError:

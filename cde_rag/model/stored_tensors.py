@@ -31,10 +31,10 @@ def float_state(
     Raises:
         ModelError: It is no such file, or a tensor has another dtype, no fitting scales, or holds NaN or infinity.
     """
-    stored = _stored(content)
+    stored = _stored(content, wanted)
     state: dict[str, Array] = {}
     for name, value in stored.items():
-        if name.endswith(SCALE) or not wanted(name):
+        if name.endswith(SCALE):
             continue
         state[name] = found = _floats(name, value, stored.get(name + SCALE))
         if not np.isfinite(found).all():
@@ -44,13 +44,15 @@ def float_state(
     return state
 
 
-def _stored(content: bytes) -> Mapping[str, Array]:
+def _stored(content: bytes, wanted: Callable[[str], bool]) -> Mapping[str, Array]:
     try:
         entries = cast("list[tuple[str, Any]]", deserialize(content))
     except SafetensorError as error:
         raise ModelError(f"Expected safetensors, found: {error}. Make or download the model again.") from error
     stored: dict[str, Array] = {}
     for name, entry in entries:
+        if not wanted(name.removesuffix(SCALE)):
+            continue
         if (dtype := _DTYPES.get(entry["dtype"])) is None:
             raise ModelError(f"Expected {name} in codes or in floats of 16 or 32 bits, found {entry['dtype']}.")
         array = np.frombuffer(entry["data"], dtype=dtype).reshape(entry["shape"])

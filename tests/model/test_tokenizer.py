@@ -76,16 +76,17 @@ def test_a_plain_model_is_shown_what_it_reads(plain: PlainEmbedder, piece: str):
     text = "river " + 40_000 * piece
     long_enough = CHARACTERS_A_TOKEN * plain.identity.max_length
     assert len(text) > 2 * long_enough
-    with mock.patch("cde_rag.embedders.sentence_transformer.beginning", lambda text, _: text):
+    with mock.patch("cde_rag.embedders.sentence_transformer_torch.beginning", lambda text, _: text):
         expected, tokens = plain.embed_passages([text], None), plain.count_tokens([text])
     shown: list[int] = []
-    lengths = plain._lengths  # type: ignore[attr-defined]
+    model = plain._model  # type: ignore[attr-defined]
+    lengths = model.lengths
 
-    def spy(texts: list[str], role: str) -> list[int]:
+    def spy(texts: list[str], prefix: str) -> list[int]:
         shown.extend(map(len, texts))
-        return lengths(texts, role)
+        return lengths(texts, prefix)
 
-    with mock.patch.object(plain, "_lengths", spy):
+    with mock.patch.object(model, "lengths", spy):
         found = plain.embed_passages([text], None)
     assert json.dumps(found.vectors.tolist()) == json.dumps(expected.vectors.tolist())
     assert found.truncated.tolist() == expected.truncated.tolist()

@@ -1,7 +1,8 @@
 """Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime."""
 
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -92,3 +93,46 @@ class OnnxEngine:
 
 
 ENGINES: Final = {"openvino": OpenVinoEngine, "onnx": OnnxEngine}
+
+
+class CompiledGraphs:
+    """Compiled graphs of one model in one runtime; each is compiled on first use. Thread-safe.
+
+    Args:
+        runtime: "openvino" or "onnx".
+        dtype: "float32"; with OpenVINO also "bfloat16".
+
+    Raises:
+        ModelError: The runtime has no such dtype.
+    """
+
+    def __init__(self, runtime: str, dtype: str) -> None:
+        if dtype not in _PRECISIONS:
+            raise ModelError(f"Expected dtype float32 or bfloat16 with the runtime {runtime!r}, found {dtype!r}.")
+        self.runtime, self.dtype = runtime, dtype
+        self._compiling = threading.Lock()
+        self._compiled: dict[tuple[str, int], CompiledGraph] = {}
+
+    def get(
+        self, stage: str, threads: int, graph: Callable[[], Path | bytes], dtype: str | None = None
+    ) -> CompiledGraph:
+        """Return a compiled graph.
+
+        Args:
+            stage: Name of the graph.
+            threads: CPU threads.
+            graph: Returns the graph or its file, for the first use.
+            dtype: Another dtype than that of the model.
+
+        Raises:
+            MissingExtraError: The runtime is not installed.
+            ModelError: The runtime has no such dtype.
+        """
+        key = (stage, threads)
+        if (found := self._compiled.get(key)) is not None:
+            return found
+        with self._compiling:
+            if key not in self._compiled:
+                engine = ENGINES[self.runtime]
+                self._compiled[key] = engine(graph(), threads=threads, dtype=dtype or self.dtype)
+            return self._compiled[key]

