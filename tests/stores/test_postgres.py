@@ -28,7 +28,7 @@ from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
 from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
-from cde_rag.stores.base import Record, Store
+from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.transfer.parquet import export_collection, import_collection
@@ -644,6 +644,126 @@ def test_changed_rows_are_found(postgres: str):
         store.get(["a"])
     with pytest.raises(StoreFormatError, match="changed row"):
         store.vectors(["b"], fingerprint=SPACE)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE {}.words SET times[1] = 5 WHERE term = 'bank'",
+        "UPDATE {}.words SET places = places[:1], times = times[:1] WHERE term = 'bank'",
+        "UPDATE {}.words SET times = times[:1] WHERE term = 'bank'",
+        "UPDATE {}.words SET term = 'other' WHERE term = 'bank'",
+        "DELETE FROM {}.words WHERE term = 'river'",
+        "INSERT INTO {0}.words SELECT 'other', batch, ARRAY[place], ARRAY[1] FROM {0}.records WHERE id = 'b'",
+        "INSERT INTO {0}.words SELECT * FROM {0}.words WHERE term = 'bank'",
+        "UPDATE {}.records SET batch = 7 WHERE id = 'b'",
+    ],
+)
+def test_changed_words_are_found_and_made_anew(postgres: str, sql: str):
+    store = created(lambda: PgVectorStore(postgres, name()))
+    assert isinstance(store, PgVectorStore)
+    store.add([row("a", "river bank"), row("b", "bank of banks")], EXACT[:2], fingerprint=SPACE)
+    expected = store.search_text(["bank river"], 5)
+    assert store.verify() == []
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        assert connection.execute(sql.format(store.name).encode()).rowcount == 1
+    assert [damage.where for damage in store.verify()] == ["words"]
+    store.index_texts()
+    assert store.verify() == []
+    assert store.search_text(["bank river"], 5) == expected
+
+
+def untitled(id_: str, text: str, **metadata: Any) -> Row:
+    return Row(Record(id_, text, metadata=metadata), f"digest of {text}")
+
+
+def entries(store: PgVectorStore) -> int:
+    with psycopg.connect(store.dsn) as connection:
+        sql = f"SELECT coalesce(sum(cardinality(places)), 0)::int FROM {store.name}.words"
+        ((found,),) = connection.execute(sql.encode()).fetchall()
+        return found
+
+
+def test_words_of_replaced_and_deleted_records_do_not_pile_up(postgres: str):
+    """Those of others, that were written with them, stay."""
+    store = created(lambda: PgVectorStore(postgres, name()))
+    assert isinstance(store, PgVectorStore)
+    store.add([untitled(id_, f"river {id_}1 {id_}2") for id_ in "abcd"], EXACT[:4], fingerprint=SPACE)
+    assert entries(store) == 12
+    for number in range(20):
+        store.add([untitled("a", f"river w{number} x{number}")], EXACT[:1], fingerprint=SPACE)
+        assert 12 <= entries(store) <= 24
+        assert [hit.id for hit in store.search_text([f"w{number} w{number - 1}"], 5)[0]] == ["a"]
+    assert [sorted(hit.id for hit in hits) for hits in store.search_text(["river", "b2", "a1"], 5)] == [
+        ["a", "b", "c", "d"], ["b"], []
+    ]  # fmt: skip
+    assert store.verify() == []
+    store.delete(["a", "b", "c"])
+    assert entries(store) == 3
+    store.delete(["d"])
+    assert entries(store) == 0
+    assert store.verify() == []
+
+
+FORMAT_1 = """
+    DROP TABLE words;
+    CREATE TABLE words (
+        term text COLLATE "C" NOT NULL,
+        place bigint NOT NULL,
+        times integer NOT NULL,
+        PRIMARY KEY (term, place)
+    );
+    INSERT INTO words
+        SELECT term, place, count(*) FROM records, regexp_split_to_table(text, ' ') AS term GROUP BY term, place;
+    ALTER TABLE words ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY {role} ON words FOR SELECT TO {role} USING (true);
+    ALTER TABLE records DROP COLUMN batch;
+    ALTER TABLE manifest DROP COLUMN batches, DROP COLUMN dead;
+    UPDATE manifest SET format = 1;
+"""
+
+
+def test_a_collection_of_format_1_is_read_until_its_texts_are_indexed_again(postgres: str):
+    """A table of words as version 0.2 made it, of texts whose words are their stems; a reader's rights stay."""
+    store, role = PgTenants(postgres, name()).of("1" * 32), name()
+    created(lambda: store)
+    reader = PgVectorStore(logging_in(postgres, role), store.name)
+    rows = [untitled("a", "river bank bank", year=1), untitled("b", "bank"), untitled("c", "?")]
+    store.add(rows[:2], EXACT[:2], fingerprint=SPACE)
+    store.grant_read(role)
+    by_words = store.search_text(["river bank"], 5)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {store.name}; {FORMAT_1.format(role=role)}".encode())
+    for one in (store, reader):
+        assert one.verify() == []
+        assert one.get(["b"]) == rows[1:2]
+        assert [hit.id for hit in one.search(EXACT[:1], 1, fingerprint=SPACE, where={"year": 1})[0]] == ["a"]
+        with pytest.raises(StoreFormatError, match=r"found format 1.*cde-rag reindex"):
+            one.search_text(["bank"], 5)
+    for write in (lambda: store.add(rows, EXACT[:3], fingerprint=SPACE), lambda: store.delete(["a"])):
+        with pytest.raises(StoreFormatError, match=r"cde-rag reindex \(store\.index_texts\(\)\) moves it"):
+            write()
+    store.update_metadata({"a": {"year": 2}})
+    assert store.count({"year": 2}) == 1
+    number = store.create_generation(fingerprint="b2" * 32, context=b"other")
+    store.add_to_generation(number, store.lacking(number), ["1", "2"], EXACT[:2])
+    store.activate(number)
+    assert store.verify() == []
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"DELETE FROM {store.name}.words WHERE term = 'river'".encode())
+    assert [damage.where for damage in store.verify()] == ["words"]
+    with pytest.raises(StoreError, match="role"):
+        reader.index_texts()
+    store.index_texts()
+    for one in (store, reader):
+        assert one.verify() == []
+        assert [(hit.id, hit.score) for hit in one.search_text(["river bank"], 5)[0]] == [
+            (hit.id, hit.score) for hit in by_words[0]
+        ]
+    store.add([untitled("a", "money"), untitled("c", "river")], EXACT[1:3], fingerprint="b2" * 32)
+    assert store.delete(["b"]) == 1
+    assert [[hit.id for hit in hits] for hits in reader.search_text(["bank", "river money"], 5)] == [[], ["a", "c"]]
+    assert store.verify() == []
 
 
 @pytest.mark.parametrize(

@@ -23,4 +23,7 @@ def build(tables: PgTables, manifest: PgManifest, generation: int) -> None:
         return
     if (rows := tables.count(generation)) >= LEAST_ROWS:
         tables.run(manifest.index.creation(generation, manifest.dim, rows))
-        tables.run(f"ANALYZE manifest, records, fields, words, vectors_{generation}")
+        columns = (
+            f"records (place, batch), words (term, batch), vectors_{generation} (place)"  # without texts and arrays
+        )
+        tables.run(f"ANALYZE manifest, fields, {columns}")

@@ -1,6 +1,5 @@
 """Searches in SQL: by every vector, by an index, by words."""
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.postgres.pg_indexing import built, presence
+from cde_rag.stores.postgres.pg_postings import LIVE, check_postings
 from cde_rag.stores.postgres.pg_tables import RECORD, GenerationRow, PgManifest, PgTables, condition, read_record
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.text_analysis import K1, B, analyzer_of
@@ -78,25 +78,22 @@ def _hits(
 
 def by_words(tables: PgTables, query: str, k: int, kept: Condition) -> list[Hit]:
     """Search by words with BM25; see `PgVectorStore`."""
-    ((texts, words, settings),) = tables.rows("SELECT texts, words, settings FROM manifest")
+    ((format_, texts, words, settings),) = tables.rows("SELECT format, texts, words, settings FROM manifest")
+    check_postings(format_)
     times = Counter(analyzer_of(settings).terms(query))
     if not times:
         return []
-    having = dict(tables.rows("SELECT term, count(*) FROM words WHERE term = ANY(%s) GROUP BY term", list(times)))
-    weights = {
-        term: count * math.log(1 + (texts - having[term] + 0.5) / (having[term] + 0.5))
-        for term, count in times.items()
-        if term in having
-    }
-    norm = f"{K1 * (1 - B)} + {K1 * B} * l.length / %s"
     rows = tables.rows(
-        f"SELECT {RECORD}, best.score FROM (SELECT w.place, "  # noqa: S608
-        f"sum(asked.weight * w.times * {K1 + 1} / (w.times + {norm}) ORDER BY w.term) AS score "
-        "FROM unnest(%s::text[], %s::float8[]) AS asked (term, weight) "
-        'JOIN words w ON w.term = asked.term COLLATE "C" '
-        f"JOIN records l ON l.place = w.place WHERE w.place IN (SELECT place FROM records WHERE {kept.sql}) "
-        "GROUP BY w.place ORDER BY score DESC, w.place LIMIT %s) best "
-        "JOIN records r ON r.place = best.place ORDER BY best.score DESC, best.place",
-        *(words / max(1, texts), list(weights), list(weights.values()), *kept.parameters, k),
+        "WITH asked AS (SELECT * FROM unnest(%s::text[], %s::float8[]) WITH ORDINALITY AS a (term, times, number)), "  # noqa: S608
+        "live AS MATERIALIZED (SELECT asked.number, e.place, e.times::float8, r.length::float8 FROM asked "
+        f'JOIN words w ON w.term = asked.term COLLATE "C" {LIVE}), '
+        "counted AS (SELECT number, count(*) + 0.5::float8 AS n FROM live GROUP BY number), "
+        "weights AS (SELECT array_agg(times * ln(1 + (%s + 1 - n) / n) ORDER BY number) AS found "
+        "FROM asked LEFT JOIN counted USING (number)), "
+        f"best AS (SELECT place, sum((SELECT found FROM weights)[number] * times * {K1 + 1}::float8 "
+        f"/ (times + {K1 * (1 - B)}::float8 + {K1 * B}::float8 * length / %s) ORDER BY number) AS score "
+        f"FROM live WHERE {kept.sql} GROUP BY place ORDER BY score DESC, place LIMIT %s) "
+        f"SELECT {RECORD}, best.score FROM best JOIN records r USING (place) ORDER BY best.score DESC, best.place",
+        *(list(times), list(times.values()), texts, words / max(1, texts), *kept.parameters, k),
     )
     return [Row(read_record(*row[:-1]), "").hit(float(row[-1])) for row in rows]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,17 +17,19 @@ from cde_rag.stores.checks import seal
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import StoredManifest
+from cde_rag.stores.postgres.pg_postings import SWEEP, check_postings, postings
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.postgres.schema import FORMAT, VECTORS, escaped, quoted, unescaped
+from cde_rag.stores.postgres.schema import FORMAT, FROM_FORMAT_1, VECTORS, escaped, quoted, unescaped
 from cde_rag.stores.text_analysis import TextAnalyzer, analyzer_of, with_newest
 
 RECORD: Final = "r.id, r.title, r.text, r.metadata::text, r.checksum"
 VECTOR: Final = "place, digest, vector_send(vector), checksum"
+_AT_ONCE: Final = 1000  # records whose words are made anew together
 _LONGEST_ID: Final = 2000  # bytes; an index of PostgreSQL takes 2 704
 _TYPES: Final = {
-    "records": ("int8", "text", "text", "text", "text", "int4", "bytea"),  # JSON goes over the wire as text
+    "records": ("int8", "text", "text", "text", "text", "int4", "bytea", "int8"),  # JSON goes over the wire as text
     "fields": ("int8", "bytea", "text", "numeric", "bytea", "text"),
-    "words": ("text", "int8", "int4"),
+    "words": ("text", "int8", "bytea", "bytea"),  # the bytes of arrays
     "vectors": ("int8", "text", "vector", "bytea"),
 }
 _DIALECT: Final = Dialect(
@@ -50,12 +53,14 @@ class PgManifest(StoredManifest[GenerationRow]):
     """The manifest's row and the generations.
 
     Attributes:
+        format: Format of the tables.
         settings: Settings of the collection.
         index: Settings of the index.
         places: Place of the record that was inserted last.
         run: Number of the run that had the lease last.
     """
 
+    format: int
     settings: dict[str, Any]
     index: PgIndex
     places: int
@@ -121,12 +126,12 @@ class PgTables:
 
     def manifest(self) -> PgManifest:
         """Read the manifest."""
-        ((dim, active, last, settings, index, quantization, places, run),) = self.rows(
-            "SELECT dim, active, last, settings, index, quantization, places, run FROM manifest"
+        ((dim, active, last, format_, settings, index, quantization, places, run),) = self.rows(
+            "SELECT dim, active, last, format, settings, index, quantization, places, run FROM manifest"
         )
         generations = self.rows("SELECT number, fingerprint FROM generations ORDER BY number")
         states = tuple(GenerationRow(*row) for row in generations)
-        return PgManifest(dim, active, last, states, settings, PgIndex(index, quantization), places, run)
+        return PgManifest(dim, active, last, states, format_, settings, PgIndex(index, quantization), places, run)
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Replace the settings."""
@@ -169,34 +174,30 @@ class PgTables:
 
         Raises:
             CorpusError: An id is too long for an index.
+            StoreFormatError: The collection is of format 1.
         """
+        check_postings(manifest.format)
         for record, _ in records:
             if len(record.id.encode()) > _LONGEST_ID:
                 raise CorpusError(
                     f"Record {record.id!a:.80}: expected an id of at most {_LONGEST_ID} bytes in PostgreSQL."
                 )
         there = self.places(record.id for record, _ in records)
-        self._forget(list(there.values()), manifest.analyzer)
-        self.run("DELETE FROM records WHERE place = ANY(%s)", list(there.values()))
-        numbers = iter(range(manifest.places + 1, manifest.places + 1 + len(records) - len(there)))
+        gone = self._remove(list(there.values()))
+        inserted = len(records) - len(there)
+        numbers = iter(range(manifest.places + 1, manifest.places + 1 + inserted))
         placed = [there.get(record.id) or next(numbers) for record, _ in records]
         words = [Counter(manifest.analyzer.record_terms(record)) for record, _ in records]
+        ((batch,),) = self.rows(
+            "UPDATE manifest SET places = places + %s, batches = batches + 1 RETURNING batches", inserted
+        )
         self.copy(
             "records",
-            (_record_row(place, *one, count) for place, one, count in zip(placed, records, words, strict=True)),
+            (_record_row(place, *one, count, batch) for place, one, count in zip(placed, records, words, strict=True)),
         )
         self._put_fields(zip(placed, (record.metadata for record, _ in records), strict=True))
-        self.copy(
-            "words",
-            ((term, place, n) for place, count in zip(placed, words, strict=True) for term, n in count.items()),
-        )
-        lengths = [count.total() for count in words if count]
-        self.run(
-            "UPDATE manifest SET places = greatest(places, %s), texts = texts + %s, words = words + %s",
-            max(placed, default=0),
-            len(lengths),
-            sum(lengths),
-        )
+        self.copy("words", postings(batch, placed, words))
+        self._count([count.total() for count in words], gone)
         return placed
 
     def put_metadata(self, place: int, record: Record, metadata: str) -> None:
@@ -207,10 +208,15 @@ class PgTables:
         self._put_fields([(place, record.metadata)])
 
     def delete(self, places: Sequence[int], manifest: PgManifest) -> None:
-        """Remove records, and their vectors of all generations."""
-        self._forget(places, manifest.analyzer)
-        for table in ("records", *(f"vectors_{state.number}" for state in manifest.generations)):
-            self.run(f"DELETE FROM {table} WHERE place = ANY(%s)", list(places))  # noqa: S608
+        """Remove records, and their vectors of all generations.
+
+        Raises:
+            StoreFormatError: The collection is of format 1.
+        """
+        check_postings(manifest.format)
+        self._count([], self._remove(places))
+        for state in manifest.generations:
+            self.run(f"DELETE FROM vectors_{state.number} WHERE place = ANY(%s)", list(places))  # noqa: S608
 
     def put_vectors(
         self, generation: int, places: Sequence[int], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
@@ -248,20 +254,29 @@ class PgTables:
         return [Row(read_record(*row[:-1]), row[-1]) for row in every]
 
     def put_words(self) -> None:
-        """Make the words of all records anew, with the newest analyzer."""
-        settings = with_newest(self.manifest().settings)
-        self.put_settings(settings)
-        self.run("UPDATE manifest SET format = %s", FORMAT)
+        """Make the words of all records anew, with the newest analyzer, in the newest format."""
+        manifest = self.manifest()
+        if manifest.format < FORMAT:
+            self._connection.execute(FROM_FORMAT_1)
+        settings = with_newest(manifest.settings)
+        ((batch,),) = self.rows(
+            "UPDATE manifest SET settings = %s, format = %s, texts = 0, words = 0, dead = 0, batches = batches + 1 "
+            "RETURNING batches",
+            *(json.dumps(settings, ensure_ascii=False), FORMAT),
+        )
         self.run("TRUNCATE words")
-        texts = words = 0
-        for place, record in self.every_record():
-            count = Counter(analyzer_of(settings).record_terms(record))
-            self.copy("words", ((term, place, times) for term, times in count.items()))
-            texts, words = texts + bool(count), words + count.total()
+        every = self.every_record()
+        while part := list(islice(every, _AT_ONCE)):
+            places = [place for place, _ in part]
+            words = [Counter(analyzer_of(settings).record_terms(record)) for _, record in part]
+            lengths = [count.total() for count in words]
+            self.copy("words", postings(batch, places, words))
             self.run(
-                "UPDATE records SET length = %s WHERE place = %s AND length != %s", count.total(), place, count.total()
+                "UPDATE records r SET length = new.length, batch = %s FROM unnest(%s::bigint[], %s::integer[]) AS new "
+                "(place, length) WHERE r.place = new.place",
+                *(batch, places, lengths),
             )
-        self.run("UPDATE manifest SET texts = %s, words = %s", texts, words)
+            self._count(lengths, [])
 
     def every_record(self) -> Iterator[tuple[int, Record]]:
         """Yield all records with their places; they stay on the server until they are read."""
@@ -271,22 +286,21 @@ class PgTables:
     def _put_fields(self, metadata: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
         self.copy("fields", (field_row(place, one) for place, found in metadata for one in flatten(found)))
 
-    def _forget(self, places: Sequence[int], analyzer: TextAnalyzer) -> None:
-        """Remove the fields and words of records, which are still there."""
-        old = self.rows(
-            f"SELECT {RECORD}, place, length FROM records r WHERE place = ANY(%s)",  # noqa: S608
-            list(places),
-        )
-        terms = [(term, row[-2]) for row in old for term in set(analyzer.record_terms(read_record(*row[:-2])))]
-        self.run(
-            "DELETE FROM words USING unnest(%s::text[], %s::bigint[]) AS gone (term, place) "
-            'WHERE words.term = gone.term COLLATE "C" AND words.place = gone.place',
-            [term for term, _ in terms],
-            [place for _, place in terms],
-        )
+    def _remove(self, places: Sequence[int]) -> list[int]:
+        """Remove records and their fields; returns their lengths in words."""
         self.run("DELETE FROM fields WHERE place = ANY(%s)", list(places))
-        lengths = [row[-1] for row in old if row[-1]]
-        self.run("UPDATE manifest SET texts = texts - %s, words = words - %s", len(lengths), sum(lengths))
+        removed = self.rows("DELETE FROM records WHERE place = ANY(%s) RETURNING length", list(places))
+        return [length for (length,) in removed]
+
+    def _count(self, new: Sequence[int], gone: Sequence[int]) -> None:
+        """Count records that came and went, by their lengths, and remove dead entries of words if they are many."""
+        ((many,),) = self.rows(
+            "UPDATE manifest SET texts = texts + %s, words = words + %s, dead = dead + %s RETURNING dead > words",
+            *(np.count_nonzero(new) - np.count_nonzero(gone), sum(new) - sum(gone), sum(gone)),
+        )
+        if many:
+            self.run(SWEEP)
+            self.run("UPDATE manifest SET dead = 0")
 
 
 def field_row(place: int, element: Element) -> tuple[int, bytes, str, Decimal | None, bytes | None, str | None]:
@@ -296,9 +310,9 @@ def field_row(place: int, element: Element) -> tuple[int, bytes, str, Decimal | 
     return place, element.path.encode(), element.kind, number, text, element.instant
 
 
-def _record_row(place: int, record: Record, metadata: str, words: Counter[str]) -> tuple[Any, ...]:
+def _record_row(place: int, record: Record, metadata: str, words: Counter[str], batch: int) -> tuple[Any, ...]:
     columns = escaped(record.id), escaped(record.title), escaped(record.text), metadata
-    return place, *columns, words.total(), seal(*columns)
+    return place, *columns, words.total(), seal(*columns), batch
 
 
 def _encodable(text: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.filter_sql import flatten
+from cde_rag.stores.postgres.pg_postings import LIVE
 from cde_rag.stores.postgres.pg_tables import RECORD, VECTOR, PgTables, field_row, read_record, read_vector
 from cde_rag.stores.postgres.schema import unescaped
 
@@ -15,7 +16,10 @@ def find_damage(tables: PgTables) -> Iterator[Damage]:
     manifest = tables.manifest()
     names = {place: unescaped(id_) for place, id_ in tables.stream("SELECT place, id FROM records")}
     fields = sum(map(hash, tables.stream("SELECT place, path, kind, number, value, instant FROM fields")))
-    words = sum(map(hash, tables.stream("SELECT term, place, times FROM words")))
+    entries = (
+        f"w.term, e.place, e.times FROM words w {LIVE}" if manifest.format > 1 else "term, place, times FROM words"
+    )
+    words = sum(map(hash, tables.stream(f"SELECT {entries}")))
     for row in tables.stream(f"SELECT {RECORD}, place FROM records r"):  # noqa: S608
         try:
             record = read_record(*row[:-1])

@@ -4,8 +4,12 @@ manifest     one row: format, dimensions, active generation, settings, counts
 generations  a row for each: fingerprint and context
 records      a row for each: id, title, text, metadata (as JSON), checksum
 fields       the metadata once more, a row for each element, for filters
-words        how often each record has each term, for BM25
+words        frequencies of terms, for BM25: a row for each term of a write, with arrays of records and frequencies
 vectors_<n>  the vectors of generation n, with the digest of the embedded text and a checksum
+
+An entry of `words` counts only if its record is there and has the batch of the row. So a write that replaces or deletes
+records changes no array: their entries are dead, since a record that is written again gets another batch. Once the dead
+entries have more words than the others, the next write removes them. `index_texts` makes all rows anew, in one batch.
 
 PostgreSQL's text cannot hold the character U+0000. It is stored as U+E000 and the digit 0, and U+E000 itself, which
 no script uses, as U+E000 and the letter E.
@@ -14,7 +18,7 @@ no script uses, as U+E000 and the letter E.
 import re
 from typing import Final
 
-FORMAT: Final = 2  # 1: the settings name no analyzer
+FORMAT: Final = 2  # 1: the settings name no analyzer, and `words` has a row for each term of each record
 NUL: Final = "\ue000"
 
 TABLES: Final = """
@@ -30,7 +34,9 @@ TABLES: Final = """
         places bigint NOT NULL,         -- of the record that was inserted last
         texts bigint NOT NULL,          -- records that have words
         words bigint NOT NULL,          -- of all records together
-        run bigint NOT NULL             -- the run on generations that had the lease last
+        run bigint NOT NULL,            -- the run on generations that had the lease last
+        batches bigint NOT NULL DEFAULT 0,  -- batch of the records that were written last
+        dead bigint NOT NULL DEFAULT 0  -- words of records that were replaced or deleted, and are still in `words`
     );
     CREATE TABLE generations (
         number integer PRIMARY KEY,
@@ -45,7 +51,8 @@ TABLES: Final = """
         text text NOT NULL,
         metadata json NOT NULL,
         length integer NOT NULL,        -- in words
-        checksum bytea NOT NULL
+        checksum bytea NOT NULL,
+        batch bigint NOT NULL DEFAULT 0 -- of the write that made its entries in `words`
     );
     CREATE TABLE fields (
         place bigint NOT NULL,
@@ -61,10 +68,25 @@ TABLES: Final = """
     CREATE INDEX ON fields (number);
     CREATE TABLE words (
         term text COLLATE "C" NOT NULL,
-        place bigint NOT NULL,
-        times integer NOT NULL,
-        PRIMARY KEY (term, place)
+        batch bigint NOT NULL,
+        places bigint[] NOT NULL,       -- of the records with this term
+        times integer[] NOT NULL        -- that each of them has it
     );
+    CREATE INDEX ON words (term);
+"""
+FROM_FORMAT_1: Final = """
+    ALTER TABLE manifest            -- first, as readers begin with it
+        ADD COLUMN batches bigint NOT NULL DEFAULT 0,
+        ADD COLUMN dead bigint NOT NULL DEFAULT 0;
+    ALTER TABLE records ADD COLUMN batch bigint NOT NULL DEFAULT 0;
+    TRUNCATE words;
+    ALTER TABLE words
+        DROP COLUMN place,
+        DROP COLUMN times,
+        ADD COLUMN batch bigint NOT NULL,
+        ADD COLUMN places bigint[] NOT NULL,
+        ADD COLUMN times integer[] NOT NULL;
+    CREATE INDEX ON words (term);
 """
 VECTORS: Final = """
     CREATE TABLE vectors_{number} (

@@ -333,7 +333,7 @@ class PgVectorStore:
         return self._read(lambda tables: [by_words(tables, query, k, kept) for query in queries])
 
     def index_texts(self) -> None:
-        """Make the table of words anew, with the newest analyzer."""
+        """Make the table of words anew, with the newest analyzer and in the newest format, in one transaction."""
         self._write(PgTables.put_words)
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
