@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from cde_rag._validation import utf8
 from cde_rag.errors import CorpusError
-from cde_rag.readers.columns import UnusableError, kind
+from cde_rag.readers.columns import Fields, UnusableError, kind
 from cde_rag.readers.reader import DELIMITERS, JSONL, PARQUET, REPORTS
 from cde_rag.readers.tables import csv_rows, jsonl_rows, opened, parquet_rows
 from cde_rag_training.data.pairs import Pair
@@ -148,14 +148,14 @@ def _rows(source: Path | Rows, name: str, columns: Columns) -> Iterator[Where]:
         for number, row in enumerate(source, start=1):
             yield f"{name}, row {number}", partial(_mapping, row)
     elif _inner(source) == PARQUET:
-        yield from parquet_rows(source)
+        yield from parquet_rows(source, Fields())
     else:
         with opened(source) as file:
             delimiter = DELIMITERS.get(_inner(source))
             if delimiter is None:
                 yield from jsonl_rows(file, str(source))
             else:
-                for where, parse in csv_rows(file, str(source), delimiter):
+                for where, parse in csv_rows(file, str(source), delimiter, Fields()):
                     yield where, partial(_with_lists, parse, columns.hard_negatives or ("hard_negatives",))
 
 
