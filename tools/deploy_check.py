@@ -135,15 +135,16 @@ def check_unit(root: Path) -> None:
     for name, value in (("ProtectSystem", "strict"), ("ProtectHome", "true"), ("PrivateTmp", "true")):
         if keys.get(name) != value:
             sys.exit(f"{name}: expected {value}, which {Path(__file__).name} imitates, found {keys.get(name)}")
-    writable = root / keys["ReadWritePaths"].lstrip("/")
-    run(["mount", "--bind", writable, writable])
+    cache = root / "var/cache" / keys["CacheDirectory"]
+    cache.mkdir(parents=True, exist_ok=True)
+    run(in_root(root, ["chown", f"{keys['User']}:", f"/{cache.relative_to(root)}"]))
+    for writable in (root / keys["ReadWritePaths"].lstrip("/"), cache):
+        run(["mount", "--bind", writable, writable])
     for hidden in ("home", "tmp"):  # /root may hold this Python
         run(["mount", "-t", "tmpfs", "-o", f"mode={'1777' if hidden == 'tmp' else '000'}", "none", root / hidden])
     run(["mount", "-o", "remount,ro", root])
-    user, environment = (
-        keys["User"],
-        {"PATH": "/usr/sbin:/usr/bin", "HOME": f"/home/{keys['User']}", "CDE_RAG_API_KEY": KEY},
-    )
+    user, (name, value) = keys["User"], keys["Environment"].split("=", 1)
+    environment = {"PATH": "/usr/sbin:/usr/bin", "HOME": f"/home/{user}", "CDE_RAG_API_KEY": KEY, name: value}
     ready = "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/ready')"
     probe = in_root(root, [f"{ENVIRONMENT}/bin/python", "-c", ready], user)
     check_server(in_root(root, shlex.split(keys["ExecStart"]), user), environment, probe, signal.SIGTERM)

@@ -379,3 +379,11 @@ def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):
         np.testing.assert_allclose(found, vectors, atol=TOLERANCE)
     assert isinstance(reference.stages, TorchRunner)
     assert find(folder) == folder
+
+
+def test_a_home_that_may_not_be_entered_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, pattern: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "glob", refused)
+    assert graph_cache.kept_graph("0" * 64, "second", lambda: b"graph") == b"graph"

@@ -39,9 +39,10 @@ def kept_graph(digest: str, stage: str, build: Callable[[], bytes]) -> Path | by
     start = f"{digest[:32]}-{stage}-{FORMAT}"
     try:
         folder = graphs_folder()
-    except ContextError:
+        found_paths = sorted(folder.glob(f"{start}.*.onnx"))
+    except (ContextError, OSError):  # no home, or one that may not be entered, as that of a systemd unit
         return build()
-    for path in sorted(folder.glob(f"{start}.*.onnx")):
+    for path in found_paths:
         if (found := _sha256(path)) is not None and path.name == f"{start}.{found}.onnx":
             return path
     content = build()
