@@ -13,7 +13,7 @@ from cde_rag.cli import app
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
     "index search inspect verify reindex audit export import backup restore "
-    "drift recontextualize rollback evaluate mteb convert demo serve mcp doctor"
+    "drift recontextualize rollback tune evaluate mteb convert demo serve mcp doctor"
 ).split()
 
 
