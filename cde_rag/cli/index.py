@@ -1,4 +1,7 @@
-"""The command index."""
+"""The command index.
+
+Long because its options and their help take a quarter of it.
+"""
 
 import csv
 import sys

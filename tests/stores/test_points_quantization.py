@@ -22,7 +22,7 @@ from cde_rag.stores.qdrant import Hnsw, QdrantStore, vector_name
 from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant_base.metadata_paths import MOST_INDEXED
 from cde_rag.stores.qdrant_base.payload import point_id
-from cde_rag.stores.qdrant_base.points_manifest import FENCED, NATIVE, PointsManifest, prefix_name
+from cde_rag.stores.qdrant_base.points_manifest import ANALYZED, FENCED, PointsManifest, prefix_name
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.quantization import prefix_dims, prefixes
 
@@ -174,7 +174,7 @@ def test_a_store_with_prefixes_is_not_for_versions_that_do_not_write_them(client
     assert "prefix" not in found["plain"]
     assert PointsManifest.from_metadata(found["prefixed"], "here").prefix == 2
     with pytest.raises(StoreFormatError, match="Update"):
-        PointsManifest.from_metadata(found["prefixed"] | {"format": NATIVE + 1}, "here")
+        PointsManifest.from_metadata(found["prefixed"] | {"format": ANALYZED + 1}, "here")
 
 
 def test_a_changed_or_missing_prefix_is_found(client: QdrantClient) -> None:
