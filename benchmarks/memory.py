@@ -10,10 +10,10 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -36,24 +36,31 @@ def anonymous_mb() -> float:
     return int(match[1]) / 1e3
 
 
-class MadeVectors:
-    """An embedder whose vectors were there before."""
+class MadeVectors(ContextualEmbedder):
+    """An embedder of a Context whose vectors were there before: the model is not called.
+
+    Args:
+        embedder: Its model and Context.
+    """
 
     def __init__(self, embedder: ContextualEmbedder) -> None:
-        self.context, self.fingerprint, self.dim = embedder.context, embedder.fingerprint, embedder.dim
-        self.max_siblings = embedder.max_siblings
+        super().__init__(embedder.model, embedder.context)
         vectors = np.random.default_rng(0).normal(size=(MADE, self.dim)).astype(np.float32)
-        self._vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        self._made = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    def embed_passages(self, texts: list[str], siblings: Any) -> Embedded:
+    def embed_passages(
+        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
+    ) -> Embedded:
         """As many of them as there are texts."""
-        return Embedded(self._vectors[np.arange(len(texts)) % MADE], np.zeros(len(texts), dtype=np.bool_))
+        return Embedded(self._made[np.arange(len(texts)) % MADE], np.zeros(len(texts), dtype=np.bool_))
 
 
-def records(count: int) -> Iterator[Record]:
-    """Short records, one after another."""
+def records(count: int, sentences: int = 1) -> Iterator[Record]:
+    """Short records, one after another, of sentences of nine words."""
     for number in range(count):
-        text = f"Record {number} is about subject {number % 977} and little else."
+        text = " ".join(
+            f"Record {number} is about subject {number * 7 % 977 + n} and little else." for n in range(sentences)
+        )
         yield Record(id=str(number), text=text, metadata={"year": 1900 + number % 120})
 
 
@@ -116,7 +123,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     model = CDEModel.from_pretrained("cde-mini")
-    embedder = cast(ContextualEmbedder, MadeVectors(ContextualEmbedder(model, Context.null(model))))
+    embedder = MadeVectors(ContextualEmbedder(model, Context.null(model)))
     before = anonymous_mb()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "records.faiss")
