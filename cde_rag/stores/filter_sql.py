@@ -38,6 +38,7 @@ class Dialect:
         columns: Column of `fields` that holds the keys of a kind.
         key: Converts a key of a kind to a parameter.
         contains: Condition that the text in `value` contains a parameter.
+        prefix: Length of the beginnings of paths and texts that are indexed; None if the columns themselves are.
     """
 
     mark: str
@@ -45,6 +46,7 @@ class Dialect:
     columns: Mapping[str, str]
     key: Callable[[str, Key], Any]
     contains: str
+    prefix: int | None = None
 
     def condition(self, where: Filter) -> Condition:
         """Translate a filter to SQL on the position of a record."""
@@ -66,8 +68,8 @@ class Dialect:
     def _having(self, path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> Condition:
         """Return the condition that an element at `path` passes all comparisons; a list is none, but has some."""
         key = self.key("text", ".".join(map(_key, path)))
-        there = Condition(f"path = {self.mark} AND kind != 'list'", (key,))
-        passes = _joined(" AND ", "TRUE", [there, *map(self._comparison, comparisons)])
+        there = [self._among("path", (key,)), Condition("kind != 'list'", ())]
+        passes = _joined(" AND ", "TRUE", [*there, *map(self._comparison, comparisons)])
         found = f"({self.position} IN (SELECT {self.position} FROM fields WHERE {passes.sql}))"  # noqa: S608
         return Condition(found, passes.parameters)
 
@@ -92,9 +94,18 @@ class Dialect:
         alternatives: list[Condition] = []
         for kind in sorted({operand.kind for operand in comparison.operands}):
             keys = tuple(self.key(kind, operand.key) for operand in comparison.operands if operand.kind == kind)
-            among = Condition(f"{self.columns[kind]} IN ({', '.join([self.mark] * len(keys))})", keys)
+            among = self._among(self.columns[kind], keys)
             alternatives.append(_joined(" AND ", "TRUE", [_of_kind(kind), among]))
         return _joined(" OR ", "FALSE", alternatives)
+
+    def _among(self, column: str, keys: tuple[Any, ...]) -> Condition:
+        """Return the condition that a column has one of some keys."""
+        marks = ", ".join([self.mark] * len(keys))
+        equal = Condition(f"{column} IN ({marks})", keys)
+        if self.prefix is None or column not in ("path", "value"):
+            return equal
+        beginnings = tuple(key[: self.prefix] for key in keys)
+        return Condition(f"substring({column}, 1, {self.prefix}) IN ({marks}) AND {equal.sql}", beginnings + keys)
 
 
 def flatten(metadata: Mapping[str, Any]) -> Iterator[Element]:

@@ -29,7 +29,9 @@ from cde_rag.cli import app
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
 from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
 from cde_rag.stores.base import Record, Row, Store
+from cde_rag.stores.filters import parse
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
+from cde_rag.stores.postgres.pg_tables import condition
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.transfer.parquet import export_collection, import_collection
 
@@ -341,6 +343,53 @@ def test_an_index_finds_nearly_all_with_exact_scores(
     for where, many in (({"even": True}, 10), ({"rare": True}, 1)):
         (hits,) = store.search(queries[:1], 10, fingerprint=SPACE, where=where)
         assert len(hits) == many
+
+
+def test_long_texts_with_the_same_beginning_are_told_apart_by_filters(postgres: str):
+    """The index has beginnings of paths and texts; the rest is compared."""
+    store = created(lambda: PgVectorStore(postgres, name()))
+    texts = ["same " * 100 + end for end in ("a", "b")] + ["é" * 63 + end for end in ("x", "y")]
+    paths = ["field " * 30 + end for end in ("a", "b")]
+    rows = [row(f"{path[-1]} {place}", **{path: text}) for path in paths for place, text in enumerate(texts)]
+    store.add(rows, units(len(rows)), fingerprint=SPACE)
+    for path in paths:
+        for place, text in enumerate(texts):
+            (hits,) = store.search(units(1), 10, fingerprint=SPACE, where={path: text})
+            assert [hit.id for hit in hits] == [f"{path[-1]} {place}"]
+        (hits,) = store.search(units(1), 10, fingerprint=SPACE, where={path: {"in": texts[:3]}})
+        assert {hit.id for hit in hits} == {f"{path[-1]} {place}" for place in range(3)}
+
+
+def test_filters_are_answered_by_an_index_which_an_older_collection_gets_by_reindexing(postgres: str):
+    """An index by hash, which collections had before, is slow to write where many records share a value."""
+    store = created(lambda: PgVectorStore(postgres, name()))
+    rows = [row(str(number), language="en", year=number) for number in range(3000)]
+    store.add(rows, units(len(rows)), fingerprint=SPACE)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f'SET search_path TO "{store.name}", public')
+
+        def definitions() -> list[str]:
+            sql = "SELECT indexdef FROM pg_indexes WHERE schemaname = %s AND tablename = 'fields' ORDER BY indexname"
+            return [definition for (definition,) in connection.execute(sql, [store.name])]
+
+        newest = definitions()
+        assert len(newest) == 3
+        assert not any("hash" in definition for definition in newest)
+        connection.execute("ANALYZE fields")
+        found = condition(parse({"year": {"gte": 10, "lt": 13}}))
+        plan = connection.execute(f"EXPLAIN SELECT place FROM records WHERE {found.sql}", found.parameters).fetchall()
+        assert any("fields_numbers" in line for (line,) in plan)
+        connection.execute(
+            "DROP INDEX fields_texts, fields_numbers; CREATE INDEX ON fields USING hash (path); "
+            "CREATE INDEX ON fields USING hash (value); CREATE INDEX ON fields (number)"
+        )
+        where = {"year": {"lt": 7}, "language": "en"}
+        (hits,) = store.search(units(1), 10, fingerprint=SPACE, where=where)
+        assert {int(hit.id) for hit in hits} == set(range(7))
+        store.index_texts()
+        assert definitions() == newest
+    (hits,) = store.search(units(1), 10, fingerprint=SPACE, where=where)
+    assert {int(hit.id) for hit in hits} == set(range(7))
 
 
 def indexed(store: PgVectorStore, generation: int) -> bool:

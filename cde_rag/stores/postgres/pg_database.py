@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from cde_rag.errors import CDEError, StoreError, StoreFormatError, require
 from cde_rag.stores.postgres.address import checked_name, without_password
-from cde_rag.stores.postgres.schema import FORMAT, TABLES
+from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES
 
 _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
@@ -104,7 +104,7 @@ class PgDatabase:
                 self._make_extension(connection)
                 connection.execute(f'CREATE SCHEMA "{self.name}"')
                 self._enter(connection, "LOCAL")
-                connection.execute(TABLES)
+                connection.execute(TABLES + FIELD_INDEXES)
                 fill(connection)
         except StoreError as error:
             if isinstance(error.__cause__, duplicates):  # another process was quicker

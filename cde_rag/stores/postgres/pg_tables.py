@@ -19,7 +19,16 @@ from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import StoredManifest
 from cde_rag.stores.postgres.pg_postings import SWEEP, check_postings, postings
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.postgres.schema import FORMAT, FROM_FORMAT_1, VECTORS, escaped, quoted, unescaped
+from cde_rag.stores.postgres.schema import (
+    FIELD_INDEXES,
+    FORMAT,
+    FROM_FORMAT_1,
+    PREFIX,
+    VECTORS,
+    escaped,
+    quoted,
+    unescaped,
+)
 from cde_rag.stores.text_analysis import TextAnalyzer, analyzer_of, with_newest
 
 RECORD: Final = "r.id, r.title, r.text, r.metadata::text, r.checksum"
@@ -38,6 +47,7 @@ _DIALECT: Final = Dialect(
     columns={"text": "value", "number": "number", "boolean": "number", "null": "number", "date": "instant"},
     key=lambda kind, key: key if kind == "date" else str(key).encode() if kind == "text" else Decimal(key),
     contains="position(%s in value) > 0",
+    prefix=PREFIX,
 )
 
 
@@ -254,10 +264,11 @@ class PgTables:
         return [Row(read_record(*row[:-1]), row[-1]) for row in every]
 
     def put_words(self) -> None:
-        """Make the words of all records anew, with the newest analyzer, in the newest format."""
+        """Make the words of all records anew, with the newest analyzer, and the tables in the newest format."""
         manifest = self.manifest()
         if manifest.format < FORMAT:
             self._connection.execute(FROM_FORMAT_1)
+        self._connection.execute(FIELD_INDEXES)
         settings = with_newest(manifest.settings)
         ((batch,),) = self.rows(
             "UPDATE manifest SET settings = %s, format = %s, texts = 0, words = 0, dead = 0, batches = batches + 1 "

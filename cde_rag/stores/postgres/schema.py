@@ -63,9 +63,6 @@ TABLES: Final = """
         instant text COLLATE "C"        -- key of texts that are dates
     );
     CREATE INDEX ON fields (place);
-    CREATE INDEX ON fields USING hash (path);
-    CREATE INDEX ON fields USING hash (value);
-    CREATE INDEX ON fields (number);
     CREATE TABLE words (
         term text COLLATE "C" NOT NULL,
         batch bigint NOT NULL,
@@ -73,6 +70,12 @@ TABLES: Final = """
         times integer[] NOT NULL        -- that each of them has it
     );
     CREATE INDEX ON words (term);
+"""
+PREFIX: Final = 64  # bytes: an index of PostgreSQL takes up to 2 704, and a text may be longer
+FIELD_INDEXES: Final = f"""  -- not by hash: a write would read all records that have the same value
+    DROP INDEX IF EXISTS fields_path_idx, fields_value_idx, fields_number_idx;
+    CREATE INDEX IF NOT EXISTS fields_texts ON fields (substring(path, 1, {PREFIX}), substring(value, 1, {PREFIX}));
+    CREATE INDEX IF NOT EXISTS fields_numbers ON fields (substring(path, 1, {PREFIX}), number);
 """
 FROM_FORMAT_1: Final = """
     ALTER TABLE manifest            -- first, as readers begin with it
