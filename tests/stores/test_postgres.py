@@ -365,8 +365,9 @@ def test_filters_are_answered_by_an_index_which_an_older_collection_gets_by_rein
     store = created(lambda: PgVectorStore(postgres, name()))
     rows = [row(str(number), language="en", year=number) for number in range(3000)]
     store.add(rows, units(len(rows)), fingerprint=SPACE)
+    assert isinstance(store, PgVectorStore)
     with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f'SET search_path TO "{store.name}", public')
+        connection.execute(f'SET search_path TO "{store.name}", public'.encode())
 
         def definitions() -> list[str]:
             sql = "SELECT indexdef FROM pg_indexes WHERE schemaname = %s AND tablename = 'fields' ORDER BY indexname"
@@ -377,7 +378,9 @@ def test_filters_are_answered_by_an_index_which_an_older_collection_gets_by_rein
         assert not any("hash" in definition for definition in newest)
         connection.execute("ANALYZE fields")
         found = condition(parse({"year": {"gte": 10, "lt": 13}}))
-        plan = connection.execute(f"EXPLAIN SELECT place FROM records WHERE {found.sql}", found.parameters).fetchall()
+        plan = connection.execute(
+            f"EXPLAIN SELECT place FROM records WHERE {found.sql}".encode(), found.parameters
+        ).fetchall()
         assert any("fields_numbers" in line for (line,) in plan)
         connection.execute(
             "DROP INDEX fields_texts, fields_numbers; CREATE INDEX ON fields USING hash (path); "
