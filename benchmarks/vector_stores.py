@@ -1,6 +1,6 @@
 """Ingest and search of precomputed vectors: FaissStore and QdrantEdgeStore next to FAISS and Qdrant Edge themselves.
 
-Vectors, queries and judgments are those of BEIR folders, embedded by a bundled model in one context. More vectors are
+Vectors and queries are those of BEIR folders, embedded by a bundled model in one context. More vectors are
 made of them: each is one of the documents, plus half of the difference of two others of its cell (k-means), so that
 neighbourhoods and spectrum are those of texts. All sides take the same batches and queries in turn.
 
@@ -8,8 +8,8 @@ Run with: python benchmarks/vector_stores.py FOLDER… --cache FOLDER [--records
           [--kinds flat,int8 …] [--output FILE.csv] [--plot FILE]
 
 It prints for each store: rows a second, also of the engine with texts in SQLite as an application keeps them; exact
-search before and after a tenth of the records was replaced; and for each index recall@10 and NDCG@10 against exact
-search, milliseconds a query, and the speed-up.
+search before and after a tenth of the records was replaced; and for each index recall@10 against exact search,
+milliseconds a query, and the speed-up.
 """
 
 import argparse
@@ -33,7 +33,6 @@ from tqdm import tqdm
 from cde_rag import ContextualEmbedder, Record
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import read_beir
-from cde_rag.evaluation.metrics import ndcg
 from cde_rag.stores.base import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
@@ -42,12 +41,18 @@ BATCH, K, QUERIES, SPACE = 1000, 10, 200, "a1" * 32
 DOCUMENTS = 4000  # of each folder, at most
 CELLS = 64
 NO_INDEX = 10**9  # rows
-KINDS = [f"{index},{codes}" for index in ("flat", "hnsw") for codes in ("none", "int8", "binary", "prefix-128")]
-KINDS[4:4] = ["flat,prefix-64"]
+KINDS = [
+    f"{index},{codes}"
+    for index, every in {
+        "flat": ["int8", "binary", "prefix-128", "prefix-64"],
+        "hnsw": ["none", "int8", "binary", "prefix-128"],
+    }.items()
+    for codes in every
+]
 
 
-class Judged:
-    """Vectors of documents and queries with judgments, kept in a folder from run to run.
+class Texts:
+    """Vectors of documents and queries, kept in a folder from run to run.
 
     Args:
         folders: Retrieval sets in the layout of BEIR.
@@ -57,18 +62,10 @@ class Judged:
 
     def __init__(self, folders: list[Path], cache: Path, model: str) -> None:
         sets = [read_beir(folder).sample_queries(QUERIES) for folder in folders]
-        self.judgments, queries, self.texts = [], list[str](), list[str]()
+        queries, self.texts = list[str](), list[str]()
         for data in sets:
-            wanted = {id_ for judged in data.judgments for id_ in judged}
-            rest = [id_ for id_ in data.corpus.ids if id_ not in wanted][: max(0, DOCUMENTS - len(wanted))]
-            kept = wanted | set(rest)
-            place = {}
-            for id_, text in zip(data.corpus.ids, data.corpus.texts, strict=True):
-                if id_ in kept:
-                    place[id_] = str(len(self.texts))
-                    self.texts.append(text)
+            self.texts += data.corpus.texts[:DOCUMENTS]
             queries += data.queries
-            self.judgments += [{place[id_]: grade for id_, grade in judged.items()} for judged in data.judgments]
         path = cache / f"{model}-{'-'.join(folder.name for folder in folders)}.npz"
         if not path.exists():
             cache.mkdir(parents=True, exist_ok=True)
@@ -255,17 +252,11 @@ def searched(sides: list[Side], queries: np.ndarray, what: str) -> Iterator[tupl
         yield ours.name, f"{what}, times {peer.name}", median(ratios)
 
 
-def indexed(
-    exact: Ours, store: FaissStore, kinds: list[str], queries: np.ndarray, judgments: list[dict[str, int]]
-) -> Iterator[tuple[str, str, float]]:
-    """Yield recall, NDCG and times of each index, its queries in turn with those of exact search."""
+def indexed(exact: Ours, store: FaissStore, kinds: list[str], queries: np.ndarray) -> Iterator[tuple[str, str, float]]:
+    """Yield recall and times of each index, its queries in turn with those of exact search."""
     other, truth = Ours(store, "indexed"), [exact.search(query) for query in queries]
-    mean = float(np.mean([ndcg(ids, judged, K) for ids, judged in zip(truth, judgments, strict=True)]))
-    yield "flat", "ndcg@10 × 100", 100 * mean
     for kind in kinds:
         index, codes = kind.split(",")
-        if (index, codes) == ("flat", "none"):
-            continue
         yield (
             kind,
             "build, s",
@@ -279,23 +270,21 @@ def indexed(
             if number % 4 == 0:
                 slow.append(timed(partial(exact.search, query)))
         same = [len(set(one) & set(best)) / K for one, best in zip(answers, truth, strict=True)]
-        quality = [ndcg(ids, judged, K) for ids, judged in zip(answers, judgments, strict=True)]
         yield kind, "recall@10", float(np.mean(same))
-        yield kind, "ndcg@10 × 100, change", 100 * (float(np.mean(quality)) - mean)
         yield kind, "ms", 1000 * median(fast)
         yield kind, "times as fast as exact", median(slow) / median(fast)
         yield kind, "index, MB", sum(path.stat().st_size for path in store.folder.glob("index-*")) / 1e6
 
 
-def measured(judged: Judged, options: argparse.Namespace) -> Iterator[tuple[str, str, float]]:
+def measured(given: Texts, options: argparse.Namespace) -> Iterator[tuple[str, str, float]]:
     """Yield all figures: side, name, value."""
-    vectors = judged.more(options.records)
+    vectors = given.more(options.records)
     dim = vectors.shape[1]
 
     def text(number: int) -> str:
-        return judged.texts[number % len(judged.texts)][:200]
+        return given.texts[number % len(given.texts)][:200]
 
-    replaced = np.random.default_rng(1).permutation(np.arange(len(judged.documents), len(vectors)))
+    replaced = np.random.default_rng(1).permutation(np.arange(len(given.documents), len(vectors)))
     replaced = replaced[: len(vectors) // 10]
     for engine in options.stores:
         with tempfile.TemporaryDirectory(dir=options.cache) as scratch:
@@ -305,21 +294,21 @@ def measured(judged: Judged, options: argparse.Namespace) -> Iterator[tuple[str,
                 edge_store.create(dim=dim, fingerprint=SPACE, context=b"", settings={})
                 sides: list[Side] = [PlainEdge(folder, dim), Ours(edge_store, "QdrantEdgeStore")]
                 yield from ingested(sides, text, vectors)
-                yield from searched(sides, judged.queries[:: 4 if len(vectors) > 200_000 else 1], "exact search")
+                yield from searched(sides, given.queries[:: 4 if len(vectors) > 200_000 else 1], "exact search")
                 continue
             store = FaissStore(folder / "ours.faiss", index="flat")
             store.create(dim=dim, fingerprint=SPACE, context=b"", settings={})
             ours = Ours(store, "FaissStore")
             sides = [PlainFaiss(folder, dim), FaissWithTexts(folder, dim), ours]
             yield from ingested(sides, text, vectors)
-            yield from searched(sides, judged.queries, "exact search")
+            yield from searched(sides, given.queries, "exact search")
             other = store.copy_to(folder / "indexed.faiss")
-            yield from indexed(ours, other, options.kinds, judged.queries, judged.judgments)
+            yield from indexed(ours, other, options.kinds, given.queries)
             other.close()
             for start in tqdm(range(0, len(replaced), BATCH), "replaced"):
                 some = replaced[start : start + BATCH]
                 ours.put([str(place) for place in some], [text(int(place) + 1) for place in some], vectors[some])
-            yield from searched(sides, judged.queries, "exact search, a tenth replaced")
+            yield from searched(sides, given.queries, "exact search, a tenth replaced")
 
 
 def plot(rows: list[tuple[str, str, float]], path: Path) -> None:
@@ -351,7 +340,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="speed-up over recall of the indexes")
     options = parser.parse_args()
     rows = []
-    for row in measured(Judged(options.folders, options.cache, options.model), options):
+    for row in measured(Texts(options.folders, options.cache, options.model), options):
         rows.append(row)
         print(f"{row[0]:20} {row[1]:50} {row[2]:12.3f}", flush=True)
     if options.output:
