@@ -132,7 +132,7 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
         data = _listed(first_dimensions(embedded.vectors, body.first), body.encoding_format)
         return _answer(data, model, sum(tokens), full)
 
-    return await in_thread(answer)
+    return answer() if len(texts) == 1 else await in_thread(answer)  # one vector costs less than a thread
 
 
 @router.post("/contextualizedembeddings")

@@ -78,13 +78,13 @@ class Service:
         self.registry.close()
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:  # async, since FastAPI runs other functions in a thread
     """Return the service of a request's key: that of the key's tenant, or the shared one."""
     tenant = request.scope.get(TENANT)
     return request.app.state.service if tenant is None else request.app.state.tenants[tenant]
 
 
-def check_is_no_tenants(request: Request) -> None:
+async def check_is_no_tenants(request: Request) -> None:
     """Refuse a tenant's key where counts of all tenants are shown.
 
     Raises:
