@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SMALL := $(VENV)/.small
 READY := $(VENV)/.ready
 DISTRIBUTIONS := haystack-cde langchain-cde llama-index-embeddings-cde llama-index-vector-stores-cde
-MODELS := cde-rag-models-legacy
+MODELS := cde-rag-models-legacy cde-rag-model-multilingual
 INTEGRATIONS := $(foreach name,$(DISTRIBUTIONS),--editable 'integrations/$(name)[dev]') $(MODELS:%=--editable models/%)
 
 unexport PYTHONPATH

@@ -90,14 +90,15 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     Raises:
         ModelError: A file is missing, damaged, of a newer format, or its tensors are not those of the config.
     """
-    value, weights_sha256, tokenizer_sha256 = read_header(folder)
-    config = ModelConfig.from_json(value)
-    content = checked(folder / WEIGHTS, weights_sha256)
-    tokenizer = TextTokenizer(checked(folder / TOKENIZER, tokenizer_sha256).decode())
+    header = read_header(folder)
+    config = ModelConfig.from_json(header.config)
+    contents = [checked(path, expected) for path, expected in header.weights(folder)]
+    tokenizer = TextTokenizer(checked(folder / TOKENIZER, header.tokenizer_sha256).decode())
     with torch.device("meta"):
         network = TwoStage(config)
     try:
-        network.load_state_dict(dequantise(load(content)), strict=True, assign=True)
+        stored = {name: tensor for content in contents for name, tensor in load(content).items()}
+        network.load_state_dict(dequantise(stored), strict=True, assign=True)
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise ModelError(f"{folder / WEIGHTS} does not hold the tensors that {CONFIG} describes: {error}") from error
-    return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, weights_sha256)
+    return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, header.all_weights_sha256)

@@ -9,7 +9,7 @@ import numpy as np
 
 from cde_rag.errors import ModelError, require
 from cde_rag.model import hub, model_files
-from cde_rag.model.model_files import CONFIG, TOKENIZER, WEIGHTS
+from cde_rag.model.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_config import is_pair
 from cde_rag.model.roles import DOCUMENT, QUERY
@@ -187,8 +187,9 @@ def copy(folder: Path, name: ModelName, target: Path) -> None:
         raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
     try:
         target.mkdir(parents=True)
-        for file in (CONFIG, WEIGHTS, TOKENIZER):
-            shutil.copyfile(folder / file, target / file)
+        for file in (CONFIG, WEIGHTS, TOKENIZER, VOCABULARY):
+            if file != VOCABULARY or (folder / file).exists():
+                shutil.copyfile(folder / file, target / file)
     except OSError as error:
         raise ModelError(f"{target}: not written ({error}). Choose a writable folder with space.") from error
 

@@ -12,8 +12,9 @@ from cde_rag.errors import ModelError
 from cde_rag.model import model_packages
 
 BUNDLED = Path(__file__).parent / "bundled"
-ALIASES = {"cde-mini": "cde-mini-1"}  # what new collections get
+ALIASES = {"cde-mini": "cde-mini-1", "cde-multilingual": "cde-multilingual-1"}  # what new collections get
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+VOCABULARY = "vocabulary.safetensors"  # word embeddings, if they are in a file of their own
 MAX_WEIGHTS_BYTES = 2 * 1024**3
 
 
@@ -33,11 +34,25 @@ class ModelHeader(NamedTuple):
         config: Fields of the config.
         weights_sha256: Digest of the file of weights, hex.
         tokenizer_sha256: Digest of the tokenizer's file, hex.
+        vocabulary_sha256: Digest of the file of word embeddings, hex; None if the weights contain them.
     """
 
     config: dict[str, Any]
     weights_sha256: str
     tokenizer_sha256: str
+    vocabulary_sha256: str | None
+
+    def weights(self, folder: Path) -> list[tuple[Path, str]]:
+        """Return the files of weights with their digests."""
+        vocabulary = [] if self.vocabulary_sha256 is None else [(folder / VOCABULARY, self.vocabulary_sha256)]
+        return [(folder / WEIGHTS, self.weights_sha256), *vocabulary]
+
+    @property
+    def all_weights_sha256(self) -> str:
+        """Digest of all files of weights, hex."""
+        if self.vocabulary_sha256 is None:
+            return self.weights_sha256
+        return hashlib.sha256(f"{self.weights_sha256} {self.vocabulary_sha256}".encode()).hexdigest()
 
 
 def find(name: str | Path) -> Path:
@@ -49,7 +64,7 @@ def find(name: str | Path) -> Path:
     folder = local(name)
     if folder is not None:
         return folder
-    raise model_packages.missing(str(name)) or ModelError(
+    raise model_packages.missing(ALIASES.get(str(name), str(name))) or ModelError(
         f"Expected a bundled model ({', '.join(sorted({*ALIASES, *packaged_names()}))}), a folder with {CONFIG}, or a "
         f"hub id such as jxm/cde-small-v2, found {str(name)!r}."
     )
@@ -118,7 +133,8 @@ def read_header(folder: Path, kind: str = "a model config") -> ModelHeader:
     """
     try:
         value: Any = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        return ModelHeader(value, value.pop("weights_sha256"), value.pop("tokenizer_sha256"))
+        digests = value.pop("weights_sha256"), value.pop("tokenizer_sha256"), value.pop("vocabulary_sha256", None)
+        return ModelHeader(value, *digests)
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(
             f"Expected {kind} with the digests of its files at {folder / CONFIG}, found: {error!r}. Make or download "

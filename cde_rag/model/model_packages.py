@@ -3,8 +3,8 @@
     [project.entry-points."cde_rag.models"]
     cde-mini-0 = "cde_rag_models_legacy"
 
-The package holds a folder with the model's name, with `config.json`, `model.safetensors` and `tokenizer.json`. It is
-found without importing it.
+The package holds a folder with the model's name, with `config.json`, `model.safetensors`, `tokenizer.json` and, for a
+large vocabulary, `vocabulary.safetensors`. It is found without importing it.
 """
 
 from importlib.metadata import EntryPoint, entry_points
@@ -15,7 +15,10 @@ from typing import Final
 from cde_rag.errors import ModelError
 
 GROUP: Final = "cde_rag.models"  # of entry points
-DISTRIBUTIONS: Final = {"cde-mini-0": "cde-rag-models-legacy"}  # of models that earlier versions bundled
+DISTRIBUTIONS: Final = {  # of models that the wheel of cde-rag does not have
+    "cde-mini-0": "cde-rag-models-legacy",
+    "cde-multilingual-1": "cde-rag-model-multilingual",
+}
 
 
 def installed(name: str) -> Path | None:
@@ -42,7 +45,7 @@ def names() -> set[str]:
 
 
 def missing(name: str) -> ModelError | None:
-    """Return the error of a model that earlier versions bundled and that is not installed; None for other names."""
+    """Return the error of a known model whose package is not installed; None for other names."""
     if (distribution := DISTRIBUTIONS.get(name)) is None:
         return None
     return ModelError(

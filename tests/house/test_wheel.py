@@ -51,17 +51,23 @@ def test_the_bundled_models_are_there_to_the_byte_and_small(wheel: zipfile.ZipFi
     assert sum(info.compress_size for info in wheel.infolist()) <= 60e6
 
 
-def test_earlier_models_are_in_a_wheel_of_weights_alone(tmp_path: Path) -> None:
-    source = ROOT / "models/cde-rag-models-legacy"
-    legacy = build(source, tmp_path)
-    names = {name for name in legacy.namelist() if ".dist-info/" not in name}
-    files = ("config.json", "model.safetensors", "tokenizer.json")
+@pytest.mark.parametrize(
+    ("distribution", "more"),
+    [("cde-rag-models-legacy", []), ("cde-rag-model-multilingual", ["vocabulary.safetensors"])],
+)
+def test_other_models_are_in_wheels_of_weights_alone(distribution: str, more: list[str], tmp_path: Path) -> None:
+    source = ROOT / "models" / distribution
+    built = build(source, tmp_path)
+    names = {name for name in built.namelist() if ".dist-info/" not in name}
+    files = ("config.json", "model.safetensors", "tokenizer.json", *more)
     models = {name for name, distribution in DISTRIBUTIONS.items() if distribution == source.name}
-    folder = "cde_rag_models_legacy"
+    folder = distribution.replace("-", "_")
     assert names == {f"{folder}/__init__.py", *(f"{folder}/{model}/{file}" for model in models for file in files)}
-    assert all(legacy.read(name) == (source / name).read_bytes() for name in names)
-    (points,) = [name for name in legacy.namelist() if name.endswith("entry_points.txt")]
-    assert {line.split(" = ")[0] for line in legacy.read(points).decode().splitlines()[1:]} == models
+    assert all(built.read(name) == (source / name).read_bytes() for name in names)
+    (points,) = [name for name in built.namelist() if name.endswith("entry_points.txt")]
+    assert {line.split(" = ")[0] for line in built.read(points).decode().splitlines()[1:]} == models
+    assert all((source / name).stat().st_size <= 60e6 for name in names)
+    assert sum(info.compress_size for info in built.infolist()) <= 90e6
 
 
 def test_the_commands(wheel: zipfile.ZipFile) -> None:

@@ -13,28 +13,36 @@ from tiny import tiny_cde_model, tiny_network, tiny_tokenizer
 from tiny_pair import tiny_pair, tiny_pieces
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
-from cde_rag.model import checkpoints, model_files
+from cde_rag.model import checkpoints, loading, model_files
+from cde_rag.model.model_files import VOCABULARY
+from cde_rag.model.names import ModelName
 from cde_rag.model.pair import four_bits, pair_checkpoint
 from cde_rag.model.pair.pair_network import halves
+from cde_rag.model.runtimes.graph_runner import StoredModel
 from cde_rag.model.torch_runner import pad
 
 TEXTS = ["the river", "a loan of the bank", "water and fish", "x" * 20, "THE bank?!"]
 SHARE = 0.6
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture(scope="module", params=["one file of weights", "a file of word embeddings"])
+def folder(tmp_path_factory, request):
     """A pair on disk, beside the package folder that its first half is in."""
     root = tmp_path_factory.mktemp("pairs")
     checkpoints.write(root / "bundled" / "tiny", tiny_network(), tiny_tokenizer())
     *_, digest = checkpoints.read(root / "bundled" / "tiny")
-    pair_checkpoint.write(root / "tiny-pair", *tiny_pair("tiny", digest))
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "one file of weights":
+            patch.setattr(pair_checkpoint, "_APART_BYTES", 0)
+        pair_checkpoint.write(root / "tiny-pair", *tiny_pair("tiny", digest))
     return root / "tiny-pair"
 
 
 @pytest.fixture(autouse=True)
 def package(folder, monkeypatch):
     monkeypatch.setattr(model_files, "BUNDLED", folder.parent / "bundled")
+    if (folder / VOCABULARY).exists():
+        monkeypatch.setattr(pair_checkpoint, "_APART_BYTES", 0)
 
 
 @pytest.fixture
@@ -131,8 +139,31 @@ def test_another_role_is_another_vector(pair):
 
 def test_what_is_written_comes_back_to_the_bit(pair, folder, tmp_path):
     pair_checkpoint.write(tmp_path / "again", pair.network, pair.tokenizer)
-    for name in (checkpoints.CONFIG, checkpoints.WEIGHTS, checkpoints.TOKENIZER):
-        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
+
+
+def test_a_copied_folder_has_the_same_vectors(pair, folder, tmp_path):
+    loading.copy(folder, ModelName(base=str(folder)), tmp_path / "copy")
+    again = CDEModel.from_pretrained(tmp_path / "copy", device="cpu", dtype="float32")
+    assert again.identity.weights_sha256 == pair.identity.weights_sha256
+    np.testing.assert_array_equal(own(again).embed_documents(TEXTS), own(pair).embed_documents(TEXTS))
+
+
+def test_word_embeddings_in_a_file_of_their_own_are_part_of_the_digest(folder, tmp_path):
+    *_, digest = checkpoints.read(folder.parent / "bundled" / "tiny")
+    network, tokenizer = tiny_pair("tiny", digest)
+    network.second.embeddings.word.weight.mul_(2)
+    pair_checkpoint.write(tmp_path / "other", network, tokenizer)
+    assert pair_checkpoint.read(tmp_path / "other")[2] != pair_checkpoint.read(folder)[2]
+
+
+def test_a_graph_is_built_of_the_weights_of_torch(pair, folder):
+    state = StoredModel.read(folder).state()
+    assert state.keys() == pair.network.state_dict().keys()
+    for name, value in pair.network.state_dict().items():
+        np.testing.assert_array_equal(state[name], value.numpy())
 
 
 def test_the_file_does_not_hold_the_first_half(folder):
@@ -148,7 +179,10 @@ def change(folder, **fields):
     ("fields", "message"),
     [
         ({"first_sha256": "0" * 64}, "expected tiny with the digest 0000000000000000… as its first half, found"),
-        ({"first": "tiny-2"}, r"expected its first half, 'tiny-2', among the installed models \(cde-mini-0, tiny\)"),
+        (
+            {"first": "tiny-2"},
+            r"expected its first half, 'tiny-2', among the installed models \(cde-mini-0, cde-multilingual-1, tiny\)",
+        ),
         ({"first": "../tiny"}, "expected its first half"),
         ({"format": 2}, "of format 1, found format 2. Update cde-rag"),
         ({"colour": "red"}, "colour"),
@@ -174,8 +208,10 @@ def test_a_config_without_digests_is_told(copy):
         CDEModel.from_pretrained(copy)
 
 
-@pytest.mark.parametrize("name", [checkpoints.WEIGHTS, checkpoints.TOKENIZER])
+@pytest.mark.parametrize("name", [checkpoints.WEIGHTS, checkpoints.TOKENIZER, VOCABULARY])
 def test_files_that_are_damaged_or_missing_are_told(copy, name):
+    if not (copy / name).exists():
+        pytest.skip("its word embeddings are among the weights")
     content = bytearray((copy / name).read_bytes())
     content[len(content) // 2] ^= 1
     (copy / name).write_bytes(content)

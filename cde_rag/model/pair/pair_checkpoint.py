@@ -14,6 +14,7 @@ from cde_rag.model import checkpoints
 from cde_rag.model.model_files import (
     CONFIG,
     TOKENIZER,
+    VOCABULARY,
     WEIGHTS,
     check_first_half,
     checked,
@@ -29,9 +30,12 @@ from cde_rag.model.pair.pair_tokenizer import PairTokenizer
 FIRST = "first."  # names of the first half's tensors begin so; they are in its own file
 _FOUR_BITS = ("word.weight", "query_key_value.weight", "output.weight", "up.weight", "down.weight")  # of the second
 
+_WORDS = "second.embeddings.word.weight"
+_APART_BYTES = 2**25  # larger word embeddings get a file of their own
+
 
 def write(folder: Path, network: PairNetwork, tokenizer: PairTokenizer) -> None:
-    """Write a pair as three files; its first half is only named in them."""
+    """Write a pair as three files, or four with a large vocabulary; its first half is only named in them."""
     folder.mkdir(parents=True, exist_ok=True)
     stored: dict[str, Tensor] = {}
     for name, value in network.state_dict().items():
@@ -39,12 +43,15 @@ def write(folder: Path, network: PairNetwork, tokenizer: PairTokenizer) -> None:
             stored[name], stored[name + SCALE] = pack(value)
         elif not name.startswith(FIRST):
             stored[name] = value.float().contiguous()
-    weights = save(stored)
-    config = network.config.to_json() | {
-        "weights_sha256": hashlib.sha256(weights).hexdigest(),
-        "tokenizer_sha256": hashlib.sha256(tokenizer.serialised.encode()).hexdigest(),
-    }
-    (folder / WEIGHTS).write_bytes(weights)
+    files = {WEIGHTS: stored}
+    if stored[_WORDS].nbytes > _APART_BYTES:
+        files[VOCABULARY] = {name: stored.pop(name) for name in (_WORDS, _WORDS + SCALE)}
+    digests = {"tokenizer_sha256": hashlib.sha256(tokenizer.serialised.encode()).hexdigest()}
+    for name, tensors in files.items():
+        weights = save(tensors)
+        (folder / name).write_bytes(weights)
+        digests["weights_sha256" if name == WEIGHTS else "vocabulary_sha256"] = hashlib.sha256(weights).hexdigest()
+    config = network.config.to_json() | digests
     (folder / TOKENIZER).write_text(tokenizer.serialised, encoding="utf-8")
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
@@ -59,23 +66,23 @@ def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
         ModelError: A file is missing, damaged or of a newer format, its tensors are not those of the config, or the
             first half is not in the package or differs from that with which the pair was made.
     """
-    value, weights_sha256, tokenizer_sha256 = read_header(folder, "a pair's config")
-    config = PairConfig.from_json(value)
+    header = read_header(folder, "a pair's config")
+    config = PairConfig.from_json(header.config)
     first, first_tokenizer, found = checkpoints.read(first_half(config.name, config.first))
     check_first_half(config.name, config.first, expected=config.first_sha256, found=found)
     if config.dim != first.config.dim + config.second_dim:
         raise ModelError(
             f"The config's dim has to be {first.config.dim} + {config.second_dim}, its halves'; found {config.dim}."
         )
-    content = checked(folder / WEIGHTS, weights_sha256)
-    serialised = checked(folder / TOKENIZER, tokenizer_sha256).decode()
+    contents = [checked(path, expected) for path, expected in header.weights(folder)]
+    serialised = checked(folder / TOKENIZER, header.tokenizer_sha256).decode()
     tokenizer = PairTokenizer(first_tokenizer, first.config.vocab_size, serialised)
     with torch.device("meta"):
         network = PairNetwork(config, first)
     try:
-        state = unpack_all(load(content))
+        state = unpack_all({name: tensor for content in contents for name, tensor in load(content).items()})
         named = {FIRST + name: tensor for name, tensor in first.state_dict().items()}
         network.load_state_dict(state | named, strict=True, assign=True)
     except (SafetensorError, RuntimeError) as error:
         raise ModelError(f"{folder / WEIGHTS} does not hold the tensors that {CONFIG} describes: {error}") from error
-    return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, weights_sha256)
+    return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, header.all_weights_sha256)

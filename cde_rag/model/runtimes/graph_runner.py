@@ -13,7 +13,6 @@ from cde_rag.model.batching import padded
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.model_files import (
     TOKENIZER,
-    WEIGHTS,
     check_first_half,
     checked,
     digest,
@@ -44,7 +43,7 @@ class StoredModel:
         tokenizer: Tokenizer of both stages.
         digest: Digest of config and weights.
         first_digest: Likewise, of the first half.
-        files: File and sha256 of weights, by the prefix of their names.
+        files: Files of weights with their sha256, by the prefix of their names.
     """
 
     config: ModelConfig | PairConfig
@@ -52,7 +51,7 @@ class StoredModel:
     tokenizer: TextTokenizer
     digest: str
     first_digest: str
-    files: Mapping[str, tuple[Path, str]]
+    files: Mapping[str, Sequence[tuple[Path, str]]]
 
     @classmethod
     def read(cls, folder: Path) -> "StoredModel":
@@ -63,10 +62,10 @@ class StoredModel:
         """
         header = read_header(folder)
         serialised = checked(folder / TOKENIZER, header.tokenizer_sha256).decode()
-        own = (folder / WEIGHTS, header.weights_sha256)
+        own = header.weights(folder)
         if not is_pair(header.config):
             sizes = ModelConfig.from_json(header.config)
-            found = digest(sizes, header.weights_sha256)
+            found = digest(sizes, header.all_weights_sha256)
             return cls(sizes, sizes, TextTokenizer(serialised), found, found, {"": own})
         config = PairConfig.from_json(header.config)
         first = cls.read(first_half(config.name, config.first))
@@ -77,7 +76,7 @@ class StoredModel:
             )
         tokenizer = PairTokenizer(first.tokenizer, first.first.vocab_size, serialised)
         files = {"": own, FIRST: first.files[""]}
-        return cls(config, first.first, tokenizer, digest(config, header.weights_sha256), first.digest, files)
+        return cls(config, first.first, tokenizer, digest(config, header.all_weights_sha256), first.digest, files)
 
     @property
     def of_first(self) -> str:
@@ -94,7 +93,7 @@ class StoredModel:
             ModelError: A file is damaged.
         """
         state: dict[str, Float32[np.ndarray, ...]] = {}
-        for prefix, (path, sha256) in self.files.items():
+        for prefix, path, sha256 in ((prefix, *file) for prefix, files in self.files.items() for file in files):
             found = float_state(checked(path, sha256), lambda name, prefix=prefix: wanted(prefix + name))
             state |= {prefix + name: value for name, value in found.items()}
         return state
