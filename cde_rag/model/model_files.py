@@ -13,6 +13,7 @@ from cde_rag.model import model_packages
 
 BUNDLED = Path(__file__).parent / "bundled"
 ALIASES = {"cde-mini": "cde-mini-1", "cde-multilingual": "cde-multilingual-1"}  # what new collections get
+MULTILINGUAL = frozenset({"cde-multilingual-1"})  # packaged models that read other languages than English
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 VOCABULARY = "vocabulary.safetensors"  # word embeddings, if they are in a file of their own
 MAX_WEIGHTS_BYTES = 2 * 1024**3

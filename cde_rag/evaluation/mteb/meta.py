@@ -43,6 +43,8 @@ def model_meta(model: CDEModel, *, context_size: int) -> ModelMeta:
     parameters = list(model.network.parameters())
     if model_files.packaged(named.base) is not None:
         name, facts = f"cde-rag/{named.base}", _PAIRS if isinstance(model.network, PairNetwork) else _BUNDLED
+        if named.base in model_files.MULTILINGUAL:
+            facts = facts | {"languages": None}  # about 100, which the card of multilingual-e5-small lists
     elif named.revision is not None:
         name, facts = named.base, _PUBLISHED.get(named.base, _UNKNOWN)
     else:

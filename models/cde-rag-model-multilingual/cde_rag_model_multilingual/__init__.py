@@ -1,0 +1,1 @@
+"""The multilingual model of cde-rag, in a folder by its name."""
