@@ -38,7 +38,7 @@ SAME_SPACE: Final = 0.9999  # cosine to the reference, at least
 DOCUMENTS: Final = 16  # of the sample
 SECONDS: Final = 0.4  # of measuring, for each runtime and dtype
 CALLS: Final = 3  # of each kind, at least: fewer have no spread
-STEADY: Final = 1.5  # largest spread of times that decide for good; on a quiet machine it is 1.0 to 1.2
+STEADY: Final = 1.5  # largest spread of times that decide for good
 TRIES: Final = 3  # of measuring, until times are taken as they are
 FLAGS: Final = ("avx", "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
