@@ -3,13 +3,16 @@
 import importlib.metadata
 import platform
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cde_rag._version import __version__
 from cde_rag.cli.output import JsonOption, print_fields, print_json
 from cde_rag.errors import CDEError
+
+if TYPE_CHECKING:
+    from cde_rag.model.runtimes.runtime_choice import Timing
 
 EXTRAS = {  # of pyproject.toml
     "chroma": ("chromadb",),
@@ -65,6 +68,7 @@ def doctor(
         **_torch(),
         **_hardware(),
         **_runtimes(measure=measure),
+        "measured_models": _measured_models(),
         "extras": {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
         **_self_test(),
     }
@@ -74,6 +78,7 @@ def doctor(
         extras = {f"extra {extra}": _packages(versions) for extra, versions in found.pop("extras").items()}
         runtimes = {f"runtime {name}": versions for name, versions in found.pop("runtimes").items()}
         rows = {f"time {name}": row for name, row in found.pop("runtime_times").items()}
+        rows |= {f"fastest for {name}": row for name, row in found.pop("measured_models").items()}
         print_fields({**found, **runtimes, **rows, **extras})
     if found["self_test"] != "passed":
         raise typer.Exit(1)
@@ -124,8 +129,8 @@ def _runtimes(*, measure: bool) -> dict[str, Any]:
         return {"runtimes": found, "runtime_times": {}, "fastest_runtime": f"not measured: {error}"}
     best = runtime_choice.fastest(rows)
     times = {
-        f"{row.runtime} {row.dtype}": f"{row.document_ms:.1f} ms a document, {row.query_ms:.1f} ms a query, "
-        f"cosine {row.cosine:.6f}{'' if row.shares_space else ' (another space: never chosen)'}"
+        f"{row.runtime} {row.dtype}": f"{_times(row)}, cosine {row.cosine:.6f}"
+        f"{'' if row.shares_space else ' (another space: never chosen)'}"
         for row in rows
     }
     return {
@@ -133,6 +138,19 @@ def _runtimes(*, measure: bool) -> dict[str, Any]:
         "runtime_times": times,
         "fastest_runtime": None if best is None else f"{best.runtime} {best.dtype}",
     }
+
+
+def _measured_models() -> dict[str, str]:
+    """Return the fastest runtime of each model that was measured on this machine, by the model's name."""
+    from cde_rag.model.runtimes import runtime_choice
+
+    best = {each.name: runtime_choice.fastest(each.timings) for each in runtime_choice.kept()}
+    return {name: f"{row.runtime} {row.dtype}, {_times(row)}" for name, row in best.items() if row is not None}
+
+
+def _times(row: "Timing") -> str:
+    noisy = "" if row.is_steady else f" (busy machine: the median is {row.spread:.1f} times that)"
+    return f"{row.document_ms:.1f} ms a document, {row.query_ms:.1f} ms a query{noisy}"
 
 
 def _version(distribution: str) -> str | None:

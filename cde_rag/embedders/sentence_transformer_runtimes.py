@@ -72,7 +72,7 @@ def load(
     )
 
 
-def timings(encoder: BertEncoder, identity: ModelIdentity) -> list[runtime_choice.Timing]:
+def timings(encoder: BertEncoder, identity: ModelIdentity) -> Sequence[runtime_choice.Timing]:
     """Return the times of a model's runtimes on this machine, measured once and kept in the user's cache.
 
     Args:
@@ -80,8 +80,6 @@ def timings(encoder: BertEncoder, identity: ModelIdentity) -> list[runtime_choic
         identity: Its identity.
     """
     digest = hashlib.sha256((identity.weights_sha256 + identity.tokenizer_sha256).encode()).hexdigest()
-    if (found := runtime_choice.kept(digest)) is not None:
-        return found
 
     def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
         model = (
@@ -97,9 +95,7 @@ def timings(encoder: BertEncoder, identity: ModelIdentity) -> list[runtime_choic
 
         return runtime_choice.Trial(runtime, dtype, lambda: embed(documents, "document"), lambda: embed(query, "query"))
 
-    measured = runtime_choice.measure(trial)
-    runtime_choice.keep(digest, measured)
-    return measured
+    return runtime_choice.timings(digest, identity.name, trial)
 
 
 def _encoder(files: ModelFiles, runtime: str | None) -> BertEncoder | None:

@@ -1,6 +1,7 @@
 """Loading of models by name: bundled models, folders and the hub, and the choice of their runtime."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
@@ -106,7 +107,7 @@ def chosen_runtime(
     return runtime_choice.choose(asked, lambda: timings(folder), device=device, dtype=dtype)
 
 
-def timings(folder: Path, *, again: bool = False) -> list[runtime_choice.Timing]:
+def timings(folder: Path, *, again: bool = False) -> Sequence[runtime_choice.Timing]:
     """Return the times of a one-way model's runtimes on this machine, measured once and kept in the user's cache.
 
     Args:
@@ -114,15 +115,11 @@ def timings(folder: Path, *, again: bool = False) -> list[runtime_choice.Timing]
         again: Measure even if there are times.
     """
     stored = StoredModel.read(folder)
-    if not again and (found := runtime_choice.kept(stored.digest)) is not None:
-        return found
 
     def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
         return _trial(_stages(stored, folder, runtime, dtype), stored.tokenizer, stored.config.max_length)
 
-    measured = runtime_choice.measure(trial)
-    runtime_choice.keep(stored.digest, measured)
-    return measured
+    return runtime_choice.timings(stored.digest, stored.config.name, trial, again=again)
 
 
 def _stages(stored: StoredModel, folder: Path, runtime: str, dtype: str) -> StageRunner:

@@ -9,6 +9,7 @@ import pytest
 from cde_rag.cli import doctor as command
 from cde_rag.errors import ModelError
 from cde_rag.model import CDEModel
+from cde_rag.model.runtimes.runtime_choice import Timing, Trial, timings
 
 
 def test_doctor_passes_here(run):
@@ -28,10 +29,23 @@ def test_doctor_measures_when_asked(run, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found["runtime_times"].keys() == {f"{runtime} float32" for runtime in found["runtimes"]}
     assert found["fastest_runtime"] in found["runtime_times"]
     assert found["runtime"] == "torch"
+    assert found["measured_models"].keys() == {found["model"]}
+    assert found["measured_models"][found["model"]].startswith(found["fastest_runtime"])
+    plain = Timing("onnx", "float32", 2.0, 1.0, 1.0, 3.0)
+    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.measure", lambda _: [plain])
+    timings("0" * 64, "some/plain-model", _never_loaded)
     monkeypatch.delenv("CDE_RAG_RUNTIME")
+    monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.STEADY", float("inf"))  # however busy this machine is
     lines = run("doctor").stdout.splitlines()
+    assert any(
+        re.fullmatch(r"fastest for some/plain-model +onnx float32, 2.0 ms a document, .*", line) for line in lines
+    )
     assert any(re.fullmatch(r"time torch float32 +[\d.]+ ms a document, .*", line) for line in lines)
     assert any(re.fullmatch(rf"runtime +{found['fastest_runtime'].split()[0]}", line) for line in lines)
+
+
+def _never_loaded(runtime: str, dtype: str) -> Trial:
+    raise AssertionError(f"{runtime} {dtype} is loaded, though nothing is measured.")
 
 
 def test_doctor_speaks_to_people(run, monkeypatch: pytest.MonkeyPatch):

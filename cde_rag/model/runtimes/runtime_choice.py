@@ -4,6 +4,8 @@ The result is kept in the user's cache folder, for each model, CPU and set of ve
 
     $XDG_CACHE_HOME/cde-rag/runtimes/<key>.json      by default in ~/.cache
 
+Times that vary too much, as on a busy machine, are measured again on the next loads, and the smaller ones are kept.
+
 Only runtimes that share the vector space are compared: the cosine of a text's vector to that of the reference in
 float32 has to be `SAME_SPACE` at least, for every text of the sample.
 """
@@ -17,8 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +37,9 @@ RUNTIMES: Final = {"torch": ("torch",), "openvino": ("openvino", "onnx"), "onnx"
 SAME_SPACE: Final = 0.9999  # cosine to the reference, at least
 DOCUMENTS: Final = 16  # of the sample
 SECONDS: Final = 0.4  # of measuring, for each runtime and dtype
+CALLS: Final = 3  # of each kind, at least: fewer have no spread
+STEADY: Final = 1.5  # largest spread of times that decide for good
+TRIES: Final = 3  # of measuring, until times are taken as they are
 FLAGS: Final = ("avx", "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
@@ -47,6 +53,7 @@ class Timing:
         document_ms: Milliseconds per document of a batch.
         query_ms: Milliseconds of a single query, on one thread.
         cosine: Smallest cosine of a vector of the sample to that of the reference.
+        spread: Median time of a call over the smallest one, the larger of documents and query.
     """
 
     runtime: str
@@ -54,11 +61,48 @@ class Timing:
     document_ms: float
     query_ms: float
     cosine: float
+    spread: float
 
     @property
     def shares_space(self) -> bool:
         """True if the vectors differ from the reference's by rounding only."""
         return self.cosine >= SAME_SPACE
+
+    @property
+    def is_steady(self) -> bool:
+        """True if the calls took nearly equal times, as on a quiet machine."""
+        return self.spread <= STEADY
+
+    def or_less(self, other: "Timing") -> "Timing":
+        """Return the smaller times, spread and cosine of two measurements of one runtime and dtype."""
+        pairs = zip(astuple(self)[2:], astuple(other)[2:], strict=True)
+        return Timing(self.runtime, self.dtype, *map(min, pairs))
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Times of a model's runtimes on this machine.
+
+    Attributes:
+        name: Name of the model, for people.
+        tries: Number of times that all were measured.
+        timings: Smallest times, references first.
+    """
+
+    name: str
+    tries: int
+    timings: Sequence[Timing]
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the times need no further measuring."""
+        return self.tries >= TRIES or all(row.is_steady for row in self.timings)
+
+    def repeated(self, later: Sequence[Timing]) -> "Measurement":
+        """Return the smaller times of these and later ones; runtimes that were not measured again are left out."""
+        before = {(row.runtime, row.dtype): row for row in self.timings}
+        rows = [row.or_less(before.get((row.runtime, row.dtype), row)) for row in later]
+        return Measurement(self.name, self.tries + 1, rows)
 
 
 @dataclass(frozen=True)
@@ -169,27 +213,57 @@ def candidates() -> list[tuple[str, str]]:
     return [(runtime, dtype) for dtype in dtypes for runtime in here if (runtime, dtype) != ("onnx", "bfloat16")]
 
 
-def kept(digest: str) -> list[Timing] | None:
-    """Read the times of a model on this machine; None if it was not measured, or not with these versions."""
-    with suppress(OSError, ValueError, TypeError, LookupError, ContextError):
-        value: Any = json.loads(_path(digest).read_text(encoding="utf-8"))
-        if value["key"] == _key(digest):
-            return [Timing(**row) for row in value["timings"]]
+def timings(digest: str, name: str, load: Callable[[str, str], Trial], *, again: bool = False) -> Sequence[Timing]:
+    """Return the times of a model's runtimes on this machine, measured if the user's cache has no steady ones.
+
+    Args:
+        digest: Digest of the model.
+        name: Its name, for people.
+        load: Loads the model in a runtime and a dtype.
+        again: Measure anew in any case.
+    """
+    before = None if again else _read(digest)
+    if before is not None and before.is_settled:
+        return before.timings
+    found = measure(load)
+    measurement = Measurement(name, 1, found) if before is None else before.repeated(found)
+    _keep(digest, measurement)
+    return measurement.timings
+
+
+def kept() -> list[Measurement]:
+    """Read the measurements of all models on this machine with these versions, by name."""
+    with suppress(OSError, ContextError):
+        found = [_parsed(path) for path in (cache_folder() / "runtimes").glob("*.json")]
+        return sorted((each for each in found if each is not None), key=lambda each: each.name)
+    return []
+
+
+def _read(digest: str) -> Measurement | None:
+    with suppress(ContextError):
+        return _parsed(_path(digest))
     return None
 
 
-def keep(digest: str, timings: Sequence[Timing]) -> bool:
-    """Write the times of a model, atomically; returns False if the cache is not writable."""
-    try:
+def _parsed(path: Path) -> Measurement | None:
+    """Read a measurement; None if there is none, or one of another machine or other versions."""
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        value: Any = json.loads(path.read_text(encoding="utf-8"))
+        if value["key"] == _key(value["key"]["model"]):
+            rows = [Timing(**row) for row in value["timings"]]
+            return Measurement(value["name"], value["tries"], rows)
+    return None
+
+
+def _keep(digest: str, measurement: Measurement) -> None:
+    """Write a measurement atomically, if the cache is writable."""
+    with suppress(OSError, ContextError):
         path = _path(digest)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        content = {"key": _key(digest), "timings": [asdict(row) for row in timings]}
+        content = {"key": _key(digest), **asdict(measurement)}
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         temporary.replace(path)
-    except (OSError, ContextError):
-        return False
-    return True
 
 
 def sample() -> tuple[list[str], str]:
@@ -207,21 +281,21 @@ def measure(load: Callable[[str, str], Trial]) -> list[Timing]:
     Returns:
         The times, references first; a runtime whose packages cannot be imported is left out.
     """
-    timings: list[Timing] = []
+    found: list[Timing] = []
     reference: Float32[np.ndarray, "batch dim"] | None = None
     for runtime, dtype in candidates():
         try:
             trial = load(runtime, dtype)
         except (MissingExtraError, ImportError):
             continue
-        document, query = _seconds(trial.documents), _seconds(trial.query)
+        (document, of_documents), (query, of_query) = _seconds(trial.documents), _seconds(trial.query)
         vectors = trial.documents()
         reference = vectors if reference is None else reference
         cosines = (vectors * reference).sum(axis=1) / np.linalg.norm(vectors, axis=1)
-        timings.append(
-            Timing(trial.runtime, trial.dtype, 1e3 * document / len(vectors), 1e3 * query, float(cosines.min()))
-        )
-    return timings
+        times = 1e3 * document / len(vectors), 1e3 * query
+        spread = max(of_documents, of_query)
+        found.append(Timing(trial.runtime, trial.dtype, *times, float(cosines.min()), spread))
+    return found
 
 
 def fastest(timings: Sequence[Timing], dtype: str | None = None, runtime: str | None = None) -> Timing | None:
@@ -237,15 +311,16 @@ def fastest(timings: Sequence[Timing], dtype: str | None = None, runtime: str | 
     return min(rows, key=lambda row: row.document_ms * row.query_ms, default=None)
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    """Return the smallest time of a call, after one that is not counted."""
+def _seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the smallest time of a call, after one that is not counted, and the median over it."""
     work()
-    best, end = float("inf"), time.perf_counter() + SECONDS / 2
-    while time.perf_counter() < end or best == float("inf"):
+    times: list[float] = []
+    end = time.perf_counter() + SECONDS / 2
+    while len(times) < CALLS or time.perf_counter() < end:
         start = time.perf_counter()
         work()
-        best = min(best, time.perf_counter() - start)
-    return best
+        times.append(time.perf_counter() - start)
+    return min(times), median(times) / min(times)
 
 
 def _gpu() -> bool:
