@@ -195,7 +195,7 @@ def _default_by(store: "Store") -> str:
 def inspect(
     collection: CollectionArgument,
     erasure: Annotated[
-        bool, typer.Option("--erasure", help="Also read every document, to find deleted ones in the context.")
+        bool, typer.Option("--erasure", help="Also read every passage, to find deleted ones in the context.")
     ] = False,
     tenant: TenantOption = None,
     as_json: JsonOption = False,
@@ -219,7 +219,7 @@ def inspect(
     print_fields(fields)
     for one in erasures:
         kept = "" if one["active"] else ", kept for rollback,"
-        found = f"holds {one['gone']} of {one['context_size']} documents that are not in the collection any more"
+        found = f"holds {one['gone']} of {one['context_size']} passages that are not in the collection any more"
         typer.echo(f"The context of generation {one['generation']}{kept} {found}.")
     if any(one["gone"] for one in erasures):
         again = f"cde-rag recontextualize {shown_place(collection)} --seed N"
@@ -269,7 +269,7 @@ def reindex(collection: CollectionArgument, tenant: TenantOption = None, as_json
     store.index_texts()
     documents = store.count()
     print_json({"documents": documents}) if as_json else typer.echo(
-        f"{shown_place(collection)}: {documents:,} documents"
+        f"{shown_place(collection)}: {documents:,} passages"
     )
 
 

@@ -37,7 +37,7 @@ def recontextualize(
     context_size: Annotated[
         int | None, typer.Option(min=1, help="Documents of the new context. [default: 512, or the model's]")
     ] = None,
-    strategy: Annotated[str, typer.Option(help="random, or clusters: one document near each centroid.")] = ("random"),
+    strategy: Annotated[str, typer.Option(help="random, or clusters: one passage near each centroid.")] = ("random"),
     windows: Annotated[
         bool | None,
         typer.Option(
@@ -94,7 +94,7 @@ def recontextualize(
         before = opened.store.manifest().generation
         if opened.count():
             _foretell(opened, collection)
-        with progress_bar("recontextualize", "documents", shown=progress) as update:
+        with progress_bar("recontextualize", "passages", shown=progress) as update:
 
             def on_progress(now: "Progress") -> None:
                 update(now.done, now.total, now.before)
@@ -110,7 +110,7 @@ def recontextualize(
                     on_progress=on_progress,
                 )
     if report.generation == before:
-        typer.echo("Nothing to do: the documents that were sampled are the context that it has.", err=True)
+        typer.echo("Nothing to do: the passages that were sampled are the context that it has.", err=True)
     _tell(report, as_json)
 
 
@@ -120,7 +120,7 @@ def _foretell(opened: "Collection", path: str) -> None:
     from cde_rag.indexing.recontextualization import estimate
 
     cost = estimate(opened.store, opened.embedder, opened.parent_key, sample=_TIMED)
-    typer.echo(f"Embedding {cost.documents:,} documents takes about {clock(cost.seconds)}.", err=True)
+    typer.echo(f"Embedding {cost.documents:,} passages takes about {clock(cost.seconds)}.", err=True)
     if not isinstance(opened.embedder, ContextualEmbedder) or opened.embedder.context.is_null:
         return
     if cost.documents < _WORTH_PROBING:
@@ -149,7 +149,7 @@ def rollback(
     """
     with (
         open_collection(existing(collection, tenant), model) as opened,
-        progress_bar("rollback", "documents", shown=progress) as update,
+        progress_bar("rollback", "passages", shown=progress) as update,
     ):
 
         def on_progress(now: "Progress") -> None:

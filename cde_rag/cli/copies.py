@@ -36,13 +36,13 @@ def export(
     """
     from cde_rag.transfer.parquet import export_collection
 
-    with progress_bar("export", "documents", shown=progress) as update:
+    with progress_bar("export", "passages", shown=progress) as update:
 
         def on_progress(now: "Progress") -> None:
             update(now.done, now.total)
 
         done = export_collection(existing(collection, tenant), file, on_progress=on_progress)
-    print_json(asdict(done)) if as_json else typer.echo(f"{file}: {done.documents:,} documents")
+    print_json(asdict(done)) if as_json else typer.echo(f"{file}: {done.documents:,} passages")
 
 
 def import_(
@@ -65,13 +65,13 @@ def import_(
     """
     from cde_rag.transfer.parquet import import_collection
 
-    with progress_bar("import", "documents", shown=progress) as update:
+    with progress_bar("import", "passages", shown=progress) as update:
 
         def on_progress(now: "Progress") -> None:
             update(now.done, now.total)
 
         done = import_collection(file, new_store(collection, tenant), tenant=tenant, on_progress=on_progress)
-    print_json(asdict(done)) if as_json else typer.echo(f"{shown_place(collection)}: {done.documents:,} documents")
+    print_json(asdict(done)) if as_json else typer.echo(f"{shown_place(collection)}: {done.documents:,} passages")
 
 
 def backup(
@@ -90,7 +90,7 @@ def backup(
     from cde_rag.transfer.backup import back_up
 
     made = back_up(whole(collection) if tenant is None else existing(collection, tenant), folder)
-    print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {made.documents:,} documents")
+    print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {made.documents:,} passages")
 
 
 def restore(
@@ -108,4 +108,4 @@ def restore(
     from cde_rag.transfer.backup import restore as make
 
     made = make(folder, new_store(collection, tenant), tenant=tenant)
-    print_json(asdict(made)) if as_json else typer.echo(f"{shown_place(collection)}: {made.documents:,} documents")
+    print_json(asdict(made)) if as_json else typer.echo(f"{shown_place(collection)}: {made.documents:,} passages")

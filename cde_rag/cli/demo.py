@@ -70,7 +70,7 @@ def demo(
 def _opened(path: Path | None, model: str, *, everything: bool, shown: bool | None) -> "Demo":
     from cde_rag.cli.demo_collections import COLLECTIONS, Demo, default_folder
 
-    with progress_bar("index", "documents", shown=shown) as update:
+    with progress_bar("index", "passages", shown=shown) as update:
 
         def on_progress(name: str, progress: "Progress") -> None:
             if not progress.done:

@@ -29,7 +29,7 @@ def drift(
     ] = None,
     strategy: Annotated[str, typer.Option(help="Sampling of the new context: random, or clusters.")] = "random",
     probes: Annotated[
-        int, typer.Option(min=1, help="Number of documents to probe; embeds seven texts per document, plus a context.")
+        int, typer.Option(min=1, help="Number of passages to probe; embeds seven texts per passage, plus a context.")
     ] = 512,
     worth: Annotated[
         float, typer.Option(help="Minimum gain in NDCG@10 that justifies a new context, as a fraction.")
@@ -59,7 +59,7 @@ def drift(
         require("matplotlib.figure", "plots")
     with open_collection(existing(collection, tenant), model) as opened:
         if not as_json:
-            typer.echo(f"Embedding up to {probes} documents in both contexts; this takes a minute or more.", err=True)
+            typer.echo(f"Embedding up to {probes} passages in both contexts; this takes a minute or more.", err=True)
         found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
     if plot is not None:
         found.plot(plot)
@@ -67,7 +67,7 @@ def drift(
     if as_json:
         print_json({"pays": pays, **fields})
     elif not found.probes:
-        same = f"the sample would be the {found.present.size} documents that the context has"
+        same = f"the sample would be the {found.present.size} passages that the context has"
         typer.echo(f"Nothing to gain: {same}, so recontextualize would change nothing.")
     else:
         low, high = found.interval

@@ -78,7 +78,7 @@ def index(
         bool, typer.Option("--skip-bad", help="Skip and report unusable records and text files.")
     ] = False,
     sync: Annotated[
-        bool, typer.Option("--sync", help="Afterwards delete documents that are not in the sources.")
+        bool, typer.Option("--sync", help="Afterwards delete passages that are not in the sources.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the numbers of records to add, embed and delete; write nothing.")
@@ -203,7 +203,7 @@ def index(
         print_json({"documents": documents, **counts})
     else:
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
-        typer.echo(f"{shown_place(collection)}: {documents:,} documents ({found})")
+        typer.echo(f"{shown_place(collection)}: {documents:,} passages ({found})")
 
 
 def _check_ray(excluded: bool) -> None:
@@ -238,7 +238,7 @@ def _on_ray(
     dataset = distributed.read_sources(
         sources, reader.fields, max_characters=reader.max_characters, max_line_bytes=reader.max_line_bytes
     )
-    with progress_bar("index", "documents", shown=shown) as update:
+    with progress_bar("index", "passages", shown=shown) as update:
 
         def on_progress(progress: "Progress") -> None:
             update(progress.done, progress.total)
@@ -262,7 +262,7 @@ def _on_ray(
     else:
         counts = {**asdict(indexed.report), "buckets": indexed.buckets, "reused": indexed.reused}
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        typer.echo(f"{shown_place(path)}: {indexed.documents:,} documents ({found})")
+        typer.echo(f"{shown_place(path)}: {indexed.documents:,} passages ({found})")
 
 
 def _options(
@@ -345,7 +345,7 @@ def _print_plan(path: str, counts: dict[str, int], *, as_json: bool) -> None:
     }
     found = ", ".join(f"{count:,} {name}" for name, count in planned.items())
     would = f"A run would write: {found}." if found else "There is nothing to do."
-    typer.echo(f"{shown_place(path)}: {counts['documents']:,} documents. Nothing was written. {would}")
+    typer.echo(f"{shown_place(path)}: {counts['documents']:,} passages. Nothing was written. {would}")
 
 
 def _tenant_store(path: str, name: str, model: str | None) -> "Store | None":
@@ -368,7 +368,7 @@ def _open(
     for folder in reader.folders:
         _check_folder(opened, path, folder.resolve())
     size = opened.embedder.context.size
-    kept = f"exists and keeps its context of {size} documents" if size else "has no context; recontextualize makes one"
+    kept = f"exists and keeps its context of {size} passages" if size else "has no context; recontextualize makes one"
     typer.echo(f"{shown_place(path)} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     total = sum(1 for _ in reader)
@@ -493,7 +493,7 @@ def _others(collection: "Collection", reader: "RecordReader") -> list[str]:
 def _add(collection: "Collection", path: str, reader: "RecordReader", total: int, *, shown: bool | None) -> "AddReport":
     done, empty = 0, collection.count() == 0
     try:
-        with progress_bar("index", "documents", shown=shown) as update:
+        with progress_bar("index", "passages", shown=shown) as update:
 
             def on_progress(progress: "Progress") -> None:
                 nonlocal done
@@ -503,10 +503,10 @@ def _add(collection: "Collection", path: str, reader: "RecordReader", total: int
             update(0, total)
             return collection.add_records(reader, on_progress=on_progress)
     except KeyboardInterrupt as error:
-        stopped = f"Stopped at {done:,} of {total:,} documents. Run the same command again to continue."
+        stopped = f"Stopped at {done:,} of {total:,} passages. Run the same command again to continue."
         typer.echo(stopped, err=True)
         raise typer.Exit(INTERRUPTED) from error
     except CDEError as error:
-        again = f"Stopped at {done:,} of {total:,} documents; mend that and run the same command again."
-        anew = f" {shown_place(path)} keeps its context; for one of other documents, delete it first." if empty else ""
+        again = f"Stopped at {done:,} of {total:,} passages; mend that and run the same command again."
+        anew = f" {shown_place(path)} keeps its context; for one of other texts, delete it first." if empty else ""
         raise CDEError(f"{error} {again}{anew}") from error

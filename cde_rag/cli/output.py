@@ -175,9 +175,10 @@ def one_line(text: str, width: int) -> str:
 
 
 def print_fields(fields: dict[str, Any]) -> None:
-    """Print one `name  value` per line."""
-    width = max(map(len, fields))
-    for name, value in fields.items():
+    """Print one `name  value` per line; the JSON field `documents` of a collection is printed as passages."""
+    labelled = {"passages" if name == "documents" else name: value for name, value in fields.items()}
+    width = max(map(len, labelled))
+    for name, value in labelled.items():
         typer.echo(f"{name.replace('_', ' '):<{width}}  {'–' if value is None else printable(str(value))}")
 
 
@@ -234,7 +235,7 @@ def clock(seconds: float) -> str:
 
 
 def why_nothing(store: "Store", where: Mapping[str, Any] | None, group_by: str | None) -> str:
-    """Return an explanation of an empty result, with a document's metadata to show its fields and types."""
+    """Return an explanation of an empty result, with a passage's metadata to show its fields and types."""
     all_, matching = store.count(), store.count(where)
     one = _first(store)
     if one is None:
@@ -243,14 +244,14 @@ def why_nothing(store: "Store", where: Mapping[str, Any] | None, group_by: str |
         if field not in ("and", "or", "not") and not store.count({field: wanted}):
             having = _first(store, {field: {"exists": True}})
             if having is not None:
-                return f"0 of {all_:,} documents match {field!r}. The first that has it: {_metadata(having)}"
-            return f"no document has the field {field!r}. The first document has {_metadata(one)}"
-    example = f"The first document has {_metadata(one)}"
+                return f"0 of {all_:,} passages match {field!r}. The first that has it: {_metadata(having)}"
+            return f"no passage has the field {field!r}. The first passage has {_metadata(one)}"
+    example = f"The first passage has {_metadata(one)}"
     if not matching:
-        return f"0 of {all_:,} documents match the filter. {example}"
+        return f"0 of {all_:,} passages match the filter. {example}"
     if group_by is not None and group_by not in one.metadata:
-        return f"{matching:,} of {all_:,} documents match, and what was found has no field {group_by!r}. {example}"
-    return f"{matching:,} of {all_:,} documents match, none beyond the offset with such a score."
+        return f"{matching:,} of {all_:,} passages match, and what was found has no field {group_by!r}. {example}"
+    return f"{matching:,} of {all_:,} passages match, none beyond the offset with such a score."
 
 
 def _first(store: "Store", where: Mapping[str, Any] | None = None) -> "Record | None":

@@ -43,14 +43,14 @@ def test_index_counts_what_it_did(run, records: Path, tmp_path: Path):
     assert "20 different documents" in first.stderr  # fewer than a context wants
     again = run(*command)
     assert json.loads(again.stdout) == {"documents": 20, **counts, "added": 0, "unchanged": 20, "truncated": 0}
-    assert "keeps its context of 20 documents" in again.stderr
+    assert "keeps its context of 20 passages" in again.stderr
 
 
 def test_index_says_in_words_what_it_did(run, records: Path, tmp_path: Path):
     result = run("index", records, tmp_path / "papers.faiss")
-    assert result.stdout == f"{tmp_path / 'papers.faiss'}: 20 documents (20 added, 1 truncated)\n"
+    assert result.stdout == f"{tmp_path / 'papers.faiss'}: 20 passages (20 added, 1 truncated)\n"
     result = run("index", records, tmp_path / "papers.faiss")
-    assert result.stdout.endswith("20 documents (20 unchanged)\n")
+    assert result.stdout.endswith("20 passages (20 unchanged)\n")
 
 
 def test_options_reach_context_and_collection(run, records: Path, tmp_path: Path):
@@ -138,9 +138,9 @@ def test_search_pages_and_cuts_and_groups_as_the_collection_does(run, collection
     shown = run(*asked).stdout.splitlines()
     assert [line for line in shown if not line.startswith(" ")] == [str(group.value) for group in groups]
     told = run("search", collection, "river", "--score-threshold", 2).stderr
-    assert told == "No hits: 20 of 20 documents match, none beyond the offset with such a score.\n"
+    assert told == "No hits: 20 of 20 passages match, none beyond the offset with such a score.\n"
     told = run("search", collection, "river", "--group-by", "yaer").stderr
-    assert "what was found has no field 'yaer'. The first document has {" in told
+    assert "what was found has no field 'yaer'. The first passage has {" in told
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: 
     found = json.loads(run("inspect", collection, "--erasure", "--json").stdout)["erasure"]
     assert found == [{"generation": 1, "active": True, "context_size": 20, "gone": 2}]
     told = run("inspect", collection, "--erasure")
-    assert "generation 1 holds 2 of 20 documents that are not in the collection any more." in told.stdout
+    assert "generation 1 holds 2 of 20 passages that are not in the collection any more." in told.stdout
     assert "cde-rag recontextualize" in told.stderr
     assert "erasure" not in json.loads(run("inspect", collection, "--json").stdout)
 
@@ -297,9 +297,9 @@ def test_ctrl_c_says_how_to_continue(run, records: Path, tmp_path: Path, model_f
 
     monkeypatch.setattr(FaissStore, "add", interrupted)
     stopped = run("index", records, tmp_path / "p", code=130)
-    assert "Stopped at 8 of 20 documents. Run the same command again to continue." in stopped.stderr
+    assert "Stopped at 8 of 20 passages. Run the same command again to continue." in stopped.stderr
     monkeypatch.setattr(FaissStore, "add", add)
-    assert run("index", records, tmp_path / "p").stdout.endswith("20 documents (12 added, 8 unchanged)\n")
+    assert run("index", records, tmp_path / "p").stdout.endswith("20 passages (12 added, 8 unchanged)\n")
     run("index", records, tmp_path / "q")
     assert contents(tmp_path / "p", model_folder) == contents(tmp_path / "q", model_folder)
 
@@ -367,12 +367,12 @@ def test_errors_are_one_sentence_on_stderr(
 def test_a_search_without_hits_says_so(run, collection: Path):
     found = run("search", collection, "river", "--where", '{"yaer": 2007}')
     assert found.stdout == ""
-    assert found.stderr.startswith("No hits: no document has the field 'yaer'. The first document has {")
+    assert found.stderr.startswith("No hits: no passage has the field 'yaer'. The first passage has {")
     assert '"year": ' in found.stderr
     found = run("search", collection, "river", "--where", '{"year": "2007"}')
-    assert found.stderr.startswith("No hits: 0 of 20 documents match 'year'. The first that has it: {")
+    assert found.stderr.startswith("No hits: 0 of 20 passages match 'year'. The first that has it: {")
     found = run("search", collection, "river", "--where", '{"or": [{"year": 1}, {"year": 2}]}')
-    assert found.stderr.startswith("No hits: 0 of 20 documents match the filter. The first document has {")
+    assert found.stderr.startswith("No hits: 0 of 20 passages match the filter. The first passage has {")
     assert json.loads(run("search", collection, "river", "--where", '{"yaer": 2007}', "--json").stdout) == {"hits": []}
 
 

@@ -39,7 +39,7 @@ def test_there_and_back(run, collection: Path):
 def test_the_context_that_it_has_is_said_to_be_so(run, collection: Path):
     before = fingerprint(run, collection)
     again = run("recontextualize", collection, "--context-size", 8)
-    assert "Nothing to do: the documents that were sampled are the context that it has." in again.stderr
+    assert "Nothing to do: the passages that were sampled are the context that it has." in again.stderr
     assert fingerprint(run, collection) == before
     assert "Nothing to do" not in run("recontextualize", collection, "--context-size", 8, "--seed", 1).stderr
 

@@ -14,7 +14,7 @@ def collection(run, records: Path, tmp_path: Path) -> Path:
 
 def test_a_collection_moves_to_another_store(run, records: Path, collection: Path, tmp_path: Path):
     file, copy = tmp_path / "new" / "papers.parquet", tmp_path / "papers.qdrant"
-    assert run("export", collection, file).stdout == f"{file}: 20 documents\n"
+    assert run("export", collection, file).stdout == f"{file}: 20 passages\n"
     assert json.loads(run("import", file, copy, "--json").stdout)["documents"] == 20
     assert (copy / "cde.json").exists()
     found, expected = (json.loads(run("search", one, "river", "--json").stdout)["hits"] for one in (copy, collection))
@@ -34,7 +34,7 @@ def test_what_is_there_is_not_written_over(run, collection: Path, tmp_path: Path
 
 def test_a_backup_is_restored(run, collection: Path, tmp_path: Path):
     backup, copy = tmp_path / "new" / "backup", tmp_path / "copy.faiss"
-    assert run("backup", collection, backup).stdout == f"{backup}: 20 documents\n"
+    assert run("backup", collection, backup).stdout == f"{backup}: 20 passages\n"
     made = json.loads(run("restore", backup, copy, "--json").stdout)
     assert made["fingerprint"] == json.loads(run("inspect", copy, "--json").stdout)["fingerprint"]
     assert run("search", copy, "river", "--json").stdout == run("search", collection, "river", "--json").stdout

@@ -63,14 +63,14 @@ def test_all_bad_records_are_skipped_and_reported(run, mixed: Path, tmp_path: Pa
         assert f"{mixed}, line {number}: {reason}" in first.stderr
     found = json.loads(first.stdout)
     assert (found["documents"], found["added"], found["skipped"]) == (20, 20, 3)
-    assert run(*command).stdout.endswith("20 documents (20 unchanged, 3 skipped)\n")
+    assert run(*command).stdout.endswith("20 passages (20 unchanged, 3 skipped)\n")
 
 
 def test_a_later_run_keeps_the_parents_of_the_collection(run, mixed: Path, tmp_path: Path):
     without_ids = tmp_path / "without_ids.jsonl"
     without_ids.write_text(re.sub('"id": "r.*?", ', "", "".join(mixed.read_text().splitlines(keepends=True)[:20])))
     run("index", without_ids, tmp_path / "p", "--parent-key", "book")
-    assert run("index", without_ids, tmp_path / "p").stdout.endswith("20 documents (20 unchanged)\n")
+    assert run("index", without_ids, tmp_path / "p").stdout.endswith("20 passages (20 unchanged)\n")
     assert f"{mixed}, line 21: its 'book' has to be" in run("index", mixed, tmp_path / "p", code=1).stderr
 
 
@@ -93,7 +93,7 @@ def test_what_was_skipped_is_told_when_writing_fails(
     for again in (False, True):
         stderr = run(*command, code=code).stderr
         assert "Skipped 3 bad records:" in stderr
-        assert "Stopped at 0 of 20 documents" in stderr
+        assert "Stopped at 0 of 20 passages" in stderr
         assert ("p exists and keeps its context" in stderr) == again
     monkeypatch.undo()
     run(*command)
@@ -105,8 +105,8 @@ def test_a_failed_first_run_says_how_to_get_another_context(run, records: Path, 
 
     monkeypatch.setattr(FaissStore, "add", fail)
     stderr = run("index", records, tmp_path / "p", code=1).stderr
-    assert "The disk is full. Stopped at 0 of 20 documents; mend that and run the same command again." in stderr
-    assert f"{tmp_path / 'p'} keeps its context; for one of other documents, delete it first." in stderr
+    assert "The disk is full. Stopped at 0 of 20 passages; mend that and run the same command again." in stderr
+    assert f"{tmp_path / 'p'} keeps its context; for one of other texts, delete it first." in stderr
 
 
 def test_a_parent_key_that_no_record_has_is_refused(run, records: Path, tmp_path: Path):
@@ -145,7 +145,7 @@ def test_files_of_one_name_stand_beside_each_other(run, tmp_path: Path):
         file.write_text(f"the river of {file.parent.name}")
         run("index", file, tmp_path / "p")
     assert ids(run, tmp_path / "p") == [f"{file}#0" for file in files]
-    assert run("index", files[0], tmp_path / "p").stdout.endswith("2 documents (1 unchanged)\n")
+    assert run("index", files[0], tmp_path / "p").stdout.endswith("2 passages (1 unchanged)\n")
 
 
 def test_folders_of_one_name_do_not_overwrite_each_other(run, tmp_path: Path):
@@ -158,7 +158,7 @@ def test_folders_of_one_name_do_not_overwrite_each_other(run, tmp_path: Path):
     assert (
         f"{tmp_path / 'p'} holds passages of another folder 'docs', {folders[0]}, which those of {folders[1]}" in stderr
     )
-    assert run("index", folders[0], tmp_path / "p").stdout.endswith("1 documents (1 unchanged)\n")
+    assert run("index", folders[0], tmp_path / "p").stdout.endswith("1 passages (1 unchanged)\n")
     folders[1] = folders[1].rename(tmp_path / "b/docs2")
     run("index", folders[1], tmp_path / "p")
     assert ids(run, tmp_path / "p") == ["docs/readme.md#0", "docs2/readme.md#0"]
@@ -221,8 +221,8 @@ def test_windows_read_what_would_be_cut(run, records: Path, model_folder: Path, 
     np.testing.assert_allclose(vectors, read, atol=1e-5)
     np.testing.assert_allclose(vectors[0], cut_vectors[0], atol=1e-5)
     assert np.abs(vectors[1] - cut_vectors[1]).max() > 1e-3
-    assert run("index", records, tmp_path / "p").stdout.endswith("20 documents (20 unchanged)\n")
-    assert run("index", records, tmp_path / "p", "--windows").stdout.endswith("20 documents (20 unchanged)\n")
+    assert run("index", records, tmp_path / "p").stdout.endswith("20 passages (20 unchanged)\n")
+    assert run("index", records, tmp_path / "p", "--windows").stdout.endswith("20 passages (20 unchanged)\n")
 
 
 def test_windows_of_a_collection_that_cuts(run, records: Path, tmp_path: Path):
@@ -232,7 +232,7 @@ def test_windows_of_a_collection_that_cuts(run, records: Path, tmp_path: Path):
     assert "cuts texts longer than the model's window. Leave --windows out, or embed them anew with " in stderr
     assert f"cde-rag recontextualize {tmp_path / 'p'} --windows" in stderr
     run("recontextualize", tmp_path / "p", "--windows")
-    assert run("index", records, tmp_path / "p", "--windows").stdout.endswith("20 documents (20 unchanged)\n")
+    assert run("index", records, tmp_path / "p", "--windows").stdout.endswith("20 passages (20 unchanged)\n")
 
 
 def test_windows_of_a_tenant_are_another_command(run, records: Path, tmp_path: Path):
@@ -294,7 +294,7 @@ def test_passages_of_files_without_their_siblings(run, tmp_path: Path):
     ]
     assert parents == [None, "source"]
     again = run("index", folder, tmp_path / "alone", "--max-characters", 40)
-    assert again.stdout.endswith("2 documents (2 unchanged)\n")  # the collection knows
+    assert again.stdout.endswith("2 passages (2 unchanged)\n")  # the collection knows
     stderr = run("index", folder, tmp_path / "together", "--alone", code=1).stderr
     assert "was made with the parent key 'source', by which passages have siblings. Leave --alone out" in stderr
     assert (
@@ -322,12 +322,12 @@ def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):
 def test_a_pipe_has_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     now = iter([0.0, 4.0, 10.0, 12.0, 20.0])
     monkeypatch.setattr("cde_rag.cli.output.time.monotonic", lambda: next(now))
-    with progress_bar("index", "documents", shown=None) as update:
+    with progress_bar("index", "passages", shown=None) as update:
         for done in (10, 1000, 1200, 2000):
             update(done, 4000)
     assert capsys.readouterr().err.splitlines() == [
-        "index: 1,000 of 4,000 documents, 25%, 0:30 left",
-        "index: 2,000 of 4,000 documents, 50%, 0:20 left",
+        "index: 1,000 of 4,000 passages, 25%, 0:30 left",
+        "index: 2,000 of 4,000 passages, 50%, 0:20 left",
     ]
 
 

@@ -4,7 +4,7 @@
 
 Each finished test is noted in docs/durability.jsonl, so that a run that was stopped continues with the next test when
 it is started again, on another day too; a test is run again once the sources of `cde_rag` are others than then. After
-each test the table of docs/durability.md is written from the notes.
+each test the table of docs/experiments/durability.md is written from the notes.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from cde_rag.stores.files import replace_durably
 
 ROOT = Path(__file__).parents[2]
 NOTES = ROOT / "docs/durability.jsonl"
-PAGE = ROOT / "docs/durability.md"
+PAGE = ROOT / "docs/experiments/durability.md"
 TESTS = ("tests/durability", "tests/test_two_runs.py")
 BEGIN, END = "<!-- torture: begin -->", "<!-- torture: end -->"
 
