@@ -15,7 +15,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextError, CorpusError
 from cde_rag.records import embedded_text
-from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.registry import NAME_PATTERN, ServedModel
 from cde_rag.server.service import Serving
 from cde_rag.stores.base import Record

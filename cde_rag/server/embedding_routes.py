@@ -14,16 +14,16 @@ from pydantic import Field, field_validator, model_validator
 
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.registry import ServedModel, check_fingerprint
-from cde_rag.server.service import Service, Serving, Strict
+from cde_rag.server.service import RequestBody, Service, Serving
 from cde_rag.server.token_batcher import Role, token_counts
 
 router = APIRouter(prefix="/v1")
 MAX_INPUTS: Final = 2_048  # OpenAI's bound
 
 
-class EmbeddingsRequest(Strict):
+class EmbeddingsRequest(RequestBody):
     """Body of `/v1/embeddings`."""
 
     model: str = Field(description="MODEL@NAME from /v1/models; the suffix :query or :document sets the input type.")
@@ -56,7 +56,7 @@ class EmbeddingsRequest(Strict):
         return given
 
 
-class ContextualizedRequest(Strict):
+class ContextualizedRequest(RequestBody):
     """Body of Voyage's `/v1/contextualizedembeddings`."""
 
     model: str = Field(description="As in /v1/embeddings.")
@@ -123,7 +123,7 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
     texts = [body.input] if isinstance(body.input, str) else body.input
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
     if body.late_chunking:
-        vectors = await in_thread(partial(_late, texts, role, model), limiter=service.apart)
+        vectors = await in_thread(partial(_late, texts, role, model), limiter=service.one_at_a_time)
         data = _listed(first_dimensions(vectors, body.first), body.encoding_format)
         return _answer(data, model, sum(tokens), full)
     embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))

@@ -91,7 +91,7 @@ class FaissStore:
             for other in writer.manifest.generations:
                 if other.number != active.number:
                     for position, digest in zip(positions, digests, strict=True):
-                        writer.bury(position, other.number, unless=digest)
+                        writer.mark_deleted(position, other.number, unless=digest)
             writer.put_vectors(active.number, positions, digests, vectors)
         self._extend_index()
 
@@ -121,7 +121,7 @@ class FaissStore:
                 position = writer.records.position_of(id_)
                 if position is not None:
                     for state in writer.manifest.generations:
-                        writer.bury(position, state.number)
+                        writer.mark_deleted(position, state.number)
                     writer.records.remove(position)
                     deleted += 1
         self._extend_index()
@@ -145,7 +145,7 @@ class FaissStore:
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
         after, last = 0, self._read(lambda view: view.records.last_position())
         while True:
-            found = self._read(lambda view: view.behind(after, where, limit=page))  # noqa: B023  # called at once
+            found = self._read(lambda view: view.rows_after(after, where, limit=page))  # noqa: B023  # called at once
             yield from (stored.row for stored in found if stored.position <= last)
             if len(found) < page or found[-1].position >= last:
                 return
