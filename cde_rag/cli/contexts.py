@@ -160,11 +160,7 @@ def rollback(
 
 
 def _canary(path: Path, may_lose: int) -> "Canary":
-    """Read the canary queries from a file.
-
-    Raises:
-        CorpusError: It cannot be read, or a line is invalid.
-    """
+    """Read the canary queries from a file."""
     from cde_rag.indexing.canary import Canary
 
     relevant: dict[str, list[str]] = {}

@@ -268,11 +268,7 @@ def _on_ray(
 def _options(
     parent_key: str | None, headers: str | None, tenant: str | None, *, alone: bool, windows: bool
 ) -> _Options:
-    """Return the options that a collection keeps.
-
-    Raises:
-        typer.BadParameter: Two of them exclude each other.
-    """
+    """Return the options that a collection keeps."""
     if alone and parent_key is not None:
         raise typer.BadParameter("without siblings there is no parent key; leave one of them out", param_hint="--alone")
     if headers is not None and tenant is not None:

@@ -147,11 +147,7 @@ def serve(
 
 
 def _language_model(url: str | None, name: str | None) -> "LanguageModel | None":
-    """Return the language model of chats; None without one.
-
-    Raises:
-        CDEError: The address is none of HTTP, or a model is named without one.
-    """
+    """Return the language model of chats; None without one."""
     from cde_rag.server.language_model import RemoteModel, SmallModel
 
     if url not in (None, "none"):
@@ -195,11 +191,7 @@ def _has_tenants(place: str) -> bool:
 
 
 def _opened_tenants(paths: list[str], names: set[str], model: str | None) -> "dict[str, dict[str, Collection]]":
-    """Open the collections of tenants: by tenant, then by the name of the path.
-
-    Raises:
-        CDEError: A key names a tenant that is at none of the paths.
-    """
+    """Open the collections of tenants: by tenant, then by the name of the path."""
     from cde_rag.collection.tenants import Tenants
 
     found: dict[str, dict[str, Collection]] = {}
@@ -217,11 +209,7 @@ def _opened_tenants(paths: list[str], names: set[str], model: str | None) -> "di
 
 
 def _tenant_keys(path: Path | None) -> dict[str, str]:
-    """Read tenants' names by their keys.
-
-    Raises:
-        CDEError: A line is no key and a name, or a key comes twice.
-    """
+    """Read tenants' names by their keys."""
     found: dict[str, str] = {}
     for number, line in enumerate([] if path is None else path.read_text(encoding="utf-8").splitlines(), 1):
         key, _, tenant = line.strip().partition(" ")

@@ -242,11 +242,7 @@ class _Commit:
         return AddReport(**counts)
 
     def records(self, folder: Path, fingerprint: str) -> Iterator[Record]:
-        """Yield the records of the shards; their vectors stay in `vectors` until they are committed.
-
-        Raises:
-            StoreError: A shard that a worker wrote cannot be read here.
-        """
+        """Yield the records of the shards; their vectors stay in `vectors` until they are committed."""
         held: deque[list[str]] = deque()
         for row in self._rows:
             shard = read_shard(folder, row["shard"], fingerprint)
@@ -299,12 +295,7 @@ def _guarded(call: Callable[[], int]) -> int:
 
 
 def _rows(dataset: Any, timeout_s: float) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a dataset as they are computed.
-
-    Raises:
-        CDEError: What a task raised.
-        PoolError: No row came in time, or a task failed otherwise.
-    """
+    """Yield the rows of a dataset as they are computed."""
     found: queue.Queue[dict[str, Any] | Exception | None] = queue.Queue(maxsize=16)
 
     def read() -> None:

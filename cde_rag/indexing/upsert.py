@@ -265,9 +265,6 @@ class Upserter:
 
         Returns:
             Ids of the rows that were truncated.
-
-        Raises:
-            StoreError: Another process changed the same parents during every attempt.
         """
         made = _Vectors(ready)
         tries: int | None = None

@@ -154,12 +154,7 @@ async def create_contextualized_embeddings(body: ContextualizedRequest, service:
 
 
 def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.ndarray, "chunks dim"]:
-    """Embed the chunks of one document together.
-
-    Raises:
-        ModelError: The model cannot pool chunks of one text.
-        RequestError: The texts are queries, or the model reads no context.
-    """
+    """Embed the chunks of one document together."""
     if role == "query" or not isinstance(model.embedder, ContextualEmbedder):
         found = "queries" if role == "query" else model.id
         message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
@@ -170,13 +165,7 @@ def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.nd
 def _prepared(
     body: EmbeddingsRequest | ContextualizedRequest, texts: Sequence[str], service: Service
 ) -> tuple[ServedModel, Role, list[int], int]:
-    """Return a request's model, the role of its texts, their tokens, and how many fill the token limit.
-
-    Raises:
-        ContextMismatchError: The request expects another vector space.
-        CorpusError: A text is blank or no valid Unicode.
-        RequestError: There is no such model, the request says no role, or its fields do not fit the model.
-    """
+    """Return a request's model, the role of its texts, their tokens, and how many fill the token limit."""
     model = service.registry.model(body.model)
     role = role_of(body.input_type, model, service)
     check_fingerprint(body.fingerprint, model.embedder.fingerprint)
@@ -186,11 +175,7 @@ def _prepared(
 
 
 def _siblings(documents: Sequence[Sequence[str]], texts: Sequence[str], model: ServedModel) -> list[list[str]]:
-    """Return the texts of each chunk's siblings, chosen as for the passages of a collection.
-
-    Raises:
-        RequestError: The model reads no siblings.
-    """
+    """Return the texts of each chunk's siblings, chosen as for the passages of a collection."""
     embedder = model.embedder
     if not embedder.max_siblings:
         message = f"{model.id} reads no siblings. Send the chunks to /v1/embeddings."

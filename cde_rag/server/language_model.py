@@ -247,11 +247,7 @@ class _Generation:
         return "length" if self._made >= self._most else "stop"
 
     def next_text(self) -> str | None:
-        """Wait for the next piece; None at the end.
-
-        Raises:
-            RequestError: The model failed.
-        """
+        """Wait for the next piece; None at the end."""
         text: str | None = next(self._streamer, None)
         if text is None and self._error is not None:
             message = f"The small language model failed: {type(self._error).__name__}."

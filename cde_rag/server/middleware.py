@@ -77,11 +77,7 @@ class RequestMiddleware:
                 self._note(scope, status, time.monotonic() - started)
 
     def _check(self, scope: Scope) -> None:
-        """Check key, host, size and the number of requests.
-
-        Raises:
-            RequestError: One of them is refused.
-        """
+        """Check key, host, size and the number of requests."""
         headers = Headers(scope=scope)
         check_host(headers.get("host", ""), self.keys)
         check_origin(headers.get("origin", ""), headers.get("host", ""))

@@ -151,11 +151,7 @@ def _tenants(store: Store) -> Iterator[tuple[str, Store]]:
 
 
 def _restore_folder(folder: Path, store: Folder, new: Path) -> None:
-    """Restore a copied store folder, tenants included, into a new folder.
-
-    Raises:
-        StoreError: The backup is of another kind of store.
-    """
+    """Restore a copied store folder, tenants included, into a new folder."""
     stores = FolderTenants(new, store.at)
     with closing(stores.common()) as common:
         _restore_collection(folder, common, new)
@@ -195,11 +191,7 @@ def _read(folder: Path) -> Backup:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a backup except its manifest.
-
-    Raises:
-        StoreError: It holds a link.
-    """
+    """Return the sha256 of each file of a backup except its manifest."""
     files: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         check_no_link(path)
@@ -210,11 +202,7 @@ def _files(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _new_folder(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Generator[Path, None, None]:
-    """Create a folder under a temporary name; rename it when the block ends, remove it if the block fails.
-
-    Raises:
-        StoreError: There is something of that name, or it cannot be written.
-    """
+    """Create a folder under a temporary name; rename it when the block ends, remove it if the block fails."""
     check_path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: expected nothing, or an empty folder, found other files. Give another name.")

@@ -310,12 +310,7 @@ class FaissStore:
         self._database.close()
 
     def _read(self, work: Callable[[View], Result]) -> Result:
-        """Call a function with one state of the active generation; retry if a writer replaced its files meanwhile.
-
-        Raises:
-            StoreError: They were replaced during every attempt.
-            StoreFormatError: A file is missing or damaged.
-        """
+        """Call a function with one state of the active generation; retry if a writer replaced its files meanwhile."""
         missing = ""
         for _ in range(_TRIES):
             with self._database.reading() as connection:
@@ -379,11 +374,7 @@ class FaissStore:
         return found
 
     def _extend_index(self) -> None:
-        """Update the index if due, in a new file, without blocking other writers.
-
-        Raises:
-            StoreError: It cannot be written. The records are stored nevertheless.
-        """
+        """Update the index if due, in a new file, without blocking other writers."""
         state, vectors, indexing = self._read(lambda view: (view.state, view.vectors, view.reader.indexing))
         if due(state, indexing, self._folder):
             file = build(self._folder, state, vectors, indexing)

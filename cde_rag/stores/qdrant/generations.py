@@ -196,11 +196,7 @@ def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
 
 
 def _changed(points: ClientPoints, **changes: Any) -> None:
-    """Change the manifest, whatever others changed in it meanwhile.
-
-    Raises:
-        ChangedMeanwhileError: Others change it all the time.
-    """
+    """Change the manifest, whatever others changed in it meanwhile."""
     for last_try in (False,) * (_TRIES - 1) + (True,):
         try:
             _swapped(points, load(points.client, points.collection), **changes)

@@ -65,11 +65,7 @@ class PointStore(ABC):
         """
 
     def _load_own(self) -> PointsManifest:
-        """Read the manifest, for a call of the run that has the lease.
-
-        Raises:
-            StoreError: The run has lost the lease.
-        """
+        """Read the manifest, for a call of the run that has the lease."""
         return self._load()
 
     @abstractmethod
@@ -276,11 +272,7 @@ class PointStore(ABC):
             self._activate(generation)
 
     def _check_complete(self, state: PointsGeneration) -> None:
-        """Refuse a generation that lacks vectors.
-
-        Raises:
-            StoreError: It does.
-        """
+        """Refuse a generation that lacks vectors."""
         count, vectors = self._points.count(), self._vectors(state)
         if vectors != count:
             hint = "Add the others with add_to_generation."
