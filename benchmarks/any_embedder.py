@@ -78,8 +78,8 @@ def plain_systems(data: RetrievalSet, queries: np.ndarray, documents: np.ndarray
     texts, parents = data.corpus.texts, data.corpus.parents
     places = {text: place for place, text in enumerate(texts)}
     sample = documents[[places[text] for text in sample_random(texts, SAMPLE, seed=0).documents]]
-    corpus = CorpusMap.fitted(sample)
-    mapped = corpus.of(queries), corpus.of(documents)
+    corpus = CorpusMap.fit(sample)
+    mapped = corpus.apply(queries), corpus.apply(documents)
     mean = sample.mean(axis=0)
     yield "none", (queries, documents)
     yield "corpus", mapped

@@ -130,7 +130,7 @@ def test_the_map_of_a_corpus_is_that_of_its_second_moments(plain: FunctionEmbedd
     np.testing.assert_allclose(embedder.embed_documents(TEXTS), unit((p @ matrix).astype(np.float32)), atol=1e-5)
     np.testing.assert_allclose(embedder.embed_queries(TEXTS), embedder.embed_documents(TEXTS), atol=1e-5)
     assert embedder.fingerprint != ArithmeticEmbedder.from_corpus(TEXTS[:20], model=plain, corpus=True).fingerprint
-    assert np.abs(CorpusMap.fitted(p).of(p) - p).max() > 1e-2
+    assert np.abs(CorpusMap.fit(p).apply(p) - p).max() > 1e-2
 
 
 def test_a_collection_holds_the_vectors_of_one_call(papers: Collection) -> None:

@@ -118,7 +118,7 @@ def test_the_command_asks_a_canary(papers: Collection, tmp_path: Path):
     with (
         mock.patch("cde_rag.cli.contexts.open_collection", return_value=papers),
         mock.patch.object(Collection, "recontextualize", run),
-        mock.patch("cde_rag.cli.contexts._tell"),
+        mock.patch("cde_rag.cli.contexts._print_report"),
     ):
         assert (
             CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file), "--may-lose", "3"]).exit_code == 0

@@ -284,7 +284,7 @@ def suspended_in_edge(folder: Path, until: int, told: list[str]) -> dict[str, st
     def user() -> None:
         opened_edge(folder).add_records([Record(id_, text_) for id_, text_ in new.items()])
 
-    with mock.patch.object(Engine, "ask", lambda engine, work: suspended.ask(engine, work)):
+    with mock.patch.object(Engine, "call", lambda engine, work: suspended.call(engine, work)):
         first = opened_edge(folder)
         run = threading.Thread(target=first.recontextualize, kwargs={"seed": until, "context_size": SIZE})
         suspended.thread = run

@@ -97,12 +97,7 @@ def _prefixes(document: str | None, query: str | None) -> dict[str, str] | None:
 
 
 def _embedder(model: str | None, context: Path | None, prefixes: dict[str, str] | None) -> "Embedder":
-    """Load the embedder named by the options.
-
-    Raises:
-        ContextMissingError: A contextual model without its context.
-        ModelError: There is no such model.
-    """
+    """Load the embedder named by the options."""
     from cde_rag import CDEModel, Context, PlainEmbedder
     from cde_rag.embedders.active import loaded
 

@@ -13,6 +13,7 @@ import typer
 
 from cde_rag.cli.output import (
     JsonOption,
+    explain_no_hits,
     groups_json,
     hits_json,
     print_fields,
@@ -22,7 +23,6 @@ from cde_rag.cli.output import (
     print_scale,
     printable,
     shown_place,
-    why_nothing,
 )
 from cde_rag.errors import (
     ContextMismatchError,
@@ -160,7 +160,7 @@ def search(
         if where is not None:
             parse(where)  # a wrong filter is found before a model is loaded
         by = by or _default_by(store)
-        warnings.simplefilter("ignore", UnknownFieldWarning)  # why_nothing says it
+        warnings.simplefilter("ignore", UnknownFieldWarning)  # explain_no_hits says it
         searcher = words_searcher(store) if by == "words" else open_collection(store, model).searcher(by)
         asked: dict[str, Any] = {"where": where, "score_threshold": score_threshold, "offset": offset}
         groups = (
@@ -169,7 +169,7 @@ def search(
             else searcher.search_groups(query, k, group_by=group_by, group_size=group_size, **asked)
         )
         hits = searcher.search(query, k, **asked) if group_by is None else []
-        nothing = "" if as_json or hits or groups else why_nothing(store, where, group_by)
+        nothing = "" if as_json or hits or groups else explain_no_hits(store, where, group_by)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
@@ -310,7 +310,7 @@ def existing(path: str, tenant: str | None = None) -> "Store":
         StoreError: There is no store.
         TenantError: A tenant is named for a collection without tenants, or none for one with tenants.
     """
-    store = whole(path)
+    store = existing_place(path)
     from cde_rag.stores.tenant_names import check_is_of, check_names_a_tenant, place_key
 
     if tenant is None:
@@ -326,7 +326,7 @@ def existing(path: str, tenant: str | None = None) -> "Store":
     return of_tenant
 
 
-def whole(path: str) -> "Store":
+def existing_place(path: str) -> "Store":
     """Return the existing store at a path, which may be the common store of tenants.
 
     Raises:
@@ -350,7 +350,7 @@ def new_store(path: str, tenant: str | None) -> "Store":
 
     if tenant is None:
         return at(path)
-    whole(path)
+    existing_place(path)
     return tenant_stores(path).of(place_key(tenant))
 
 

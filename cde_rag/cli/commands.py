@@ -21,7 +21,7 @@ class Commands(TyperGroup):
         """Run one command."""
         cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")  # not all terminals show all texts
         try:
-            with _spoken_warnings():
+            with _warnings_on_stderr():
                 return super().invoke(ctx)
         except typer.BadParameter as error:
             if getattr(error.param, "nargs", 1) != -1 or error.message or error.ctx is None:
@@ -40,7 +40,7 @@ class Commands(TyperGroup):
 
 
 @contextmanager
-def _spoken_warnings() -> Generator[None, None, None]:
+def _warnings_on_stderr() -> Generator[None, None, None]:
     """Say our warnings in one line; other libraries' are for developers."""
 
     def say(message: Warning | str, *_: object) -> None:

@@ -93,7 +93,7 @@ def recontextualize(
             return
         before = opened.store.manifest().generation
         if opened.count():
-            _foretell(opened, collection)
+            _print_estimate(opened, collection)
         with progress_bar("recontextualize", "passages", shown=progress) as update:
 
             def on_progress(now: "Progress") -> None:
@@ -111,10 +111,10 @@ def recontextualize(
                 )
     if report.generation == before:
         typer.echo("Nothing to do: the passages that were sampled are the context that it has.", err=True)
-    _tell(report, as_json)
+    _print_report(report, as_json)
 
 
-def _foretell(opened: "Collection", path: str) -> None:
+def _print_estimate(opened: "Collection", path: str) -> None:
     """Print the expected time of a run, and the expected gain of a new context or the command that estimates it."""
     from cde_rag import ContextualEmbedder
     from cde_rag.indexing.recontextualization import estimate
@@ -156,15 +156,11 @@ def rollback(
             update(now.done, now.total, now.before)
 
         report = opened.rollback(on_progress=on_progress)
-    _tell(report, as_json)
+    _print_report(report, as_json)
 
 
 def _canary(path: Path, may_lose: int) -> "Canary":
-    """Read the canary queries from a file.
-
-    Raises:
-        CorpusError: It cannot be read, or a line is invalid.
-    """
+    """Read the canary queries from a file."""
     from cde_rag.indexing.canary import Canary
 
     relevant: dict[str, list[str]] = {}
@@ -186,7 +182,7 @@ def _canary(path: Path, may_lose: int) -> "Canary":
     return Canary(relevant, may_lose=may_lose)
 
 
-def _tell(report: "Recontextualization", as_json: bool) -> None:
+def _print_report(report: "Recontextualization", as_json: bool) -> None:
     fields = asdict(report)
     if as_json:
         print_json(fields)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.collections import CollectionArgument, TenantOption, existing, new_store, whole
+from cde_rag.cli.collections import CollectionArgument, TenantOption, existing, existing_place, new_store
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, shown_place
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def backup(
     """
     from cde_rag.transfer.backup import back_up
 
-    made = back_up(whole(collection) if tenant is None else existing(collection, tenant), folder)
+    made = back_up(existing_place(collection) if tenant is None else existing(collection, tenant), folder)
     print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {made.documents:,} passages")
 
 

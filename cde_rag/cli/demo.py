@@ -64,7 +64,7 @@ def demo(
         elif as_json:
             raise typer.BadParameter("it needs --query or --check", param_hint="--json")
         else:
-            _converse(opened, k)
+            _interactive(opened, k)
 
 
 def _opened(path: Path | None, model: str, *, everything: bool, shown: bool | None) -> "Demo":
@@ -83,7 +83,7 @@ def _opened(path: Path | None, model: str, *, everything: bool, shown: bool | No
         return Demo(place, model=model, everything=everything, on_progress=on_progress)
 
 
-def _converse(opened: "Demo", k: int) -> None:
+def _interactive(opened: "Demo", k: int) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
     ranks = opened.ranks()
     typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version}.\n")
@@ -95,11 +95,11 @@ def _converse(opened: "Demo", k: int) -> None:
     if not sys.stdin.isatty():
         return
     typer.echo("\nNow yours; an empty line ends.")
-    while question := _typed():
+    while question := _read_question():
         _print_answers(opened, question, k)
 
 
-def _typed() -> str:
+def _read_question() -> str:
     try:
         return input("\n? ").strip()
     except EOFError:

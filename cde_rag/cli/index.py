@@ -188,8 +188,8 @@ def index(
             typer.echo(f"Skipped {reader.skipped} bad records:", err=True)
             for line in reader.reports:
                 typer.echo(printable(f"  {line}"), err=True)
-        _tell_unread(reader)
-    _tell_language(opened, reader, total)
+        _print_unread(reader)
+    _warn_of_language(opened, reader, total)
     with opened:
         with on_workers(opened, workers, None):
             report = _add(opened, collection, reader, total, shown=progress)
@@ -268,11 +268,7 @@ def _on_ray(
 def _options(
     parent_key: str | None, headers: str | None, tenant: str | None, *, alone: bool, windows: bool
 ) -> _Options:
-    """Return the options that a collection keeps.
-
-    Raises:
-        typer.BadParameter: Two of them exclude each other.
-    """
+    """Return the options that a collection keeps."""
     if alone and parent_key is not None:
         raise typer.BadParameter("without siblings there is no parent key; leave one of them out", param_hint="--alone")
     if headers is not None and tenant is not None:
@@ -283,7 +279,7 @@ def _options(
     return _Options(parent_key, alone, fields, windows)
 
 
-def _tell_unread(reader: "RecordReader") -> None:
+def _print_unread(reader: "RecordReader") -> None:
     """Print how many files of the folders are not read, by suffix, and how many hold no text."""
     from cde_rag.readers.documents import DOCUMENTS
     from cde_rag.readers.passages import SOURCE_CODE
@@ -299,7 +295,7 @@ def _tell_unread(reader: "RecordReader") -> None:
         typer.echo(printable(f"Files without a text: {', '.join(empty[:3])}{more}."), err=True)
 
 
-def _tell_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
+def _warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
     """Warn once of texts in other languages than a bundled model reads, with their number."""
     from cde_rag.model.model_files import MULTILINGUAL, packaged
 

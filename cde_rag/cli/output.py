@@ -234,7 +234,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def why_nothing(store: "Store", where: Mapping[str, Any] | None, group_by: str | None) -> str:
+def explain_no_hits(store: "Store", where: Mapping[str, Any] | None, group_by: str | None) -> str:
     """Return an explanation of an empty result, with a passage's metadata to show its fields and types."""
     all_, matching = store.count(), store.count(where)
     one = _first(store)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from cde_rag.cli.collections import ModelOption, existing, open_collection, tenant_stores, whole
+from cde_rag.cli.collections import ModelOption, existing, existing_place, open_collection, tenant_stores
 from cde_rag.errors import CDEError, StoreError, TruncationWarning, require
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def serve(
     from cde_rag.server.context_routes import stored_contexts
     from cde_rag.server.http_app import create_app
     from cde_rag.server.registry import Registry
-    from cde_rag.server.running import run
     from cde_rag.server.service import ServerOptions, Service
     from cde_rag.server.token_batcher import TokenBatcher
+    from cde_rag.server.uvicorn_server import run
 
     tenant_of = _tenant_keys(tenant_key_file)
     keys = ApiKeys([*(api_key or []), *_keys(api_key_file)], tenant_of)
@@ -147,11 +147,7 @@ def serve(
 
 
 def _language_model(url: str | None, name: str | None) -> "LanguageModel | None":
-    """Return the language model of chats; None without one.
-
-    Raises:
-        CDEError: The address is none of HTTP, or a model is named without one.
-    """
+    """Return the language model of chats; None without one."""
     from cde_rag.server.language_model import RemoteModel, SmallModel
 
     if url not in (None, "none"):
@@ -191,15 +187,11 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
 
 def _has_tenants(place: str) -> bool:
     """Return True for a place with a collection per tenant."""
-    return not place.endswith(CONTEXT_SUFFIX) and "tenant_key" in whole(place).manifest().settings
+    return not place.endswith(CONTEXT_SUFFIX) and "tenant_key" in existing_place(place).manifest().settings
 
 
 def _opened_tenants(paths: list[str], names: set[str], model: str | None) -> "dict[str, dict[str, Collection]]":
-    """Open the collections of tenants: by tenant, then by the name of the path.
-
-    Raises:
-        CDEError: A key names a tenant that is at none of the paths.
-    """
+    """Open the collections of tenants: by tenant, then by the name of the path."""
     from cde_rag.collection.tenants import Tenants
 
     found: dict[str, dict[str, Collection]] = {}
@@ -217,11 +209,7 @@ def _opened_tenants(paths: list[str], names: set[str], model: str | None) -> "di
 
 
 def _tenant_keys(path: Path | None) -> dict[str, str]:
-    """Read tenants' names by their keys.
-
-    Raises:
-        CDEError: A line is no key and a name, or a key comes twice.
-    """
+    """Read tenants' names by their keys."""
     found: dict[str, str] = {}
     for number, line in enumerate([] if path is None else path.read_text(encoding="utf-8").splitlines(), 1):
         key, _, tenant = line.strip().partition(" ")

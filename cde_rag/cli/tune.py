@@ -94,11 +94,7 @@ def _chosen(collection: "Collection", folder: Path, split: str) -> "WeightChoice
 
 
 def _known(collection: "Collection", found: "JudgedQueries", folder: Path) -> "JudgedQueries":
-    """Leave out queries without a relevant document in the collection.
-
-    Raises:
-        CorpusError: None is left.
-    """
+    """Leave out queries without a relevant document in the collection."""
     ids = sorted(set[str]().union(*found.judgments))
     there = {record.id for record in collection.get(ids)}
     kept = [place for place, judged in enumerate(found.judgments) if there.intersection(judged)]

@@ -13,7 +13,7 @@ from cde_rag._keywords import named_keywords
 from cde_rag._validation import check_list, check_positive
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, settings_of
-from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, switched_all_the_time
+from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
@@ -145,7 +145,7 @@ class Collection(Searcher):
             embedder = loaded(stored_context(store), model=model, options=options)
             with suppress(ContextMismatchError):  # another generation was activated since its Context was read
                 return cls(store, embedder)
-        raise switched_all_the_time()
+        raise too_many_switches()
 
     @classmethod
     @named_keywords
@@ -271,7 +271,7 @@ class Collection(Searcher):
         if by != "vectors":
             return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
         check_query(query, k, score_threshold, offset)
-        with self._told(1, k, where) as note:
+        with self._traced(1, k, where) as note:
             hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
             self._warn_of_fields(where, found=len(hits))
@@ -352,7 +352,7 @@ class Collection(Searcher):
                 "again, or for fewer candidates."
             )
 
-        with self._told(1, k, where) as note:
+        with self._traced(1, k, where) as note:
             found = self._active.use(search)
             note({"hits": len(found)})
             self._warn_of_fields(where, found=len(found))

@@ -168,12 +168,7 @@ class Tenants:
 
 
 def _common(stores: TenantStores) -> Store:
-    """Return the tenants' common store.
-
-    Raises:
-        StoreError: There is no common store.
-        TenantError: It is a collection without tenants.
-    """
+    """Return the tenants' common store."""
     store = stores.common()
     settings = store.manifest().settings
     if "tenant_key" not in settings or "tenant" in settings:

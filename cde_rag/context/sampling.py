@@ -174,7 +174,7 @@ def sample_clusters(
     return Sample([pool.documents[i] for i in sorted(chosen)], pool.documents_seen)
 
 
-def warn_of_few(documents: int, asked: int) -> None:
+def warn_small_context(documents: int, asked: int) -> None:
     """Warn, for a caller's caller, of a sample that is smaller than 64 documents because the corpus is.
 
     Args:

@@ -24,9 +24,9 @@ from jaxtyping import Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.collection.collection import Collection
-from cde_rag.context.sampling import Sample, merge_samples, warn_of_few
+from cde_rag.context.sampling import Sample, merge_samples, warn_small_context
 from cde_rag.distributed.bucket_writer import COUNTS, BucketWriter, Destination
-from cde_rag.distributed.ray_pool import connect, our_error, workers_of
+from cde_rag.distributed.ray_pool import connect, library_error, workers_of
 from cde_rag.distributed.ray_records import EXTRA, POSITION, DrawSample, ToRecordTable
 from cde_rag.distributed.shards import read_shard
 from cde_rag.embedders.active import ActiveEmbedder
@@ -136,7 +136,7 @@ def index(
             sample = sample_dataset(numbered, fields, loaded, size, headers=headers, seed=seed)
             context = fit(loaded, sample, strategy="random", seed=seed).reading(windows=windows)
             embedder = ContextualEmbedder(loaded, context)
-            warn_of_few(embedder.context.size, size)
+            warn_small_context(embedder.context.size, size)
         collection = Collection.create(store, embedder, parent_key=fields.parent, headers=headers)
     with collection:
         serving = collection.embedder
@@ -242,11 +242,7 @@ class _Commit:
         return AddReport(**counts)
 
     def records(self, folder: Path, fingerprint: str) -> Iterator[Record]:
-        """Yield the records of the shards; their vectors stay in `vectors` until they are committed.
-
-        Raises:
-            StoreError: A shard that a worker wrote cannot be read here.
-        """
+        """Yield the records of the shards; their vectors stay in `vectors` until they are committed."""
         held: deque[list[str]] = deque()
         for row in self._rows:
             shard = read_shard(folder, row["shard"], fingerprint)
@@ -295,16 +291,11 @@ def _guarded(call: Callable[[], int]) -> int:
     try:
         return call()
     except Exception as error:
-        raise our_error(error) or PoolError(f"Ray could not read the dataset: {error}") from error
+        raise library_error(error) or PoolError(f"Ray could not read the dataset: {error}") from error
 
 
 def _rows(dataset: Any, timeout_s: float) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a dataset as they are computed.
-
-    Raises:
-        CDEError: What a task raised.
-        PoolError: No row came in time, or a task failed otherwise.
-    """
+    """Yield the rows of a dataset as they are computed."""
     found: queue.Queue[dict[str, Any] | Exception | None] = queue.Queue(maxsize=16)
 
     def read() -> None:
@@ -327,5 +318,5 @@ def _rows(dataset: Any, timeout_s: float) -> Iterator[dict[str, Any]]:
         if row is None:
             return
         if isinstance(row, Exception):
-            raise our_error(row) or PoolError(f"A worker failed: {row}") from row
+            raise library_error(row) or PoolError(f"A worker failed: {row}") from row
         yield row

@@ -40,7 +40,7 @@ def connect(address: str | None) -> Any:
     return ray
 
 
-def our_error(error: BaseException) -> CDEError | None:
+def library_error(error: BaseException) -> CDEError | None:
     """Return the error of ours that a Ray task raised; None if it is another.
 
     Ray hands on the causes of an error as text only, each in a line with its class.
@@ -158,7 +158,7 @@ class RayPool:
             try:
                 embedded = self._ray.get(done[0])
             except self._ray.exceptions.RayError as error:
-                raise our_error(error) or PoolError(f"A worker failed: {error}") from error
+                raise library_error(error) or PoolError(f"A worker failed: {error}") from error
             yield place, embedded
 
 

@@ -75,7 +75,7 @@ class ActiveEmbedder:
             embedder = self._embedder
             with self.following(embedder):
                 return work(embedder)
-        raise switched_all_the_time()
+        raise too_many_switches()
 
     @contextmanager
     def following(self, embedder: Embedder) -> Generator[None, None, None]:
@@ -94,7 +94,7 @@ class ActiveEmbedder:
             self._embedder = self.embedder
 
 
-def switched_all_the_time() -> StoreError:
+def too_many_switches() -> StoreError:
     """Return the error for a store whose active generation changed during every attempt."""
     return StoreError(
         f"Expected a vector space that stays for one call, found another in each of {SWITCHES} tries: other runs move "

@@ -15,7 +15,7 @@ from cde_rag._validation import check_list, check_number, check_positive, check_
 from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
-from cde_rag.context.sampling import sample_clusters, sample_random, warn_of_few
+from cde_rag.context.sampling import sample_clusters, sample_random, warn_small_context
 from cde_rag.context.siblings import SIBLINGS, sibling_texts
 from cde_rag.embedders.function import AGREEMENT, FIXED, PROBE_DIGESTS, FunctionEmbedder, probe_context
 from cde_rag.embedders.mixing import CorpusMap, mixed
@@ -65,7 +65,7 @@ class ArithmeticEmbedder:
         self._space = _space(context.identity, self._mix)
         sample = sample_of(context)
         self._sampled = _sampled(context) if isinstance(plain, FunctionEmbedder) else {}
-        self._map = CorpusMap.fitted(sample) if self._mix.corpus and len(sample) else None
+        self._map = CorpusMap.fit(sample) if self._mix.corpus and len(sample) else None
 
     @classmethod
     def from_corpus(
@@ -128,7 +128,7 @@ class ArithmeticEmbedder:
         else:
             sample = sample_clusters(texts, size, seed=seed, embed=lambda some: bare._read(some).vectors)
         found = bare._read(sample.documents).vectors
-        warn_of_few(len(sample.documents), size)
+        warn_small_context(len(sample.documents), size)
         fixed, probe = (FIXED, model.probe) if isinstance(model, FunctionEmbedder) else ((), found[:0])
         context = Context.create(
             identity,
@@ -281,7 +281,7 @@ class ArithmeticEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
         """Embed texts that search. Returns, raises and warns like `embed_documents`."""
         vectors = self.plain.embed_queries(texts)
-        return vectors if self._map is None else self._map.of(vectors)
+        return vectors if self._map is None else self._map.apply(vectors)
 
     def embed_passages(
         self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
@@ -306,7 +306,7 @@ class ArithmeticEmbedder:
         }
         with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
             read = self._read(list(places), progress=progress)
-            pool = read.vectors if self._map is None else self._map.of(read.vectors)
+            pool = read.vectors if self._map is None else self._map.apply(read.vectors)
             own = [places[text] for text in texts]
             rows = [[places[text] for text in row] for row in siblings]
             return Embedded(mixed(pool[own], rows, pool, self._mix.weight), read.truncated[own])

@@ -12,7 +12,7 @@ from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
-from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_of_few
+from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import FunctionEmbedder
@@ -170,7 +170,7 @@ class ContextualEmbedder:
         else:
             raise ValueError(f"Expected strategy 'random', 'clusters' or 'strata', found {strategy!r}.")
         context = fit(loaded, sample, strategy=strategy, seed=seed, source=source).reading(windows=windows)
-        warn_of_few(context.size, context_size)
+        warn_small_context(context.size, context_size)
         return cls(loaded, context, mini_batch_size=mini_batch_size, pool=pool)
 
     def __repr__(self) -> str:

@@ -26,11 +26,11 @@ class CorpusMap:
     matrix: Float32[np.ndarray, "dim dim"]
 
     @classmethod
-    def fitted(cls, documents: Float32[np.ndarray, "documents dim"]) -> "CorpusMap":
+    def fit(cls, documents: Float32[np.ndarray, "documents dim"]) -> "CorpusMap":
         """Fit the map to the vectors of a corpus' documents, or of a sample of them."""
         return cls(whitening(documents))
 
-    def of(self, vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
+    def apply(self, vectors: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows dim"]:
         """Map vectors of documents or queries; returns unit vectors."""
         return unit(vectors @ self.matrix)
 

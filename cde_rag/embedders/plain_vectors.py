@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.files import check_no_link, check_path
 
 FILE: Final = "plain-vectors.sqlite"  # in the folder of a store
@@ -70,7 +70,7 @@ class PlainVectors:
         found: dict[bytes, tuple[Float32[np.ndarray, " dim"], bool]] = {}
         with self._opened("rw") as connection:
             for digest, data, truncated, sealed in connection.execute(_SELECT, (space, asked)):
-                if len(data) != 4 * dim or sealed != seal(space, digest, data, int(truncated)):
+                if len(data) != 4 * dim or sealed != checksum_of(space, digest, data, int(truncated)):
                     raise self._damaged("a vector that is not as it was written")
                 found[bytes.fromhex(digest)] = np.frombuffer(data, "<f4"), bool(truncated)
         return found
@@ -94,7 +94,7 @@ class PlainVectors:
         for digest, (vector, truncated) in vectors.items():
             data = np.ascontiguousarray(vector, "<f4").tobytes()
             name = digest.hex()
-            rows.append((space, name, data, int(truncated), seal(space, name, data, int(truncated))))
+            rows.append((space, name, data, int(truncated), checksum_of(space, name, data, int(truncated))))
         try:
             with self._opened("rwc") as connection:
                 connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?, ?)", rows)

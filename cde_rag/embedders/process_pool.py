@@ -120,11 +120,7 @@ class ProcessPool:
                     yield place, answer
 
     def _answering(self) -> "list[_Worker]":
-        """Return the workers that have answered or ended, as soon as there is one.
-
-        Raises:
-            PoolError: There is none in time.
-        """
+        """Return the workers that have answered or ended, as soon as there is one."""
         busy = {worker.connection: worker for worker in self._running if not worker.idle}
         ready = wait(list(busy), timeout=self._timeout_s)
         if not ready:
@@ -177,12 +173,7 @@ class _Worker:
         self._spec = spec
 
     def answer(self) -> Embedded | None:
-        """Read an answer, after which the worker is idle.
-
-        Raises:
-            EOFError, OSError: The worker ended.
-            PoolError: The slice cannot be embedded, with the message of the worker's error.
-        """
+        """Read an answer, after which the worker is idle."""
         found: Answer = self.connection.recv()
         self.idle, self.place = True, None
         if isinstance(found, str):

@@ -99,11 +99,7 @@ def timings(encoder: BertEncoder, identity: ModelIdentity) -> Sequence[runtime_c
 
 
 def _encoder(files: ModelFiles, runtime: str | None) -> BertEncoder | None:
-    """Return a model that graphs can express; None for one that torch runs.
-
-    Raises:
-        ModelError: It is none, and a runtime was given.
-    """
+    """Return a model that graphs can express; None for one that torch runs."""
     try:
         return BertEncoder.read(files)
     except OtherArchitectureError as found:

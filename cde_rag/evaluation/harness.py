@@ -144,11 +144,7 @@ def _missing(data: RetrievalSet) -> set[str]:
 
 
 def _check_complete(data: RetrievalSet) -> None:
-    """Refuse a set with blank queries, or with judged documents that its corpus lacks.
-
-    Raises:
-        CorpusError: There are some, with their number and the first document's id.
-    """
+    """Refuse a set with blank queries, or with judged documents that its corpus lacks."""
     missing = sorted(_missing(data))
     if data.blank_queries or missing:
         first = f", such as {missing[0]!r:.80}" if missing else ""

@@ -101,14 +101,14 @@ def complete(
                     on_progress(Progress(done, max(total, done), time.monotonic() - started, before))
             check()
             try:
-                store.activate(number, last=embedding.last)
+                store.activate(number, last=embedding.embed_last)
                 break
             except StoreError:
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
                     raise  # also where it is active, and only the answer was lost
                 behind = 1  # some are written before the next try, and where that is what fails, it says so
-        note({"documents": embedded + embedding.lasted})
-        return embedded + embedding.lasted
+        note({"documents": embedded + embedding.last_rows})
+        return embedded + embedding.last_rows
 
 
 def report(store: Store, embedded: int, started: float) -> Recontextualization:
@@ -129,19 +129,19 @@ class RowEmbedder:
         self._store = store
         self._embedder = embedder
         self._parent_key = parent_key
-        self.lasted = 0
+        self.last_rows = 0
 
-    def of(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+    def embed(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of rows."""
         passages = with_siblings(self._store, rows, self._parent_key, self._embedder)
         texts = [embedded_text(row.record) for row in rows]
         embedded = self._embedder.embed_passages(texts, [passage.siblings for passage in passages])
         return [passage.digest for passage in passages], embedded.vectors
 
-    def last(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
+    def embed_last(self, rows: list[Row]) -> tuple[list[str], Float32[np.ndarray, "rows dim"]]:
         """Return digests and vectors of the last rows, for `Store.activate`, and count them."""
-        self.lasted += len(rows)
-        return self.of(rows)
+        self.last_rows += len(rows)
+        return self.embed(rows)
 
 
 def _fill(store: Store, number: int, embedding: RowEmbedder, behind: int) -> Iterator[int]:
@@ -163,7 +163,7 @@ def _fill(store: Store, number: int, embedding: RowEmbedder, behind: int) -> Ite
         if behind <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
             return
         passes += behind <= 0
-        taken = store.add_to_generation(number, lacking, *embedding.of(lacking))
+        taken = store.add_to_generation(number, lacking, *embedding.embed(lacking))
         behind -= len(lacking)
         after = lacking[-1]
         yield taken

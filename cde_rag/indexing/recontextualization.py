@@ -67,12 +67,12 @@ def recontextualize(
     with store.lease():
         number = _unfinished(store, target)
         if number is None:
-            embedder = target.begin(store)
+            embedder = target.start(store)
             if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
                 return report(store, 0, started)
             number = _begin(store, embedder)
         else:
-            embedder = target.go_on(stored_context(store, number))
+            embedder = target.resume(stored_context(store, number))
         before, new, serving = store.manifest().generation, embedder, unwrapped(active.embedder)
 
         def check() -> None:
@@ -136,13 +136,13 @@ class _Sample:
     windows: bool
     options: EmbedderOptions
 
-    def begun(self, context: Context) -> bool:
+    def matches(self, context: Context) -> bool:
         """Return True if a run with these arguments made the Context."""
         begun_with = (context.identity, context.manifest.seed, context.manifest.sampling, context.manifest.context_size)
         size = self.model.context_size or min(self.context_size, context.manifest.documents_seen)
         return begun_with == (self.model.identity.reading(windows=self.windows), self.seed, self.strategy, size)
 
-    def begin(self, store: Store) -> Embedder:
+    def start(self, store: Store) -> Embedder:
         """Sample it."""
         from cde_rag.embedders.contextual import ContextualEmbedder
 
@@ -157,7 +157,7 @@ class _Sample:
             pool=self.options.pool,
         )
 
-    def go_on(self, context: Context) -> Embedder:
+    def resume(self, context: Context) -> Embedder:
         """Resume with the Context of the earlier run."""
         from cde_rag.embedders.contextual import ContextualEmbedder
 
@@ -182,13 +182,13 @@ class _Arithmetic:
     context_size: int
     strategy: str
 
-    def begun(self, context: Context) -> bool:
+    def matches(self, context: Context) -> bool:
         """Return True if a run with these arguments made the Context."""
         told, size = context.manifest, min(self.context_size, context.manifest.documents_seen)
         same = (told.identity, told.seed, told.sampling) == (self.embedder.context.identity, self.seed, self.strategy)
         return same and len(sample_of(context)) == size
 
-    def begin(self, store: Store) -> Embedder:
+    def start(self, store: Store) -> Embedder:
         """Sample it."""
         return ArithmeticEmbedder.from_corpus(
             (embedded_text(row.record) for row in store.scroll()),
@@ -201,7 +201,7 @@ class _Arithmetic:
             vectors=self.embedder.vectors,
         )
 
-    def go_on(self, context: Context) -> Embedder:
+    def resume(self, context: Context) -> Embedder:
         """Resume with the Context of the earlier run."""
         return self.embedder.rebound(context)
 
@@ -212,13 +212,13 @@ class _Given:
 
     embedder: Embedder
 
-    def begun(self, context: Context) -> bool:
+    def matches(self, context: Context) -> bool:
         return context.fingerprint == self.embedder.fingerprint
 
-    def begin(self, _: Store) -> Embedder:
+    def start(self, _: Store) -> Embedder:
         return self.embedder
 
-    def go_on(self, _: Context) -> Embedder:
+    def resume(self, _: Context) -> Embedder:
         return self.embedder
 
 
@@ -321,7 +321,7 @@ def _unfinished(store: Store, target: _Sample | _Arithmetic | _Given) -> int | N
     for generation in reversed(store.generations()):
         if generation.number <= active:
             break
-        if found is None and target.begun(stored_context(store, generation.number)):
+        if found is None and target.matches(stored_context(store, generation.number)):
             found = generation.number
         else:
             store.drop(generation.number)

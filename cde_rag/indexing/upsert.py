@@ -165,7 +165,7 @@ class Upserter:
                         if on_progress is not None:
                             on_progress(Progress(done + min(written, most), total, time.monotonic() - started))
 
-                    truncated = self._settle(partial(self._put, wanted), ready, on_write)
+                    truncated = self._run(partial(self._upsert_chunk, wanted), ready, on_write)
                     changes += changed + Counter(truncated=len(truncated & wanted.keys()))
                     done += len(chunk)
                     note({"documents": done, **changes})
@@ -187,7 +187,7 @@ class Upserter:
             leaving = list(dict.fromkeys(ids))
             gone, remaining, removed = set(leaving), iter(leaving), Counter[str]()
             while part := list(islice(remaining, LONGEST_CHUNK)):
-                self._settle(partial(self._drop, part, gone, removed))
+                self._run(partial(self._delete_chunk, part, gone, removed))
                 note({"documents": removed.total()})
             return removed.total()
 
@@ -211,7 +211,7 @@ class Upserter:
         del changes["repeated"]
         return AddPlan(**changes)
 
-    def _put(self, records: Mapping[str, Record], made: "_Vectors") -> list[Stale]:
+    def _upsert_chunk(self, records: Mapping[str, Record], made: "_Vectors") -> list[Stale]:
         """Upsert records, one for each id; a `Step`."""
         stored = {row.record.id: row for row in self._store.get(list(records))}
         plan = plan_upsert(stored, records, self._parent_key)
@@ -231,7 +231,7 @@ class Upserter:
             return stale[first:]
         return self._write(stale, made, gone=gone)
 
-    def _drop(
+    def _delete_chunk(
         self, ids: Sequence[str], leaving: AbstractSet[str], removed: Counter[str], made: "_Vectors"
     ) -> list[Stale]:
         """Delete the rows of one chunk of a call, after their siblings are embedded without them; a `Step`.
@@ -250,7 +250,7 @@ class Upserter:
         removed["deleted"] += self._store.delete(ids)
         return []
 
-    def _settle(
+    def _run(
         self,
         step: "Step",
         ready: "ReadyVectors | None" = None,
@@ -265,16 +265,13 @@ class Upserter:
 
         Returns:
             Ids of the rows that were truncated.
-
-        Raises:
-            StoreError: Another process changed the same parents during every attempt.
         """
         made = _Vectors(ready)
         tries: int | None = None
         while tries is None or tries > 0:
             written = made.written
             with self._lock:
-                missing = self._active.use(lambda embedder: step(made.of(embedder)))
+                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
             if not missing:
                 return made.truncated
             if on_write is not None and made.written > written:
@@ -285,7 +282,7 @@ class Upserter:
             self._part = max(SMALLEST_PART, int(PART_S * len(part) / max(time.monotonic() - started, 1e-3)))
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
-                missing = self._active.use(lambda embedder: step(made.of(embedder)))
+                missing = self._active.use(lambda embedder: step(made.bind(embedder)))
                 if not missing:
                     return made.truncated
                 made.embed(missing)
@@ -363,7 +360,7 @@ class _Vectors:
     def __contains__(self, digest: str) -> bool:
         return digest in self._made
 
-    def of(self, embedder: Embedder) -> "_Vectors":
+    def bind(self, embedder: Embedder) -> "_Vectors":
         """Return this cache for an embedder, emptied if its vectors are of another space."""
         if self._embedder is None or self._embedder.fingerprint != embedder.fingerprint:
             self._made.clear()
@@ -373,7 +370,7 @@ class _Vectors:
     @property
     def embedder(self) -> Embedder:
         """Embedder of the space."""
-        assert self._embedder is not None, "of(embedder) comes first"
+        assert self._embedder is not None, "bind(embedder) comes first"
         return self._embedder
 
     def vectors(self, rows: Sequence[Row]) -> Float32[np.ndarray, "rows dim"]:

@@ -39,7 +39,7 @@ def attention(
     return scores.softmax(dim=-1) @ value
 
 
-class Given(NamedTuple):
+class ContextKeyValues(NamedTuple):
     """Keys, values (gated already) and mask of the vectors that text attends to in addition to itself."""
 
     keys: Float[Tensor, "batch heads given head_dim"]
@@ -71,7 +71,7 @@ class EncoderLayer(nn.Module):
         self,
         x: Float[Tensor, "batch tokens dim"],
         mask: Bool[Tensor, "batch 1 1 tokens"] | None,
-        given: Given | None = None,
+        given: ContextKeyValues | None = None,
     ) -> Float[Tensor, "batch tokens dim"]:
         """Apply the layer to the text, which also attends to the given vectors if there are any."""
         query, key, value = (split_heads(part, self.heads) for part in self.query_key_value(x).chunk(3, dim=-1))

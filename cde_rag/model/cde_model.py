@@ -131,7 +131,7 @@ class CDEModel:
         """
         text = str(name)
         parsed = ModelName(base=text) if model_files.local(text) else ModelName.parse(text)
-        asked = parsed.asked(
+        asked = parsed.completed(
             revision=revision,
             attention=attention,
             semantics=semantics,

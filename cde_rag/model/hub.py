@@ -37,7 +37,7 @@ def fetch(repository: str, *, revision: str | None, token: str | None) -> Path:
     try:
         paths = _download_all(repository, revision, token)
     except (errors.HTTPError, errors.HFValidationError, OSError) as error:
-        if _says_no(error):
+        if _is_rejected(error):
             raise ModelError(
                 f"Expected the model {repository!r} at revision {revision or 'main'!r} on the hub, found: "
                 f"{_reason(error)}. Check the name; for private or gated models accept their terms, and give token=… "
@@ -152,7 +152,7 @@ def _complete(folder: Path) -> bool:
     return all((folder / shard).is_file() for shard in read_index(folder / INDEX).values())
 
 
-def _says_no(error: Exception) -> bool:
+def _is_rejected(error: Exception) -> bool:
     """Return True if the hub answered that the model does not exist, or that this user may not read it."""
     errors = require("huggingface_hub.errors", EXTRA)
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError | errors.HFValidationError):

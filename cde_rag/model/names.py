@@ -68,7 +68,7 @@ class ModelName:
         """True if any option of the model's reading is given."""
         return any(getattr(self, option) is not None for option in OPTIONS)
 
-    def asked(
+    def completed(
         self,
         *,
         revision: str | None,

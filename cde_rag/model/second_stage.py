@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cde_rag.model.attention import Embeddings, EncoderLayer, Given, mean_pool, split_heads
+from cde_rag.model.attention import ContextKeyValues, Embeddings, EncoderLayer, mean_pool, split_heads
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.roles import DOCUMENT as DOCUMENT
@@ -117,7 +117,7 @@ class SecondStage(nn.Module):
             if sibling_input is not None:
                 sibling_keys, sibling_values = self.keys_and_values(number, sibling_input)
                 keys, values = torch.cat([keys, sibling_keys], dim=2), torch.cat([values, sibling_values], dim=2)
-            x = layer(x, text_mask, Given(keys, values, given_mask))
+            x = layer(x, text_mask, ContextKeyValues(keys, values, given_mask))
         return x
 
     def pooled(

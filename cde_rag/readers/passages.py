@@ -174,7 +174,7 @@ def _with_headings(text: str, shown: str, spans: list[Span], most: int) -> Itera
             bare, begin, room = None, start, most
         if end - start > room:
             left += [(start + begins, start + ends) for begins, ends in split(shown[start:end], room)][::-1]
-        elif _says_nothing(text[start:end]):
+        elif _is_heading_only(text[start:end]):
             bare = begin, end
         else:
             yield begin, end
@@ -183,7 +183,7 @@ def _with_headings(text: str, shown: str, spans: list[Span], most: int) -> Itera
         yield bare
 
 
-def _says_nothing(passage: str) -> bool:
+def _is_heading_only(passage: str) -> bool:
     """Return True if a passage has only headings, or one end of a code block."""
     without, fences = _FENCE.subn("", passage)
     return fences < 2 and not _HEADING.sub("", without).strip()

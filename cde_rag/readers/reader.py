@@ -170,12 +170,7 @@ def _format(path: Path) -> str:
 
 
 def _suffixes(names: Sequence[str]) -> frozenset[str]:
-    """Return suffixes in lower case.
-
-    Raises:
-        CorpusError: One has no dot in front.
-        TypeError: One `str` in place of several.
-    """
+    """Return suffixes in lower case."""
     check_list(names, call="RecordReader", what="as_text")
     for name in names:
         if not re.fullmatch(r"\.[^./\s]+", name):

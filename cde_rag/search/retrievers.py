@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, SupportsFloat, TypeAlias, runtime_checkable
 
-from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, switched_all_the_time
+from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, too_many_switches
 from cde_rag.records import embedded_text
 from cde_rag.search.fusion import fuse
 from cde_rag.stores.base import Hit, Record, Store
@@ -55,7 +55,7 @@ class DenseRetriever:
             vectors = embedder.embed_queries(queries)
             with self.active.following(embedder):
                 return self.store.search(vectors, limit, fingerprint=embedder.fingerprint, where=where)
-        raise switched_all_the_time()
+        raise too_many_switches()
 
 
 @dataclass(frozen=True)

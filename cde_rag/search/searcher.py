@@ -62,7 +62,7 @@ class Searcher:
     ) -> list[Hit]:
         """Search for one query; see `search_batch` for arguments and errors."""
         check_query(query, k, score_threshold, offset)
-        with self._told(1, k, where) as note:
+        with self._traced(1, k, where) as note:
             hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
             note({"hits": len(hits)})
             self._warn_of_fields(where, found=len(hits))
@@ -102,7 +102,7 @@ class Searcher:
         check_texts(queries)
         if not queries:
             return []
-        with self._told(len(queries), k, where) as note:
+        with self._traced(len(queries), k, where) as note:
             ranked = self._ranker.best(queries, offset + k, where)
             found = [page_of(hits, offset, score_threshold) for hits in ranked]
             note({"hits": sum(map(len, found))})
@@ -189,7 +189,7 @@ class Searcher:
         def best(limit: int, where: Mapping[str, Any] | None) -> list[Hit]:
             return self._ranker.best([query], limit, where)[0]
 
-        with self._told(1, k, grouping.where) as note:
+        with self._traced(1, k, grouping.where) as note:
             groups = grouping.best(best, offset + k, self._ranker.depth)[offset:]
             note({"hits": sum(map(len, groups))})
             self._warn_of_fields(grouping.where, found=len(groups))
@@ -220,7 +220,7 @@ class Searcher:
                         f"No record has the field {field!r} of the filter. The first has {has}.", UnknownFieldWarning
                     )
 
-    def _told(
+    def _traced(
         self, queries: int, k: int, where: Mapping[str, Any] | None
     ) -> AbstractContextManager[Callable[[Attributes], None]]:
         space = short(self._space())

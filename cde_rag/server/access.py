@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from cde_rag.errors import CDEError
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.error_responses import RequestError
 
 
 class ApiKeys:

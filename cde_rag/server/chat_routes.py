@@ -14,23 +14,23 @@ from pydantic import Field, field_validator
 from starlette.responses import Response, StreamingResponse
 
 from cde_rag.server.citations import cited, prompt, without_model
+from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
 from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling
-from cde_rag.server.refusals import Json, RequestError, error_body, refusal
 from cde_rag.server.registry import SUFFIXES, ServedCollection
-from cde_rag.server.service import Service, Serving, Strict
+from cde_rag.server.service import RequestBody, Service, Serving
 
 router = APIRouter(prefix="/v1/chat")
 NO_PASSAGE = "The collection holds no passage that matches the question, and so there is no answer."
 
 
-class ChatText(Strict):
+class ChatText(RequestBody):
     """Text in a message of several parts."""
 
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(Strict):
+class ChatMessage(RequestBody):
     """Turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -44,13 +44,13 @@ class ChatMessage(Strict):
         return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
 
 
-class StreamOptions(Strict):
+class StreamOptions(RequestBody):
     """Options of a streamed answer."""
 
     include_usage: Literal[False] = False
 
 
-class ChatRequest(Strict):
+class ChatRequest(RequestBody):
     """Body of `/v1/chat/completions`."""
 
     model: str = Field(description="Collection that is searched: its name, or its model from /v1/models.")
@@ -188,7 +188,7 @@ async def _events(
             async for delta in deltas:
                 yield event({"content": delta.text} if delta.text else {}, delta.finish)
     except Exception as error:  # noqa: BLE001 (the status has been sent: the error is an event, as OpenAI's clients read)
-        yield _event(error_body(refusal(error)))
+        yield _event(error_body(as_request_error(error)))
     yield b"data: [DONE]\n\n"
 
 

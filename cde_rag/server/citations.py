@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cde_rag.readers import SECTION_KEY
-from cde_rag.server.hit_context import published
 from cde_rag.server.language_model import Messages
+from cde_rag.server.search_results import public_metadata
 from cde_rag.stores.base import Hit
 
 INSTRUCTIONS: Final = (
@@ -25,7 +25,7 @@ def cited(hits: Sequence[Hit]) -> list[dict[str, Any]]:
             "section": str(hit.metadata.get(SECTION_KEY) or ""),
             "score": hit.score,
             "text": hit.text,
-            "metadata": published(hit.metadata),
+            "metadata": public_metadata(hit.metadata),
         }
         for number, hit in enumerate(hits, 1)
     ]

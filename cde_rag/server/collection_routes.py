@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from cde_rag.records import CHUNK, default_id
-from cde_rag.server.hit_context import fields_of, neighbours_of
-from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.registry import ServedCollection, check_fingerprint
-from cde_rag.server.service import Serving, Strict
+from cde_rag.server.search_results import as_json, neighbours_of
+from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Record
 
 router = APIRouter(prefix="/v1/collections")
@@ -20,7 +20,7 @@ MOST_HITS: Final = 1_000
 MOST_IDS: Final = 1_000
 
 
-class SearchRequest(Strict):
+class SearchRequest(RequestBody):
     """Body of a search."""
 
     query: str = Field(description="Text that is not blank.")
@@ -37,7 +37,7 @@ class SearchRequest(Strict):
     fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")
 
 
-class NewRecord(Strict):
+class NewRecord(RequestBody):
     """Record to add."""
 
     id: str | None = Field(None, description="Unique; a digest of title, text and parent by default.")
@@ -46,13 +46,13 @@ class NewRecord(Strict):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class AddRequest(Strict):
+class AddRequest(RequestBody):
     """Body that adds records."""
 
     records: list[NewRecord] = Field(min_length=1, max_length=CHUNK)
 
 
-class DeleteRequest(Strict):
+class DeleteRequest(RequestBody):
     """Body that deletes records, by id or by filter."""
 
     ids: list[str] | None = None
@@ -109,11 +109,11 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
             hint = "Leave group_by out." if collection.parent_key else "Leave parents out: the collection has none."
             raise RequestError(400, f"parents: {hint}", param="parents", code="invalid_value")
         parents = searcher.search_parents(body.query, body.k, group_size=body.group_size, **paged)
-        return {**result, "parents": [fields_of(parent) for parent in parents]}
+        return {**result, "parents": [as_json(parent) for parent in parents]}
     if body.group_by is not None:
         groups = searcher.search_groups(body.query, body.k, group_by=body.group_by, group_size=body.group_size, **paged)
-        return {**result, "groups": [fields_of(group) for group in groups]}
-    return {**result, "hits": [fields_of(hit) for hit in searcher.search(body.query, body.k, **paged)]}
+        return {**result, "groups": [as_json(group) for group in groups]}
+    return {**result, "hits": [as_json(hit) for hit in searcher.search(body.query, body.k, **paged)]}
 
 
 @router.post("/{name}/records")
@@ -140,7 +140,7 @@ def _record(new: NewRecord, parent_key: str | None) -> Record:
 async def get_records(name: str, service: Serving, ids: Ids) -> Json:
     """Return the records of some ids (?id=…&id=…) that exist, in the order of the ids."""
     records = await in_thread(service.registry.collection(name).collection.get, ids)
-    return Json({"records": [fields_of(record) for record in records]})
+    return Json({"records": [as_json(record) for record in records]})
 
 
 @router.delete("/{name}/records")
@@ -169,4 +169,4 @@ async def get_neighbours(
     records = await in_thread(neighbours_of, service.registry.collection(name).collection, id_, around)
     if not records:
         raise RequestError(404, f"There is no record {id_!r:.200}.", code="record_not_found", param="id")
-    return Json({"records": [fields_of(record) for record in records]})
+    return Json({"records": [as_json(record) for record in records]})

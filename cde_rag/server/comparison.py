@@ -15,8 +15,8 @@ from cde_rag.errors import ContextError
 from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.readers import SECTION_KEY
 from cde_rag.records import embedded_text
-from cde_rag.server.hit_context import fields_of
 from cde_rag.server.registry import ServedCollection
+from cde_rag.server.search_results import as_json
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.base import Hit, Row
 
@@ -113,4 +113,4 @@ def compared(
 
 def _shown(hit: Hit) -> dict[str, Any]:
     section = hit.metadata.get(SECTION_KEY)
-    return {**fields_of(hit), "section": section if isinstance(section, str) else ""}
+    return {**as_json(hit), "section": section if isinstance(section, str) else ""}

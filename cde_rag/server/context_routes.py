@@ -15,7 +15,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextError, CorpusError
 from cde_rag.records import embedded_text
-from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.registry import NAME_PATTERN, ServedModel
 from cde_rag.server.service import Serving
 from cde_rag.stores.base import Record
@@ -128,11 +128,7 @@ def _described(model: ServedModel, service: Serving) -> dict[str, Any]:
 
 
 def _made_by(service: Serving, model: str | None) -> Embedder:
-    """Return the embedder whose weights are to make a context.
-
-    Raises:
-        RequestError: There is none of this name, or none is named and there are several models.
-    """
+    """Return the embedder whose weights are to make a context."""
     if model is not None:
         return service.registry.model(model).embedder
     by_weights = {each.embedder.context.identity.weights_sha256: each for each in service.registry.models()}
@@ -151,11 +147,7 @@ def _weights(embedder: Embedder) -> ContextualEmbedder:
 
 
 def _texts(corpus: IO[bytes]) -> Iterator[str]:
-    """Yield the texts of a JSONL file.
-
-    Raises:
-        CorpusError: A line holds something else.
-    """
+    """Yield the texts of a JSONL file."""
     for number, line in enumerate(corpus, 1):
         if not line.strip():
             continue

@@ -14,16 +14,16 @@ from pydantic import Field, field_validator, model_validator
 
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.contextual import ContextualEmbedder
-from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.registry import ServedModel, check_fingerprint
-from cde_rag.server.service import Service, Serving, Strict
+from cde_rag.server.service import RequestBody, Service, Serving
 from cde_rag.server.token_batcher import Role, token_counts
 
 router = APIRouter(prefix="/v1")
 MAX_INPUTS: Final = 2_048  # OpenAI's bound
 
 
-class EmbeddingsRequest(Strict):
+class EmbeddingsRequest(RequestBody):
     """Body of `/v1/embeddings`."""
 
     model: str = Field(description="MODEL@NAME from /v1/models; the suffix :query or :document sets the input type.")
@@ -56,7 +56,7 @@ class EmbeddingsRequest(Strict):
         return given
 
 
-class ContextualizedRequest(Strict):
+class ContextualizedRequest(RequestBody):
     """Body of Voyage's `/v1/contextualizedembeddings`."""
 
     model: str = Field(description="As in /v1/embeddings.")
@@ -123,7 +123,7 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
     texts = [body.input] if isinstance(body.input, str) else body.input
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
     if body.late_chunking:
-        vectors = await in_thread(partial(_late, texts, role, model), limiter=service.apart)
+        vectors = await in_thread(partial(_late, texts, role, model), limiter=service.one_at_a_time)
         data = _listed(first_dimensions(vectors, body.first), body.encoding_format)
         return _answer(data, model, sum(tokens), full)
     embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))
@@ -154,12 +154,7 @@ async def create_contextualized_embeddings(body: ContextualizedRequest, service:
 
 
 def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.ndarray, "chunks dim"]:
-    """Embed the chunks of one document together.
-
-    Raises:
-        ModelError: The model cannot pool chunks of one text.
-        RequestError: The texts are queries, or the model reads no context.
-    """
+    """Embed the chunks of one document together."""
     if role == "query" or not isinstance(model.embedder, ContextualEmbedder):
         found = "queries" if role == "query" else model.id
         message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
@@ -170,13 +165,7 @@ def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.nd
 def _prepared(
     body: EmbeddingsRequest | ContextualizedRequest, texts: Sequence[str], service: Service
 ) -> tuple[ServedModel, Role, list[int], int]:
-    """Return a request's model, the role of its texts, their tokens, and how many fill the token limit.
-
-    Raises:
-        ContextMismatchError: The request expects another vector space.
-        CorpusError: A text is blank or no valid Unicode.
-        RequestError: There is no such model, the request says no role, or its fields do not fit the model.
-    """
+    """Return a request's model, the role of its texts, their tokens, and how many fill the token limit."""
     model = service.registry.model(body.model)
     role = role_of(body.input_type, model, service)
     check_fingerprint(body.fingerprint, model.embedder.fingerprint)
@@ -186,11 +175,7 @@ def _prepared(
 
 
 def _siblings(documents: Sequence[Sequence[str]], texts: Sequence[str], model: ServedModel) -> list[list[str]]:
-    """Return the texts of each chunk's siblings, chosen as for the passages of a collection.
-
-    Raises:
-        RequestError: The model reads no siblings.
-    """
+    """Return the texts of each chunk's siblings, chosen as for the passages of a collection."""
     embedder = model.embedder
     if not embedder.max_siblings:
         message = f"{model.id} reads no siblings. Send the chunks to /v1/embeddings."

@@ -21,9 +21,9 @@ from cde_rag.server import (
     page_routes,
     vector_store_routes,
 )
-from cde_rag.server.refusals import Json, add_handlers
+from cde_rag.server.error_responses import Json, add_handlers
+from cde_rag.server.middleware import RequestMiddleware
 from cde_rag.server.service import Service, Serving, check_is_no_tenants
-from cde_rag.server.traffic import Traffic
 
 THREADS: Final = 256  # requests that read, write, or wait for their batch at one time; others queue
 
@@ -56,12 +56,12 @@ def create_app(service: Service, tenants: Mapping[str, Service] | None = None) -
     app.add_api_route("/ready", _ready, methods=["GET"])
     add_handlers(app)
     options = service.options
-    return Traffic(
+    return RequestMiddleware(
         app,
         keys=options.keys,
         max_body_bytes=options.max_body_bytes,
         max_requests=options.max_requests,
-        on_request=service.meters.request,
+        on_request=service.metrics.request,
     )
 
 
@@ -72,7 +72,7 @@ async def _health() -> Json:
 
 async def _metrics(service: Serving) -> Response:
     """Return counts of requests, tokens and batches in Prometheus' text format."""
-    return Response(service.meters.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def _ready(service: Serving) -> Json:

@@ -11,23 +11,23 @@ from pydantic import Field
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.protocol import unwrapped
 from cde_rag.indexing.canary import Canary
+from cde_rag.server.error_responses import Json
 from cde_rag.server.jobs import Job, OnProgress
-from cde_rag.server.refusals import Json
 from cde_rag.server.registry import ServedCollection
-from cde_rag.server.service import Serving, Strict
+from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.uploads import check_upload, uploaded
 
 router = APIRouter(prefix="/v1")
 
 
-class CanaryQuery(Strict):
+class CanaryQuery(RequestBody):
     """Query that must still find one of its documents."""
 
     query: str
     ids: list[str] = Field(min_length=1)
 
 
-class RecontextualizeRequest(Strict):
+class RecontextualizeRequest(RequestBody):
     """Body that starts a move to a new context."""
 
     seed: int = Field(0, description="Random seed of the new context's sample.")
@@ -46,7 +46,7 @@ async def start_recontextualize(name: str, body: RecontextualizeRequest, service
 
     def run(on_progress: OnProgress) -> dict[str, Any]:
         known = body.canary
-        report = _apart(served).recontextualize(
+        report = _unbatched(served).recontextualize(
             seed=body.seed,
             context_size=body.context_size,
             strategy=body.strategy,
@@ -64,7 +64,7 @@ async def start_rollback(name: str, service: Serving) -> Json:
     served = service.registry.collection(name)
 
     def run(on_progress: OnProgress) -> dict[str, Any]:
-        return asdict(_apart(served).rollback(on_progress=on_progress))
+        return asdict(_unbatched(served).rollback(on_progress=on_progress))
 
     return _accepted(await in_thread(service.jobs.start, "rollback", name, run))
 
@@ -75,7 +75,7 @@ async def start_drift(name: str, service: Serving) -> Json:
     served = service.registry.collection(name)
 
     def run(_: OnProgress) -> dict[str, Any]:
-        found = _apart(served).drift()
+        found = _unbatched(served).drift()
         return {**found.to_json(), "pays": found.pays()}
 
     return _accepted(await in_thread(service.jobs.start, "drift", name, run))
@@ -99,7 +99,7 @@ async def upload_file(
     return _accepted(await in_thread(service.jobs.start, "upload", name, run))
 
 
-def _apart(served: ServedCollection) -> Collection:
+def _unbatched(served: ServedCollection) -> Collection:
     """Return the collection with an embedder that does not wait for the batches of requests."""
     return Collection(served.collection.store, unwrapped(served.collection.embedder))
 

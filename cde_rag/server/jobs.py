@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from cde_rag.indexing.upsert import Progress
-from cde_rag.server.refusals import RequestError, refusal
+from cde_rag.server.error_responses import RequestError, as_request_error
 
 OnProgress: TypeAlias = Callable[[Progress], None]
 Run: TypeAlias = Callable[[OnProgress], dict[str, Any]]
@@ -125,5 +125,5 @@ class Jobs:
         except _CancelledRunError:
             job.status = "cancelled"
         except Exception as error:  # noqa: BLE001 (whoever looks at the job reads it)
-            job.error = str(refusal(error))
+            job.error = str(as_request_error(error))
             job.status = "failed"

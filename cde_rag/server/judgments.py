@@ -16,12 +16,12 @@ from starlette.responses import FileResponse, Response
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError
-from cde_rag.server.service import Serving, Strict
+from cde_rag.server.service import RequestBody, Serving
 
 router = APIRouter(prefix="/v1/collections")
 
 
-class Judgment(Strict):
+class Judgment(RequestBody):
     """Hits of a query that somebody judged."""
 
     query: str
@@ -29,7 +29,7 @@ class Judgment(Strict):
     wrong: list[str] = Field(default_factory=list, description="Ids of passages that do not.")
 
 
-class JudgmentsRequest(Strict):
+class JudgmentsRequest(RequestBody):
     """Body with all judgments."""
 
     judgments: Annotated[list[Judgment], Field(min_length=1, max_length=10_000)]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from anyio.to_thread import run_sync as in_thread
 
 from cde_rag.errors import CDEError, require
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.error_responses import RequestError
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 """Turns of a conversation, each with "role" and "content"."""
@@ -149,7 +149,7 @@ class RemoteModel:
                     if choice.delta.content:
                         yield Delta(choice.delta.content)
         except self._openai.OpenAIError as error:
-            raise self._refusal(error) from error
+            raise self._request_error(error) from error
         yield Delta("", finish)
 
     async def _first_model(self) -> str:
@@ -158,7 +158,7 @@ class RemoteModel:
             raise RequestError(502, f"{self._base} lists no model. Start it with one.", code="language_model")
         return listed[0].id
 
-    def _refusal(self, error: Any) -> RequestError:
+    def _request_error(self, error: Any) -> RequestError:
         status = getattr(error, "status_code", None)
         if status == 429:
             return RequestError(429, f"{self.name} is busy. Try again.", code="language_model")
@@ -247,11 +247,7 @@ class _Generation:
         return "length" if self._made >= self._most else "stop"
 
     def next_text(self) -> str | None:
-        """Wait for the next piece; None at the end.
-
-        Raises:
-            RequestError: The model failed.
-        """
+        """Wait for the next piece; None at the end."""
         text: str | None = next(self._streamer, None)
         if text is None and self._error is not None:
             message = f"The small language model failed: {type(self._error).__name__}."

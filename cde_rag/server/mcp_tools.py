@@ -13,7 +13,7 @@ from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
-from cde_rag.server.hit_context import fields_of, has_words, neighbours_of
+from cde_rag.server.search_results import as_json, has_words, neighbours_of
 from cde_rag.stores.base import Record
 
 Arguments = ParamSpec("Arguments")
@@ -72,7 +72,7 @@ class CollectionTools:
         collection: Name = None,
     ) -> list[dict[str, Any]]:
         """Return passages by their ids, complete with metadata; unknown ids are left out."""
-        return [fields_of(record) for record in self._named(collection).get(ids)]
+        return [as_json(record) for record in self._named(collection).get(ids)]
 
     def context(
         self,
@@ -104,14 +104,14 @@ def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
     names = ", ".join(sorted(collections))
     instructions = f"Search before you answer from memory. Collections: {names}. Cite the ids of passages."
     server = MCPServer[Any]("cde-rag", version=__version__, instructions=instructions, log_level="WARNING")
-    server.add_tool(_told(tools.search), annotations=READING)
-    server.add_tool(_told(tools.get), annotations=READING)
-    server.add_tool(_told(tools.list_collections), annotations=READING)
-    server.add_tool(_told(tools.context), annotations=READING)
+    server.add_tool(_with_tool_errors(tools.search), annotations=READING)
+    server.add_tool(_with_tool_errors(tools.get), annotations=READING)
+    server.add_tool(_with_tool_errors(tools.list_collections), annotations=READING)
+    server.add_tool(_with_tool_errors(tools.context), annotations=READING)
     return server
 
 
-def _told(tool: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+def _with_tool_errors(tool: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Return the tool with errors of the library as messages to the agent, which can mend its call."""
 
     @wraps(tool)

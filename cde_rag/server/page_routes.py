@@ -9,8 +9,8 @@ from pydantic import Field
 from starlette.responses import Response
 
 from cde_rag.server.comparison import compared
-from cde_rag.server.refusals import Json
-from cde_rag.server.service import Serving, Strict
+from cde_rag.server.error_responses import Json
+from cde_rag.server.service import RequestBody, Serving
 
 router = APIRouter()
 FOLDER: Final = Path(__file__).parent / "page"
@@ -27,7 +27,7 @@ HEADERS: Final = {
 }
 
 
-class CompareRequest(Strict):
+class CompareRequest(RequestBody):
     """Body of a comparison."""
 
     query: str = Field(description="Text that is not blank.")
@@ -67,6 +67,5 @@ async def compare(name: str, body: CompareRequest, service: Serving) -> Json:
 
     Its column has the best passages of the others, embedded without a corpus.
     """
-    return Json(
-        await in_thread(compared, service.registry.collection(name), body.query, body.k, body.where, service.null)
-    )
+    served = service.registry.collection(name)
+    return Json(await in_thread(compared, served, body.query, body.k, body.where, service.null_ranker))

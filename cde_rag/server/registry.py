@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.protocol import Embedder, unwrapped
 from cde_rag.errors import ContextMismatchError
-from cde_rag.server.hit_context import has_words
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.error_responses import RequestError
+from cde_rag.server.search_results import has_words
 from cde_rag.server.token_batcher import BatchedEmbedder, Role, TokenBatcher
 
 SUFFIXES: Final[dict[str, Role]] = {":query": "query", ":document": "document"}

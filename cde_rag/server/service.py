@@ -11,17 +11,17 @@ from pydantic import BaseModel, ConfigDict
 
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import NullRanker
+from cde_rag.server.error_responses import RequestError
 from cde_rag.server.jobs import Jobs
 from cde_rag.server.language_model import LanguageModel
-from cde_rag.server.meters import Meters
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.prometheus_metrics import PrometheusMetrics
 from cde_rag.server.registry import Registry
 from cde_rag.server.token_batcher import Role
 
 TENANT: Final = "cde_rag.tenant"  # of a request's scope: name of the tenant whose key it has
 
 
-class Strict(BaseModel):
+class RequestBody(BaseModel):
     """Body of a request: no unknown fields, no conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -57,17 +57,17 @@ class Service:
     jobs: Jobs = field(default_factory=Jobs)
 
     @cached_property
-    def meters(self) -> Meters:
+    def metrics(self) -> PrometheusMetrics:
         """Counts of requests and batches."""
-        return Meters(self.registry.batcher)
+        return PrometheusMetrics(self.registry.batcher)
 
     @cached_property
-    def apart(self) -> CapacityLimiter:
+    def one_at_a_time(self) -> CapacityLimiter:
         """Bound of one call of a model at a time, for those that cannot share batches."""
         return CapacityLimiter(1)
 
     @cached_property
-    def null(self) -> NullRanker:
+    def null_ranker(self) -> NullRanker:
         """Ranking in the null context, to compare with."""
         return NullRanker(self.registry.batcher)
 

@@ -16,7 +16,7 @@ from jaxtyping import Float32
 from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedded, Embedder, EmbedderOptions, KeepsVectors
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.error_responses import RequestError
 
 Role: TypeAlias = Literal["query", "document"]
 OnBatch: TypeAlias = Callable[[int, int, float], None]

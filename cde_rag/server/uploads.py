@@ -9,7 +9,7 @@ from typing import Any, Final
 from cde_rag.collection.collection import Collection
 from cde_rag.indexing.upsert import Progress
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.error_responses import RequestError
 from cde_rag.stores.base import Record
 
 SUFFIXES: Final = (".md", ".markdown", ".txt", ".text", ".rst")

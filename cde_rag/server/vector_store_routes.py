@@ -8,10 +8,10 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter
 from pydantic import Field
 
-from cde_rag.server.hit_context import published
-from cde_rag.server.refusals import Json, RequestError
+from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.registry import ServedCollection, seconds_of
-from cde_rag.server.service import Serving, Strict
+from cde_rag.server.search_results import public_metadata
+from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Hit
 
 router = APIRouter(prefix="/v1/vector_stores")
@@ -20,14 +20,14 @@ MAX_LEVELS: Final = 32  # of filters in each other
 COMPARISONS: Final = frozenset({"eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"})
 
 
-class RankingOptions(Strict):
+class RankingOptions(RequestBody):
     """Ranking of OpenAI's search."""
 
     ranker: Literal["auto", "none", "default-2024-11-15"] = "auto"
     score_threshold: float | None = None
 
 
-class StoreSearchRequest(Strict):
+class StoreSearchRequest(RequestBody):
     """Body of OpenAI's search."""
 
     query: str | list[str]
@@ -109,7 +109,7 @@ def _result(hit: Hit) -> dict[str, Any]:
         "file_id": hit.id,
         "filename": hit.title or hit.id,
         "score": hit.score,
-        "attributes": published(hit.metadata),
+        "attributes": public_metadata(hit.metadata),
         "content": [{"type": "text", "text": hit.text}],
     }
 

@@ -113,7 +113,7 @@ def sample_places(last: int, count: int, seed: int) -> list[int]:
     return sorted(Random(seed).sample(range(last), min(count, last)))
 
 
-def seal(*parts: str | bytes | int) -> bytes:
+def checksum_of(*parts: str | bytes | int) -> bytes:
     """Compute the sha256 over parts, so that moving a byte from one part to the next changes it."""
     digest = hashlib.sha256()
     for part in parts:

@@ -201,7 +201,7 @@ def locked(path: Path, taken: str) -> Generator[None, None, None]:
         yield
 
 
-def keep_for_ever(*objects: object) -> None:
+def keep_alive(*objects: object) -> None:
     """Keep objects alive past the end of the interpreter, for those that would write files when they end."""
     for each in objects:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))

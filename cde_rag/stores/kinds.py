@@ -147,11 +147,7 @@ def kind_at(path: Path) -> Opener:
 
 
 def _registered(name: str) -> StoreKind | None:
-    """Return the kind that another package registers under a suffix or a scheme; None if there is none.
-
-    Raises:
-        StoreError: Two packages register it.
-    """
+    """Return the kind that another package registers under a suffix or a scheme; None if there is none."""
     found = [point for point in entry_points(group=GROUP) if point.name == name]
     if len(found) > 1:
         targets = ", ".join(sorted(point.value for point in found))

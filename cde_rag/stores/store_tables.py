@@ -14,7 +14,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 
 
 class RecordRow(NamedTuple):
@@ -82,7 +82,7 @@ class Tables(Protocol):
 def pack_record(record: Record) -> bytes:
     """Return the bytes of a record, with their checksum first."""
     body = json.dumps([record.title, record.text, dict(record.metadata)], ensure_ascii=False).encode()
-    return seal(record.id, body) + body
+    return checksum_of(record.id, body) + body
 
 
 def read_record(stored: RecordRow) -> Record:
@@ -92,7 +92,7 @@ def read_record(stored: RecordRow) -> Record:
         StoreFormatError: The bytes are not those that were written.
     """
     body = stored.data[32:]
-    if seal(stored.id, body) != stored.data[:32]:
+    if checksum_of(stored.id, body) != stored.data[:32]:
         raise StoreFormatError(f"Record {stored.id!a:.80}: expected it as it was written, found other bytes.")
     title, text, metadata = json.loads(body)
     return Record(stored.id, text, title, metadata)
@@ -103,7 +103,7 @@ def pack_vectors(digests: Mapping[str, str], vectors: Float32[np.ndarray, "rows 
     rows: dict[str, VectorRow] = {}
     for (id_, digest), vector in zip(digests.items(), vectors, strict=True):
         body = np.ascontiguousarray(vector, "<f4").tobytes()
-        rows[id_] = VectorRow(digest, seal(id_, digest, body) + body)
+        rows[id_] = VectorRow(digest, checksum_of(id_, digest, body) + body)
     return rows
 
 
@@ -114,6 +114,6 @@ def read_vector(stored: VectorRow, id_: str) -> Float32[np.ndarray, " dim"]:
         StoreFormatError: The bytes are not those that were written.
     """
     body = stored.data[32:]
-    if seal(id_, stored.digest, body) != stored.data[:32]:
+    if checksum_of(id_, stored.digest, body) != stored.data[:32]:
         raise StoreFormatError(f"Vector of {id_!a:.80}: expected it as it was written, found other bytes.")
     return np.frombuffer(body, "<f4")

@@ -24,7 +24,7 @@ from jaxtyping import Float32, Float64
 from cde_rag._validation import check_list
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Record, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, seal
+from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, checksum_of, encode
 from cde_rag.stores.filter_conditions import Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoredManifest, StoreManifest
@@ -48,11 +48,11 @@ class _Manifest(StoredManifest[_State]):
 
     def written(self) -> bytes:
         body = json.dumps({"format": FORMAT, **asdict(self)}).encode()
-        return seal(body) + body
+        return checksum_of(body) + body
 
     @classmethod
     def read(cls, data: bytes | None) -> "_Manifest":
-        if data is None or seal(data[32:]) != data[:32]:
+        if data is None or checksum_of(data[32:]) != data[:32]:
             raise StoreFormatError("manifest: expected it as it was written, found other bytes. Restore a copy.")
         fields: dict[str, Any] = json.loads(data[32:])
         if fields.pop("format") > FORMAT:

@@ -82,7 +82,7 @@ def back_up(store: Store, folder: str | Path) -> Backup:
         StoreError: `folder` exists or cannot be written, or there is no collection in the store.
         StoreFormatError: The collection is damaged.
     """
-    with _made(Path(folder)) as new:
+    with _new_folder(Path(folder)) as new:
         documents, fingerprint = _copied(store, new)
         for key, tenant in _tenants(store):
             (new / FOLDER / key).mkdir(parents=True)
@@ -121,7 +121,7 @@ def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> B
     if (folder / _EXPORT).exists() and not (folder / FOLDER).exists():
         import_collection(folder / _EXPORT, store)
     elif isinstance(store, Folder):
-        with _made(store.folder, copied=lambda new: _put_back(folder, store, new)):
+        with _new_folder(store.folder, copied=lambda new: _restore_folder(folder, store, new)):
             pass
     else:
         raise StoreError(f"{folder}: a backup of a folder; restore it as one, then export and import its collections.")
@@ -150,23 +150,19 @@ def _tenants(store: Store) -> Iterator[tuple[str, Store]]:
                 yield key, tenant
 
 
-def _put_back(folder: Path, store: Folder, new: Path) -> None:
-    """Restore a copied store folder, tenants included, into a new folder.
-
-    Raises:
-        StoreError: The backup is of another kind of store.
-    """
+def _restore_folder(folder: Path, store: Folder, new: Path) -> None:
+    """Restore a copied store folder, tenants included, into a new folder."""
     stores = FolderTenants(new, store.at)
     with closing(stores.common()) as common:
-        _put_back_one(folder, common, new)
+        _restore_collection(folder, common, new)
     keys = (folder / FOLDER).iterdir() if (folder / FOLDER).exists() else ()
     for path in keys:
         with closing(stores.of(path.name)) as tenant:
             (new / FOLDER).mkdir(exist_ok=True)
-            _put_back_one(path, tenant, new / FOLDER / path.name)
+            _restore_collection(path, tenant, new / FOLDER / path.name)
 
 
-def _put_back_one(folder: Path, store: Store, new: Path) -> None:
+def _restore_collection(folder: Path, store: Store, new: Path) -> None:
     if (folder / _EXPORT).exists():
         import_collection(folder / _EXPORT, store)
     elif isinstance(store, CopiedFolder):
@@ -195,11 +191,7 @@ def _read(folder: Path) -> Backup:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Return the sha256 of each file of a backup except its manifest.
-
-    Raises:
-        StoreError: It holds a link.
-    """
+    """Return the sha256 of each file of a backup except its manifest."""
     files: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         check_no_link(path)
@@ -209,12 +201,8 @@ def _files(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _made(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Generator[Path, None, None]:
-    """Create a folder under a temporary name; rename it when the block ends, remove it if the block fails.
-
-    Raises:
-        StoreError: There is something of that name, or it cannot be written.
-    """
+def _new_folder(folder: Path, *, copied: Callable[[Path], None] = Path.mkdir) -> Generator[Path, None, None]:
+    """Create a folder under a temporary name; rename it when the block ends, remove it if the block fails."""
     check_path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: expected nothing, or an empty folder, found other files. Give another name.")

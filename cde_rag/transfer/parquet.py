@@ -170,9 +170,6 @@ def _settled(store: Store, rows: list[Row], fingerprint: str) -> Batch:
     """Return those of the rows that still exist, with vectors.
 
     A row that changes while its vector is read is read again.
-
-    Raises:
-        StoreError: Some rows change in every attempt.
     """
     settled, left = dict[str, tuple[Row, Float32[np.ndarray, " dim"]]](), rows
     for _ in range(_TRIES):

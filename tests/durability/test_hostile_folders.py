@@ -10,7 +10,7 @@ from lives import opened, record, store_at, stub
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -28,7 +28,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(scratch: Path, elsewh
     ((old,),) = connection.execute("SELECT json FROM manifest")
     new = re.sub('"vectors-1-[0-9a-f]+"', json.dumps(elsewhere), old)
     assert new != old
-    connection.execute("UPDATE manifest SET json = ?, checksum = ?", (new, seal(new)))
+    connection.execute("UPDATE manifest SET json = ?, checksum = ?", (new, checksum_of(new)))
     connection.commit()
     connection.close()
     store = FaissStore(scratch / "papers")
@@ -50,7 +50,7 @@ def test_edge_refuses_a_manifest_that_names_a_file_elsewhere(scratch: Path) -> N
     content = json.loads(path.read_bytes())
     del content["checksum"]
     content["generations"][0]["number"] = content["active"] = "../../mine"
-    path.write_text(json.dumps({**content, "checksum": seal(json.dumps(content, sort_keys=True)).hex()}))
+    path.write_text(json.dumps({**content, "checksum": checksum_of(json.dumps(content, sort_keys=True)).hex()}))
     with pytest.raises(StoreFormatError, match="numbers of generations"):
         store_at("edge", scratch / "papers").context()
 

@@ -15,8 +15,8 @@ import voyageai
 from served import MODEL, Running, make, records, running, texts
 
 from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.server.error_responses import RequestError
 from cde_rag.server.jobs import Jobs
-from cde_rag.server.refusals import RequestError
 
 NEAR = {"rtol": 0, "atol": 1e-5}
 DOCUMENTS = [texts(5), texts(1, start=50), texts(30, start=60)]

@@ -19,7 +19,7 @@ from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from served import MODEL, Running, make, running, texts
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, CorpusError
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.error_responses import RequestError
 from cde_rag.server.token_batcher import TokenBatcher, token_counts
 
 NEAR = {"rtol": 0, "atol": 1e-5}

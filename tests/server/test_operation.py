@@ -28,7 +28,7 @@ from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.model import checkpoints
 from cde_rag.server.access import ApiKeys, check_bind, check_host
-from cde_rag.server.refusals import RequestError
+from cde_rag.server.error_responses import RequestError
 from cde_rag.stores.faiss import FaissStore
 
 SECRET = "a river that nobody may read of"

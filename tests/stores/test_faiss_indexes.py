@@ -16,7 +16,7 @@ from contract import SPACE, row, units
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Row
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
 from cde_rag.stores.faiss import view as readers
 from cde_rag.stores.faiss.ann_index import Index
@@ -247,7 +247,7 @@ def test_a_store_of_an_older_version_has_what_it_is_opened_with(store: FaissStor
     del older["indexing"]
     data = json.dumps(older).encode()
     connection = sqlite3.connect(store.folder / "collection.sqlite")
-    connection.execute("UPDATE manifest SET json = ?, checksum = ?", (data.decode(), seal(data)))
+    connection.execute("UPDATE manifest SET json = ?, checksum = ?", (data.decode(), checksum_of(data)))
     connection.commit()
     connection.close()
     store = FaissStore(store.folder, index="hnsw")
@@ -259,7 +259,7 @@ def test_a_store_of_an_older_version_has_what_it_is_opened_with(store: FaissStor
         for new in ("index", "quantization", "trained"):
             del older["generations"][0]["index"][new]
         data = json.dumps(older).encode()
-        connection.execute("UPDATE manifest SET json = ?, checksum = ?", (data.decode(), seal(data)))
+        connection.execute("UPDATE manifest SET json = ?, checksum = ?", (data.decode(), checksum_of(data)))
     connection.close()
     rows, matrix = [*rows_of(ROWS), *rows_of(1, first=ROWS)], np.concatenate([clustered(ROWS), clustered(1)])
     assert recall(FaissStore(store.folder, index="hnsw"), rows, matrix) >= 0.95

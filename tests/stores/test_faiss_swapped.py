@@ -15,7 +15,7 @@ import pytest
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.transfer.backup import back_up, restore
 
@@ -248,7 +248,9 @@ def test_a_store_of_an_older_version_is_marked_by_its_first_write(tmp_path: Path
     (tmp_path / "live" / serving["vectors"]).rename(tmp_path / "live/vectors-1")
     (tmp_path / "live" / serving.pop("context_name")).rename(tmp_path / "live/context-1")
     serving["vectors"] = "vectors-1"
-    connection.execute("UPDATE manifest SET json = ?, checksum = ?", (json.dumps(manifest), seal(json.dumps(manifest))))
+    connection.execute(
+        "UPDATE manifest SET json = ?, checksum = ?", (json.dumps(manifest), checksum_of(json.dumps(manifest)))
+    )
     connection.commit()
     connection.close()
     store = FaissStore(tmp_path / "live")

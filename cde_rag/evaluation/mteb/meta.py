@@ -41,6 +41,7 @@ def model_meta(model: CDEModel, *, context_size: int) -> ModelMeta:
     """
     named, identity = ModelName.parse(model.identity.name), model.identity
     parameters = list(model.network.parameters())
+    facts: dict[str, Any]
     if model_files.packaged(named.base) is not None:
         name, facts = f"cde-rag/{named.base}", _PAIRS if isinstance(model.network, PairNetwork) else _BUNDLED
         if named.base in model_files.MULTILINGUAL:

@@ -230,7 +230,7 @@ def _qdrant(
     target: str, place: str, name: str, text: str | None, vector: str | None, random: Random
 ) -> Generator[Source, None, None]:
     client_of = require("qdrant_client", "qdrant").QdrantClient
-    with _told(target, OSError, RuntimeError, ValueError):
+    with _as_store_errors(target, OSError, RuntimeError, ValueError):
         where = {"url": place} if "://" in place else {"path": str(_folder(target, place, "meta.json"))}
         client = client_of(**where, check_compatibility=False)
         try:
@@ -246,7 +246,7 @@ def _chroma(
     chromadb = require("chromadb", "chroma")
     _no_choice(target, text=text, vector=vector)
     folder = str(_folder(target, place, "chroma.sqlite3"))
-    with _told(target, chromadb.errors.ChromaError, OSError, RuntimeError, ValueError):
+    with _as_store_errors(target, chromadb.errors.ChromaError, OSError, RuntimeError, ValueError):
         client = chromadb.PersistentClient(path=folder)
         yield _Chroma(target, random, client.get_collection(name, embedding_function=None))
 
@@ -257,7 +257,7 @@ def _lancedb(
 ) -> Generator[Source, None, None]:
     lancedb = require("lancedb", "lancedb")
     folder = str(_folder(target, place, f"{name}.lance"))
-    with _told(target, OSError, RuntimeError, ValueError):
+    with _as_store_errors(target, OSError, RuntimeError, ValueError):
         yield _LanceDB(target, random, lancedb.connect(folder).open_table(name), text, vector)
 
 
@@ -272,13 +272,13 @@ def _pgvector(
         raise StoreError(
             f"{target}: expected an address such as postgresql://user@host/database, found another."
         ) from error
-    with _told(target, psycopg.Error), psycopg.connect(**asked) as connection:
+    with _as_store_errors(target, psycopg.Error), psycopg.connect(**asked) as connection:
         connection.read_only = True
         yield _Pgvector(target, random, connection, name, text, vector)
 
 
 @contextmanager
-def _told(target: str, *errors: type[Exception]) -> Generator[None, None, None]:
+def _as_store_errors(target: str, *errors: type[Exception]) -> Generator[None, None, None]:
     """Convert a client's errors to StoreError."""
     try:
         yield

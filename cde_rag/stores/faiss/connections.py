@@ -22,7 +22,7 @@ from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.faiss.folder import MARKER
-from cde_rag.stores.files import keep_for_ever
+from cde_rag.stores.files import keep_alive
 
 _kept: Final = list[object]()  # what must not be closed: connections of the process that this one is a fork of
 
@@ -109,7 +109,7 @@ class Connections:
         with self._lock:
             here = place_of(self.path)
             if here is not None and self.overwritten(here):
-                keep_for_ever(self, *self._open)
+                keep_alive(self, *self._open)
                 return
             for connection in self._open:
                 connection.close()

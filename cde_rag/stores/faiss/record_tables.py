@@ -13,7 +13,7 @@ from jaxtyping import Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss.fts_index import Lexicon
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.filter_conditions import Filter
@@ -65,7 +65,7 @@ class Records:
     def manifest(self) -> FaissManifest:
         """Read the manifest."""
         found = self._connection.execute("SELECT json, checksum FROM manifest").fetchall()
-        if len(found) != 1 or seal(found[0][0]) != found[0][1]:
+        if len(found) != 1 or checksum_of(found[0][0]) != found[0][1]:
             raise StoreFormatError(
                 f"{self._path}: expected a manifest with its checksum, found another. Restore a copy."
             )
@@ -75,7 +75,9 @@ class Records:
         """Replace the manifest."""
         data = manifest.to_json()
         self._connection.execute("DELETE FROM manifest")
-        self._connection.execute("INSERT INTO manifest (json, checksum) VALUES (?, ?)", (data.decode(), seal(data)))
+        self._connection.execute(
+            "INSERT INTO manifest (json, checksum) VALUES (?, ?)", (data.decode(), checksum_of(data))
+        )
 
     def position_of(self, id_: str) -> int | None:
         """Return the position of a record by its id, or None."""
@@ -180,7 +182,7 @@ class Records:
         if position is None:
             position = self.last_position() + 1
         self._put_words(position, record)
-        checksum = seal(position, record.id, record.title, metadata, record.text)
+        checksum = checksum_of(position, record.id, record.title, metadata, record.text)
         values = (position, record.id, checksum, record.title, metadata, record.text)
         self._connection.execute(
             """INSERT OR REPLACE INTO records (position, id, checksum, title, metadata, text)
@@ -194,7 +196,7 @@ class Records:
         return position
 
     def remove(self, position: int) -> None:
-        """Delete a record whose vectors are buried."""
+        """Delete a record whose vectors are deleted."""
         self._put_words(position, None)
         self._connection.execute("DELETE FROM fields WHERE position = ?", (position,))
         self._connection.execute("DELETE FROM records WHERE position = ?", (position,))
@@ -206,7 +208,7 @@ class Records:
             old = [Record("", text.decode(errors="replace"), title.decode(errors="replace")) for title, text in found]
             self.lexicon.replace(position, old[0] if old else None, record)
 
-    def bury(self, generation: int, position: int, *, unless: str | None = None) -> int:
+    def mark_deleted(self, generation: int, position: int, *, unless: str | None = None) -> int:
         """Mark a record's vector as deleted (tombstone), unless its digest is `unless`; return the number marked."""
         which = (generation, position, unless)
         self._connection.execute(
@@ -253,7 +255,7 @@ class Records:
         position, id_, title, metadata, text, checksum, vector_row, digest, vector_checksum = line
         parts = (id_, title, metadata, text, digest, vector_checksum)
         sound = isinstance(vector_row, int) and all(isinstance(part, bytes) for part in parts)
-        if not sound or seal(position, id_, title, metadata, text) != checksum:
+        if not sound or checksum_of(position, id_, title, metadata, text) != checksum:
             raise self._damaged(f"record {id_!r:.80} with its checksum, found another")
         record = Record(id_.decode(), text.decode(), title.decode(), json.loads(metadata))
         return StoredRecord(position, Row(record, digest.decode(errors="replace")), vector_row, vector_checksum)

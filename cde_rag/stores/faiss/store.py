@@ -91,7 +91,7 @@ class FaissStore:
             for other in writer.manifest.generations:
                 if other.number != active.number:
                     for position, digest in zip(positions, digests, strict=True):
-                        writer.bury(position, other.number, unless=digest)
+                        writer.mark_deleted(position, other.number, unless=digest)
             writer.put_vectors(active.number, positions, digests, vectors)
         self._extend_index()
 
@@ -121,7 +121,7 @@ class FaissStore:
                 position = writer.records.position_of(id_)
                 if position is not None:
                     for state in writer.manifest.generations:
-                        writer.bury(position, state.number)
+                        writer.mark_deleted(position, state.number)
                     writer.records.remove(position)
                     deleted += 1
         self._extend_index()
@@ -145,7 +145,7 @@ class FaissStore:
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
         after, last = 0, self._read(lambda view: view.records.last_position())
         while True:
-            found = self._read(lambda view: view.behind(after, where, limit=page))  # noqa: B023  # called at once
+            found = self._read(lambda view: view.rows_after(after, where, limit=page))  # noqa: B023  # called at once
             yield from (stored.row for stored in found if stored.position <= last)
             if len(found) < page or found[-1].position >= last:
                 return
@@ -310,12 +310,7 @@ class FaissStore:
         self._database.close()
 
     def _read(self, work: Callable[[View], Result]) -> Result:
-        """Call a function with one state of the active generation; retry if a writer replaced its files meanwhile.
-
-        Raises:
-            StoreError: They were replaced during every attempt.
-            StoreFormatError: A file is missing or damaged.
-        """
+        """Call a function with one state of the active generation; retry if a writer replaced its files meanwhile."""
         missing = ""
         for _ in range(_TRIES):
             with self._database.reading() as connection:
@@ -379,11 +374,7 @@ class FaissStore:
         return found
 
     def _extend_index(self) -> None:
-        """Update the index if due, in a new file, without blocking other writers.
-
-        Raises:
-            StoreError: It cannot be written. The records are stored nevertheless.
-        """
+        """Update the index if due, in a new file, without blocking other writers."""
         state, vectors, indexing = self._read(lambda view: (view.state, view.vectors, view.reader.indexing))
         if due(state, indexing, self._folder):
             file = build(self._folder, state, vectors, indexing)

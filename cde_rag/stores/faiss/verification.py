@@ -8,7 +8,7 @@ from typing import Final
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import MARKER
 from cde_rag.stores.faiss.manifest import FaissGeneration
@@ -68,7 +68,7 @@ def _records(connection: sqlite3.Connection, where: str) -> Iterator[Damage]:
         position, checksum, id_, title, metadata, text = line
         if (
             not all(isinstance(part, bytes) for part in line[1:])
-            or seal(position, id_, title, metadata, text) != checksum
+            or checksum_of(position, id_, title, metadata, text) != checksum
         ):
             yield Damage(f"{where}, record {id_!r:.80}", "Expected a record with its checksum, found another.")
             continue
@@ -137,6 +137,6 @@ def _block(
         (state.number, first, first + len(block)),
     )
     for position, row, digest, checksum in lines:
-        if not isinstance(digest, bytes) or seal(position, digest, block[row - first].tobytes()) != checksum:
+        if not isinstance(digest, bytes) or checksum_of(position, digest, block[row - first].tobytes()) != checksum:
             found = f"Expected the vector and digest of the record at position {position}, found others."
             yield Damage(f"{state.vectors}, row {row}", found)

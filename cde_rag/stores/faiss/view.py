@@ -13,7 +13,7 @@ from jaxtyping import Float32, Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Hit, Row
-from cde_rag.stores.checks import check_rows, sample_places, seal
+from cde_rag.stores.checks import check_rows, checksum_of, sample_places
 from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.indexing import FLAT_ROWS, IndexConfig
@@ -133,11 +133,11 @@ class View:
         found = self.records.stored(self.state.number, positions)
         matrix = self.vectors.take(np.array([stored.vector_row for stored in found], np.int64))
         for stored, vector in zip(found, matrix, strict=True):
-            if seal(stored.position, stored.row.digest, vector.tobytes()) != stored.checksum:
+            if checksum_of(stored.position, stored.row.digest, vector.tobytes()) != stored.checksum:
                 raise self._damaged(f"the vector and digest of record {stored.row.record.id!r:.80}, found others")
         return found
 
-    def behind(self, position: int, where: Filter | None, *, limit: int) -> list[StoredRecord]:
+    def rows_after(self, position: int, where: Filter | None, *, limit: int) -> list[StoredRecord]:
         """Return the first matching rows after a position, in order of insertion."""
         return self.at(self.records.positions(where, after=position, limit=limit))
 
@@ -146,12 +146,12 @@ class View:
         last, found = self.records.last_position(), list[StoredRecord]()
         if seed is not None:
             for after in sample_places(last, count, seed):
-                found += self.behind(max(after, found[-1].position if found else 0), None, limit=1)
+                found += self.rows_after(max(after, found[-1].position if found else 0), None, limit=1)
             return [stored.row for stored in found]
         for block in range(SAMPLE_BLOCKS):
             after = max(block * last // SAMPLE_BLOCKS, found[-1].position if found else 0)
             if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):
-                found += self.behind(after, None, limit=limit)
+                found += self.rows_after(after, None, limit=limit)
         return [stored.row for stored in found]
 
     def lacking(self, generation: int, limit: int, after: Row | None) -> list[Row]:

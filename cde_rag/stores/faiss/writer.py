@@ -12,7 +12,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Completion, Row
-from cde_rag.stores.checks import check_unit, seal
+from cde_rag.stores.checks import check_unit, checksum_of
 from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.vectors import VectorFile, extended
@@ -69,13 +69,13 @@ class Transaction:
     ) -> None:
         """Give records their vectors in a generation, in place of those that they have there."""
         for position in positions:
-            self.bury(position, number)
+            self.mark_deleted(position, number)
         state = self.manifest.generation(number)
-        seals = (
-            seal(position, digest, vector.tobytes())
+        checksums = (
+            checksum_of(position, digest, vector.tobytes())
             for position, digest, vector in zip(positions, digests, vectors, strict=True)
         )
-        lines = zip(positions, range(state.rows, state.rows + len(vectors)), digests, seals, strict=True)
+        lines = zip(positions, range(state.rows, state.rows + len(vectors)), digests, checksums, strict=True)
         self.records.put_vectors(number, lines)
         self.manifest = self.manifest.put(self._appended(state, vectors))
 
@@ -84,12 +84,12 @@ class Transaction:
         now = self.records.digests(self.manifest.active, [row.record.id for row in rows])
         return [place for place, row in enumerate(rows) if now.get(row.record.id) == row.digest]
 
-    def bury(self, position: int, number: int, *, unless: str | None = None) -> None:
+    def mark_deleted(self, position: int, number: int, *, unless: str | None = None) -> None:
         """Mark a record's vector in a generation as deleted (tombstone), unless its digest is `unless`."""
-        buried = self.records.bury(number, position, unless=unless)
-        if buried:
+        deleted = self.records.mark_deleted(number, position, unless=unless)
+        if deleted:
             state = self.manifest.generation(number)
-            self.manifest = self.manifest.put(dataclasses.replace(state, dead=state.dead + buried))
+            self.manifest = self.manifest.put(dataclasses.replace(state, dead=state.dead + deleted))
 
     def rewrite(self, state: FaissGeneration) -> None:
         """Copy the vectors that belong to records into a new file; readers in progress still see the old one."""

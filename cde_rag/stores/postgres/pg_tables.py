@@ -13,7 +13,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
 from cde_rag.stores.manifests import StoredManifest
@@ -93,7 +93,7 @@ def read_record(id_: str, title: str, text: str, metadata: str, checksum: bytes)
     Raises:
         StoreFormatError: The row is not as it was written.
     """
-    if seal(id_, title, text, metadata) != checksum:
+    if checksum_of(id_, title, text, metadata) != checksum:
         raise StoreFormatError(f"Record {unescaped(id_)!a:.80}: expected it as it was written, found a changed row.")
     return Record(unescaped(id_), unescaped(text), unescaped(title), json.loads(metadata))
 
@@ -105,14 +105,14 @@ def read_vector(place: int, digest: str, data: bytes, checksum: bytes) -> Float3
         StoreFormatError: The row is not as it was written.
     """
     vector = np.frombuffer(data, ">f4", offset=4).astype(np.float32)  # after two 16-bit numbers
-    if vector_seal(place, digest, vector) != checksum:
+    if vector_row_checksum(place, digest, vector) != checksum:
         raise StoreFormatError(f"Vector at place {place}: expected it as it was written, found a changed row.")
     return vector
 
 
-def vector_seal(place: int, digest: str, vector: Float32[np.ndarray, " dim"]) -> bytes:
+def vector_row_checksum(place: int, digest: str, vector: Float32[np.ndarray, " dim"]) -> bytes:
     """Return the checksum of a vector's row."""
-    return seal(place, digest, np.ascontiguousarray(vector, "<f4").tobytes())
+    return checksum_of(place, digest, np.ascontiguousarray(vector, "<f4").tobytes())
 
 
 class PgTables:
@@ -153,7 +153,7 @@ class PgTables:
 
     def begin(self, number: int, fingerprint: str, context: bytes, dim: int) -> None:
         """Make an empty generation."""
-        self.run("INSERT INTO generations VALUES (%s, %s, %s, %s)", number, fingerprint, context, seal(context))
+        self.run("INSERT INTO generations VALUES (%s, %s, %s, %s)", number, fingerprint, context, checksum_of(context))
         self._connection.execute(VECTORS.format(number=number, dim=dim))
         if self.restricted():
             self.run(f"ALTER TABLE vectors_{number} ENABLE ROW LEVEL SECURITY")
@@ -212,7 +212,7 @@ class PgTables:
 
     def put_metadata(self, place: int, record: Record, metadata: str) -> None:
         """Replace the metadata of a record."""
-        checksum = seal(escaped(record.id), escaped(record.title), escaped(record.text), metadata)
+        checksum = checksum_of(escaped(record.id), escaped(record.title), escaped(record.text), metadata)
         self.run("UPDATE records SET metadata = %s, checksum = %s WHERE place = %s", metadata, checksum, place)
         self.run("DELETE FROM fields WHERE place = %s", place)
         self._put_fields([(place, record.metadata)])
@@ -236,7 +236,7 @@ class PgTables:
         rows = zip(places, digests, np.ascontiguousarray(vectors), strict=True)
         self.copy(
             "vectors",
-            ((place, digest, vector, vector_seal(place, digest, vector)) for place, digest, vector in rows),
+            ((place, digest, vector, vector_row_checksum(place, digest, vector)) for place, digest, vector in rows),
             f"vectors_{generation}",
         )
 
@@ -323,7 +323,7 @@ def field_row(place: int, element: Element) -> tuple[int, bytes, str, Decimal | 
 
 def _record_row(place: int, record: Record, metadata: str, words: Counter[str], batch: int) -> tuple[Any, ...]:
     columns = escaped(record.id), escaped(record.title), escaped(record.text), metadata
-    return place, *columns, words.total(), seal(*columns), batch
+    return place, *columns, words.total(), checksum_of(*columns), batch
 
 
 def _encodable(text: str) -> bool:

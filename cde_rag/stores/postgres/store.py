@@ -11,7 +11,7 @@ from jaxtyping import Float32
 from cde_rag._validation import check_list
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, sample_places, seal
+from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, checksum_of, encode, sample_places
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
@@ -159,7 +159,7 @@ class PgVectorStore:
             ((context, checksum),) = tables.rows(
                 "SELECT context, checksum FROM generations WHERE number = %s", state.number
             )
-            if seal(context) != checksum:
+            if checksum_of(context) != checksum:
                 raise StoreFormatError(
                     f"{self!r}: expected the context of generation {state.number} as it was written, found other "
                     "bytes. Restore a backup."

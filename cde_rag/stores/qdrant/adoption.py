@@ -76,7 +76,7 @@ class AdoptingStore(QdrantStore):
             raise StoreError(f"{self.collection}: expected a collection with points, found none of this name.")
         self._adopted = True
         try:
-            with self._turns.writing():
+            with self._lock.writing():
                 generations.first(self._points, dim, fingerprint, context, encoded, self._indexing)
         except StoreError as error:
             raise StoreError(f"{error} {_COPY}") from error
@@ -130,7 +130,7 @@ class AdoptingStore(QdrantStore):
         if not sent:
             return []
         which = models.PointIdsList(points=sent)
-        with self._turns.writing():
+        with self._lock.writing():
             call_if_found(lambda: self.client.set_payload(self.collection, {MARK: mark}, which, wait=True))
             found = call(lambda: self.client.retrieve(self.collection, sent))
         self._marks |= {str(point.id): mark for point in found}
@@ -138,7 +138,7 @@ class AdoptingStore(QdrantStore):
 
     def _take(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], fingerprint: str) -> None:
         records = list(check_records(row.record for row in rows))
-        with self._turns.writing():
+        with self._lock.writing():
             manifest = self._load()
             manifest.check_native(self.collection)
             manifest.serving.check_space(fingerprint)

@@ -32,12 +32,12 @@ def call(work: Callable[[], Result]) -> Result:
             return work()
         except (ApiException, QdrantException, grpc.RpcError) as error:  # noqa: PERF203
             if last_try or not _transient(error):
-                raise _told(error) from error
+                raise _store_error(error) from error
             asked = float(error.retry_after_s) if isinstance(error, ResourceExhaustedResponse) else 0.0
             time.sleep(min(_LONGEST_WAIT_S, max(asked, wait * random.uniform(0.5, 1))))
             wait *= 2
         except (KeyError, ValueError) as error:  # the client in local mode, where a server would refuse it
-            raise _told(error) from error
+            raise _store_error(error) from error
     raise AssertionError("the last try returns or raises")
 
 
@@ -75,7 +75,7 @@ def _not_found(error: object) -> bool:
     return error.status_code == 404 if isinstance(error, UnexpectedResponse) else _code(error) == "NOT_FOUND"
 
 
-def _told(error: Exception) -> StoreError:
+def _store_error(error: Exception) -> StoreError:
     found = error.source if isinstance(error, ResponseHandlingException) else error
     hint = "Is the server there, and may this client do that?"
     return StoreError(f"Expected an answer of Qdrant, found {type(found).__name__}: {found!s:.500}. {hint}")

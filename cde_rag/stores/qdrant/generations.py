@@ -107,7 +107,7 @@ def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, cont
     new = _state(manifest.last + 1, fingerprint, context, uuid.uuid4().hex[:8])
     manifest = _swapped(points, manifest, leftover=(new.key,))
     params = named_vectors.vector_params(points.client, points.collection)
-    like = QdrantIndexConfig.found(params, list(manifest.sizes(manifest.serving.key)))
+    like = QdrantIndexConfig.from_params(params, list(manifest.sizes(manifest.serving.key)))
     named_vectors.create_vectors(points.client, points.collection, manifest.sizes(new.key), like)
     write_context(points.client, points.collection, context, fingerprint=fingerprint, key=new.key)
     _swapped(points, manifest, last=new.number, generations=(*manifest.generations, new), leftover=())
@@ -196,11 +196,7 @@ def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
 
 
 def _changed(points: ClientPoints, **changes: Any) -> None:
-    """Change the manifest, whatever others changed in it meanwhile.
-
-    Raises:
-        ChangedMeanwhileError: Others change it all the time.
-    """
+    """Change the manifest, whatever others changed in it meanwhile."""
     for last_try in (False,) * (_TRIES - 1) + (True,):
         try:
             _swapped(points, load(points.client, points.collection), **changes)

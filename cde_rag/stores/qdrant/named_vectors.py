@@ -37,13 +37,13 @@ class QdrantIndexConfig:
     prefix: int | None
 
     @classmethod
-    def asked(cls, quantization: str | None, hnsw: Hnsw | None) -> "QdrantIndexConfig":
+    def from_arguments(cls, quantization: str | None, hnsw: Hnsw | None) -> "QdrantIndexConfig":
         """Return the configuration for arguments of QdrantStore."""
         graph = None if hnsw is None else models.HnswConfigDiff(m=hnsw.m, ef_construct=hnsw.ef_construct)
         return cls(graph, _CODES.get(quantization), prefix_dims(quantization))
 
     @classmethod
-    def found(cls, params: Mapping[str, models.VectorParams], names: list[str]) -> "QdrantIndexConfig":
+    def from_params(cls, params: Mapping[str, models.VectorParams], names: list[str]) -> "QdrantIndexConfig":
         """Return the configuration of existing vectors, given the names of full ones and of prefixes."""
         whole, walked = params.get(names[0]), params.get(names[-1])
         prefix = walked.size if walked is not None and len(names) > 1 else None

@@ -14,7 +14,7 @@ from qdrant_client import QdrantClient, models
 from cde_rag.errors import StoreError
 from cde_rag.stores.qdrant.calls import call
 from cde_rag.stores.qdrant.context_points import contexts_beside
-from cde_rag.stores.qdrant_base.locks import ReadWriteLock, taken
+from cde_rag.stores.qdrant_base.locks import ReadWriteLock, lease_taken
 
 _LEASE_S: Final = 30.0  # after a kill the next run waits so long
 _LEASE_ID: Final = "0d5c3b1a-95cf-4d52-a1b9-1f4d9f0c2e77"
@@ -24,7 +24,7 @@ _all: weakref.WeakKeyDictionary[QdrantClient, dict[str, ReadWriteLock]] = weakre
 _all_lock = threading.Lock()
 
 
-def turns_of(client: QdrantClient, collection: str) -> ReadWriteLock:
+def lock_of(client: QdrantClient, collection: str) -> ReadWriteLock:
     """Return the readers–writer lock shared by all users of this client object and collection."""
     with _all_lock:
         return _all.setdefault(client, {}).setdefault(collection, ReadWriteLock())
@@ -48,7 +48,7 @@ def leased(client: QdrantClient, collection: str) -> Generator[None, None, None]
     holder = (found[0].payload if found else None) or {}
     if holder.get("lease") != me:
         rest = max(0, round(float(holder.get("until", 0)) - time.time()))
-        raise taken(collection, f" If it was killed: in {rest} seconds.")
+        raise lease_taken(collection, f" If it was killed: in {rest} seconds.")
     done = threading.Event()
 
     def renew() -> None:

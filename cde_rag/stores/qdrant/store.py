@@ -19,9 +19,9 @@ from cde_rag.stores.qdrant.collection_verification import find_damage
 from cde_rag.stores.qdrant.context_points import metadata_of, read_context
 from cde_rag.stores.qdrant.manifest_point import ChangedMeanwhileError, is_store, load
 from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
-from cde_rag.stores.qdrant.server_lease import leased, turns_of
+from cde_rag.stores.qdrant.server_lease import leased, lock_of
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
-from cde_rag.stores.qdrant_base.locks import held
+from cde_rag.stores.qdrant_base.locks import hold_lease
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.store import PointStore
 
@@ -56,8 +56,8 @@ class QdrantStore(PointStore):
     ) -> None:
         if not isinstance(cast(object, client), QdrantClient):
             raise TypeError(f"Expected a qdrant_client.QdrantClient, such as QdrantClient(url), found {client!r:.80}.")
-        super().__init__(turns_of(client, collection), exact=exact)
-        self._indexing = QdrantIndexConfig.asked(quantization, hnsw)
+        super().__init__(lock_of(client, collection), exact=exact)
+        self._indexing = QdrantIndexConfig.from_arguments(quantization, hnsw)
         self._search_beam = None if hnsw is None else hnsw.ef
         self.client = client
         self.collection = collection
@@ -70,7 +70,7 @@ class QdrantStore(PointStore):
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Create an empty store; an existing collection without points keeps its vectors and gets ours in addition."""
         encoded = encode(settings, "The store's settings")
-        with self._turns.writing():
+        with self._lock.writing():
             generations.first(self._points, dim, fingerprint, context, encoded, self._indexing)
 
     def exists(self) -> bool:
@@ -87,13 +87,13 @@ class QdrantStore(PointStore):
     def update_settings(self, changes: Mapping[str, Any]) -> None:
         """Add or replace settings of the collection, in one write of the manifest."""
         encode(changes, "The store's settings")
-        with self._turns.writing():
+        with self._lock.writing():
             self._load()  # there has to be a store
             generations.update_settings(self._points, changes)
 
     def index_texts(self) -> None:
         """Rebuild the sparse vectors of all records, and their metadata for filters."""
-        with self._turns.writing():
+        with self._lock.writing():
             self._load()  # says whether it is adopted
             generations.derive(self._points)
 
@@ -104,9 +104,9 @@ class QdrantStore(PointStore):
         A run that was suspended for longer, so that another took the lease, cannot create, fill, activate or drop a
         generation any more: its token is no longer that in the manifest, which each such call compares and swaps.
         """
-        with held(self._turns.lease, self.collection) if self.local else leased(self.client, self.collection):
+        with hold_lease(self._lock.lease, self.collection) if self.local else leased(self.client, self.collection):
             if self.exists():
-                with self._turns.writing():
+                with self._lock.writing():
                     self._run = generations.take_over(self._points)
             try:
                 yield
@@ -119,17 +119,17 @@ class QdrantStore(PointStore):
         Raises:
             StoreError: There is a generation of that fingerprint, or the server is older than 1.18.
         """
-        with self._turns.writing():
+        with self._lock.writing():
             return generations.begin(self._points, self._load_own(), fingerprint, context)
 
     def drop(self, generation: int) -> None:
         """Drop an inactive generation."""
-        with self._turns.writing():
+        with self._lock.writing():
             generations.remove(self._points, self._load_own(), generation)
 
     def verify(self) -> list[Damage]:
         """Compare all points, the manifest and all Contexts with their checksums."""
-        with self._turns.reading():
+        with self._lock.reading():
             return find_damage(self._points, self._load())
 
     def __repr__(self) -> str:
@@ -164,7 +164,7 @@ class QdrantStore(PointStore):
         generations.check_written(self._points, state)
 
     def _activate(self, generation: int) -> None:
-        with self._turns.writing():
+        with self._lock.writing():
             generations.activate(self._points, self._load_own(), generation, self._check_complete)
 
     def _context(self, state: PointsGeneration) -> bytes:

@@ -52,20 +52,20 @@ class ReadWriteLock:
 
 
 @contextmanager
-def held(lease: threading.Lock, place: str) -> Generator[None, None, None]:
+def hold_lease(lease: threading.Lock, place: str) -> Generator[None, None, None]:
     """Hold the lease among the threads of this process.
 
     Raises:
         StoreError: Another run holds it.
     """
     if not lease.acquire(blocking=False):
-        raise taken(place)
+        raise lease_taken(place)
     try:
         yield
     finally:
         lease.release()
 
 
-def taken(place: str, hint: str = "") -> StoreError:
+def lease_taken(place: str, hint: str = "") -> StoreError:
     """Return the error for a lease that another run holds."""
     return StoreError(f"{place}: another run holds the lease to change its context. Wait for it to finish.{hint}")

@@ -21,7 +21,7 @@ from jaxtyping import Float32
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Hit, Record, Row
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, compared, is_object, rounded
 from cde_rag.stores.qdrant_base.points import Point
 
@@ -66,13 +66,13 @@ def point_id(id_: str) -> str | None:
 
 def record_payload(record: Record, order: int) -> dict[str, Any]:
     """Return the payload of a record without its metadata."""
-    checksum = _seal(record.id, order, record.title, record.text)
+    checksum = _checksum_of(record.id, order, record.title, record.text)
     return {ID: record.id, ORDER: order, "title": record.title, "text": record.text, RECORD: checksum}
 
 
 def metadata_payload(id_: str, metadata: str) -> dict[str, Any]:
     """Return the payload of a record's metadata, given as JSON by `encode`."""
-    content, checksum = json.loads(metadata), _seal(id_, _canonical(json.loads(metadata)))
+    content, checksum = json.loads(metadata), _checksum_of(id_, _canonical(json.loads(metadata)))
     if not is_object(content):
         return {METADATA: metadata, "cde_metadata": {"checksum": checksum, "filters": "cde-rag"}}
     noted = {"checksum": checksum, "filters": compared(content)}
@@ -87,7 +87,7 @@ def vector_payload(id_: str, name: str, digest: str, vector: Float32[np.ndarray,
 
 def vector_checksum(id_: str, name: str, digest: str, vector: Float32[np.ndarray, "dim"]) -> str:
     """Compute the checksum over the record's id, the vector's name, its digest and its bytes."""
-    return _seal(id_, name, digest, vector.astype("<f4").tobytes())
+    return _checksum_of(id_, name, digest, vector.astype("<f4").tobytes())
 
 
 def read(point: Point, name: str, where: str) -> StoredPoint:
@@ -103,10 +103,10 @@ def read(point: Point, name: str, where: str) -> StoredPoint:
     id_, order, title, text = (payload.get(key) for key in (ID, ORDER, "title", "text"))
     if not (isinstance(id_, str) and isinstance(order, int) and isinstance(title, str) and isinstance(text, str)):
         raise damaged(where, f"a record in point {point.id}, found none")
-    if str(point.id) not in (point_id(id_), id_) or _seal(id_, order, title, text) != payload.get(RECORD):
+    if str(point.id) not in (point_id(id_), id_) or _checksum_of(id_, order, title, text) != payload.get(RECORD):
         raise damaged(where, f"record {id_!r:.80} with its checksum, found another")
     metadata = metadata_of(point, where)
-    if _seal(id_, _canonical(metadata)) != _noted(payload).get("checksum"):
+    if _checksum_of(id_, _canonical(metadata)) != _noted(payload).get("checksum"):
         raise damaged(where, f"the metadata of record {id_!r:.80} with its checksum, found other")
     noted = note(payload, name) or ("", "")
     return StoredPoint(str(point.id), order, Row(Record(id_, text, title, metadata), noted[0]), noted[1])
@@ -189,5 +189,5 @@ def _canonical(metadata: Mapping[str, Any]) -> str:
     return json.dumps(metadata, ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
-def _seal(*parts: str | bytes | int) -> str:
-    return seal(*parts).hex()[:32]
+def _checksum_of(*parts: str | bytes | int) -> str:
+    return checksum_of(*parts).hex()[:32]

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.manifests import StoredGeneration, StoredManifest, StoreManifest
 from cde_rag.stores.quantization import prefixes
 from cde_rag.stores.text_analysis import ANALYZER, TextAnalyzer, analyzer_of, updated, with_newest
@@ -184,4 +184,4 @@ _PLAIN: Final[Mapping[str, Any]] = {  # what is left out where it says nothing
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
-    return seal(json.dumps(content, sort_keys=True)).hex()
+    return checksum_of(json.dumps(content, sort_keys=True)).hex()

@@ -44,16 +44,16 @@ def search(
     Raises:
         StoreFormatError: A point in the results is damaged.
     """
-    asked = _Asked(points, name, where, k, prefix)
+    running = _PointSearch(points, name, where, k, prefix)
     hits: list[list[Hit]] = []
     exact = exact or (points.always_exact and prefix is None)
     at_once = max(1, _POINTS // (k + _MORE))
     for start in range(0, len(queries), at_once):
-        hits += asked.best(queries[start : start + at_once], exact=exact)
+        hits += running.best(queries[start : start + at_once], exact=exact)
     return hits
 
 
-class _Asked:
+class _PointSearch:
     """One question to a collection."""
 
     def __init__(self, points: Points, name: str, where: PointFilter, k: int, prefix: int | None) -> None:

@@ -7,7 +7,7 @@ from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.payload import place_of, read
 from cde_rag.stores.qdrant_base.points import Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
-from cde_rag.stores.qdrant_base.sparse_text import Sparse, question
+from cde_rag.stores.qdrant_base.sparse_text import Sparse, query_vector
 
 
 def search_text(
@@ -25,7 +25,7 @@ def search_text(
     Raises:
         StoreFormatError: A point in the results is damaged.
     """
-    name, asked = manifest.serving.vector, (question(query, manifest.analyzer) for query in queries)
+    name, asked = manifest.serving.vector, (query_vector(query, manifest.analyzer) for query in queries)
     return [[] if words is None else _best(points, name, words, k, where) for words in asked]
 
 

@@ -51,7 +51,7 @@ def named_weights(record: Record, analyzer: TextAnalyzer) -> dict[str, Sparse]:
     return {} if found is None else {WORDS: found}
 
 
-def question(query: str, analyzer: TextAnalyzer) -> Sparse | None:
+def query_vector(query: str, analyzer: TextAnalyzer) -> Sparse | None:
     """Return the sparse vector of a query, the frequency of each term; None if it has none."""
     counts = sorted(Counter(map(_index, analyzer.terms(query))).items())
     return Sparse([index for index, _ in counts], [float(count) for _, count in counts]) if counts else None

@@ -38,8 +38,8 @@ class PointStore(ABC):
         exact: Search exactly, not by HNSW.
     """
 
-    def __init__(self, turns: ReadWriteLock, *, exact: bool) -> None:
-        self._turns = turns
+    def __init__(self, lock: ReadWriteLock, *, exact: bool) -> None:
+        self._lock = lock
         self._exact = exact
 
     @property
@@ -65,11 +65,7 @@ class PointStore(ABC):
         """
 
     def _load_own(self) -> PointsManifest:
-        """Read the manifest, for a call of the run that has the lease.
-
-        Raises:
-            StoreError: The run has lost the lease.
-        """
+        """Read the manifest, for a call of the run that has the lease."""
         return self._load()
 
     @abstractmethod
@@ -86,14 +82,14 @@ class PointStore(ABC):
 
     def context(self, generation: int | None = None) -> bytes:
         """Return the bytes of a generation's Context."""
-        with self._turns.reading(), self._owned():
+        with self._lock.reading(), self._owned():
             manifest = self._load()
             return self._context(manifest.serving if generation is None else manifest.generation(generation))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """Upsert rows as points with their vectors."""
         records = list(check_records(row.record for row in rows))
-        with self._turns.writing(), self._in(fingerprint) as manifest:
+        with self._lock.writing(), self._in(fingerprint) as manifest:
             check_unit(vectors, len(rows), manifest.dim)
             manifest.check_native(self._points.place)
             point_writes.put_rows(self._points, manifest, records, [row.digest for row in rows], vectors)
@@ -102,14 +98,14 @@ class PointStore(ABC):
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata in the payloads of the given ids."""
         encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
-        with self._turns.writing():
+        with self._lock.writing():
             self._load().check_native(self._points.place)
             point_writes.put_metadata(self._points, encoded)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete the points of the given ids; return their number."""
         check_list(ids, call="delete", what="ids")
-        with self._turns.writing():
+        with self._lock.writing():
             self._load()  # there has to be a store
             found = {str(point.id) for point in point_writes.records_of(self._points, ids) if point is not None}
             self._points.delete(sorted(found))
@@ -140,18 +136,18 @@ class PointStore(ABC):
         return self._scrolled(None if where is None else parse(where), page)
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
-        with self._turns.reading():
+        with self._lock.reading():
             self._load()
             last = self._points.last_order()
         after = (0, "")
         while True:
-            found = self._behind(after, where, page)
+            found = self._rows_after(after, where, page)
             yield from (stored.row for stored in found if stored.order <= last)
             if len(found) < page or found[-1].order > last:
                 return
             after = (found[-1].order, found[-1].point)
 
-    def _behind(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[StoredPoint]:
+    def _rows_after(self, after: tuple[int, str], where: Filter | None, limit: int) -> list[StoredPoint]:
         """Return the first matching rows after a position and point id."""
         return self._follow(
             lambda manifest: list(
@@ -162,20 +158,20 @@ class PointStore(ABC):
     def sample(self, count: int, *, seed: int | None = None) -> list[Row]:
         """Return rows spread over the order of insertion."""
         count = check_rows(count, "count")
-        with self._turns.reading():
+        with self._lock.reading():
             self._load()
             last = self._points.last_order()
         found: list[StoredPoint] = []
         if seed is not None:
             for order in sample_places(last, count, seed):
                 read = (found[-1].order, found[-1].point) if found else (0, "")
-                found += self._behind(max((order, "~"), read), None, 1)
+                found += self._rows_after(max((order, "~"), read), None, 1)
             return [stored.row for stored in found]
         for block in range(SAMPLE_BLOCKS):
             read = (found[-1].order, found[-1].point) if found else (0, "")
             place = (block * last // SAMPLE_BLOCKS, "~")  # which no id of a point is behind
             if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):
-                found += self._behind(max(place, read), None, limit)
+                found += self._rows_after(max(place, read), None, limit)
         return [stored.row for stored in found]
 
     def search(
@@ -190,7 +186,7 @@ class PointStore(ABC):
         """Return the nearest rows of each query, rescored in float64."""
         condition = None if where is None else parse(where)
         k = check_k(k)
-        with self._turns.reading(), self._in(fingerprint, generation) as manifest:
+        with self._lock.reading(), self._in(fingerprint, generation) as manifest:
             check_unit(queries, len(queries), manifest.dim)
             state = manifest.serving if generation is None else manifest.generation(generation)
             return search(
@@ -228,7 +224,7 @@ class PointStore(ABC):
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of the given ids, verified by their checksums."""
         check_list(ids, call="vectors", what="ids")
-        with self._turns.reading(), self._in(fingerprint) as manifest:
+        with self._lock.reading(), self._in(fingerprint) as manifest:
             name = manifest.serving.vector
             found = point_writes.found_points(self._points, ids, vectors=[name])
             matrix = np.empty((len(found), manifest.dim), np.float32)
@@ -238,7 +234,7 @@ class PointStore(ABC):
 
     def generations(self) -> list[Generation]:
         """Return all generations, oldest first, with their numbers of vectors."""
-        with self._turns.reading():
+        with self._lock.reading():
             manifest = self._load()
             return [
                 Generation(state.number, state.fingerprint, state.number == manifest.active, self._vectors(state))
@@ -268,7 +264,7 @@ class PointStore(ABC):
 
     def activate(self, generation: int, *, last: Completion | None = None) -> None:
         """Activate a generation in one write of the manifest, once all vectors are there."""
-        with self._turns.alone():
+        with self._lock.alone():
             after: Row | None = None
             while last is not None and (lacking := self.lacking(generation, after=after)):
                 self._put_vectors(generation, lacking, *last(lacking))
@@ -276,11 +272,7 @@ class PointStore(ABC):
             self._activate(generation)
 
     def _check_complete(self, state: PointsGeneration) -> None:
-        """Refuse a generation that lacks vectors.
-
-        Raises:
-            StoreError: It does.
-        """
+        """Refuse a generation that lacks vectors."""
         count, vectors = self._points.count(), self._vectors(state)
         if vectors != count:
             hint = "Add the others with add_to_generation."
@@ -289,7 +281,7 @@ class PointStore(ABC):
     def _put_vectors(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
-        with self._turns.writing(), self._owned():
+        with self._lock.writing(), self._owned():
             manifest = self._load_own()
             state = manifest.inactive(generation)
             check_unit(vectors, len(rows), manifest.dim)
@@ -345,7 +337,7 @@ class PointStore(ABC):
     def _follow(self, read: Callable[[PointsManifest], Result]) -> Result:
         """Call `read`; retry if it fails because another process activated another generation meanwhile."""
         for last_try in (False,) * (_TRIES - 1) + (True,):
-            with self._turns.reading():
+            with self._lock.reading():
                 manifest = self._load()
                 try:
                     return read(manifest)

@@ -11,32 +11,32 @@ from pathlib import Path
 from typing import Any, cast
 
 from cde_rag.stores.base import Damage
-from cde_rag.stores.checks import seal
+from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.files import pieces, replace_durably
 
 
-def seal_files(folder: Path, sealed: Path) -> None:
-    """Write the checksums of a folder's files, for `broken_seals`, to the file `sealed`."""
+def write_checksums(folder: Path, checksums: Path) -> None:
+    """Write the checksums of a folder's files, for `changed_files`, to the file `checksums`."""
     sums = {str(path.relative_to(folder)): [path.stat().st_size, _checksum(path)] for path in _files(folder)}
-    replace_durably(sealed, json.dumps({"files": sums, "checksum": _over(sums)}, sort_keys=True).encode())
+    replace_durably(checksums, json.dumps({"files": sums, "checksum": _over(sums)}, sort_keys=True).encode())
 
 
-def broken_seals(folder: Path, sealed: Path, *, most: int | None = None) -> Iterator[Damage]:
+def changed_files(folder: Path, checksums: Path, *, most: int | None = None) -> Iterator[Damage]:
     """Yield damage of files that changed since their checksums were written; none without checksums.
 
     Args:
         folder: Folder of the shard.
-        sealed: The file with the checksums.
+        checksums: The file with the checksums.
         most: Maximum size in bytes of files whose content is compared; of larger ones only the size is.
 
     Raises:
         OSError: A file cannot be read.
     """
-    if not sealed.exists():
+    if not checksums.exists():
         return
-    sums = _sums(sealed.read_bytes())
+    sums = _sums(checksums.read_bytes())
     if sums is None:
-        yield Damage(sealed.name, "Expected a list of files with its checksum, found another.")
+        yield Damage(checksums.name, "Expected a list of files with its checksum, found another.")
         return
     found = {str(path.relative_to(folder)): path for path in _files(folder)}
     for name in sorted(sums.keys() ^ found.keys()):
@@ -60,7 +60,7 @@ def _sums(data: bytes) -> dict[str, list[int]] | None:
 
 
 def _over(sums: dict[str, list[int]]) -> str:
-    return seal(json.dumps(sums, sort_keys=True)).hex()
+    return checksum_of(json.dumps(sums, sort_keys=True)).hex()
 
 
 def _files(folder: Path) -> Iterator[Path]:

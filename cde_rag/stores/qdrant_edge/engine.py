@@ -78,7 +78,7 @@ class Engine:
             quantization_config=_CODES.get(indexing.quantization, lambda: None)(),
             optimizers=edge.EdgeOptimizersConfig(indexing_threshold=max(1, flat_kb)),
         )
-        engine = cls(_told(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
+        engine = cls(_guarded(folder, lambda: edge.EdgeShard.create(str(folder), config)), folder)
         engine.create_indexes()
         return engine
 
@@ -89,7 +89,7 @@ class Engine:
         Raises:
             StoreError: It does not exist, or the engine reports damage.
         """
-        return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder))), folder)
+        return cls(_guarded(folder, lambda: edge.EdgeShard.load(str(folder))), folder)
 
     @classmethod
     def load_with(cls, folder: Path, sizes: Mapping[str, int]) -> "Engine":
@@ -99,7 +99,7 @@ class Engine:
             StoreError: As `load`.
         """
         config = edge.EdgeConfig(vectors=_params(sizes))
-        return cls(_told(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
+        return cls(_guarded(folder, lambda: edge.EdgeShard.load(str(folder), config)), folder)
 
     def create_indexes(self) -> None:
         """Create the payload indexes that order and filters need in any case."""
@@ -115,30 +115,30 @@ class Engine:
 
     def indexed(self) -> dict[str, str]:
         """Return the kinds of payload indexes, by JSON path."""
-        schema = self.ask(lambda shard: shard.info().payload_schema)
+        schema = self.call(lambda shard: shard.info().payload_schema)
         return {key: str(found.data_type).rpartition(".")[2].lower() for key, found in schema.items()}
 
     def write(self, *operations: edge.UpdateOperation) -> None:
         """Apply each operation atomically, also in a crash; durable when this returns."""
         for operation in operations:
-            self.ask(lambda shard, operation=operation: shard.update(operation))
-        self.ask(lambda shard: shard.flush())
+            self.call(lambda shard, operation=operation: shard.update(operation))
+        self.call(lambda shard: shard.flush())
 
-    def ask(self, work: Callable[[edge.EdgeShard], Result]) -> Result:
+    def call(self, work: Callable[[edge.EdgeShard], Result]) -> Result:
         """Call a function of the shard, and return its result.
 
         Raises:
             StoreError: The engine refused the operation, or failed.
         """
-        return _told(self.folder, lambda: work(self._shard))
+        return _guarded(self.folder, lambda: work(self._shard))
 
     def optimize(self) -> None:
         """Build due indexes, and free the space of deleted points. Takes minutes for large changes."""
-        self.ask(lambda shard: shard.optimize())
+        self.call(lambda shard: shard.optimize())
 
     def close(self) -> None:
         """Write all and let go of the folder."""
-        self.ask(lambda shard: shard.close())
+        self.call(lambda shard: shard.close())
 
 
 def _params(sizes: Mapping[str, int]) -> dict[str, edge.EdgeVectorParams]:
@@ -155,7 +155,7 @@ def _params(sizes: Mapping[str, int]) -> dict[str, edge.EdgeVectorParams]:
     }
 
 
-def _told(folder: Path, work: Callable[[], Result]) -> Result:
+def _guarded(folder: Path, work: Callable[[], Result]) -> Result:
     try:
         return work()
     except BaseException as error:

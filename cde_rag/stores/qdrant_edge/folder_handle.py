@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.files import check_folder, check_path, fsync_folder, keep_for_ever, locked
+from cde_rag.stores.files import check_folder, check_path, fsync_folder, keep_alive, locked
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
-from cde_rag.stores.qdrant_edge.checksums import broken_seals, seal_files
+from cde_rag.stores.qdrant_edge.checksums import changed_files, write_checksums
 from cde_rag.stores.qdrant_edge.engine import Engine
 from cde_rag.stores.qdrant_edge.shard_generations import MANIFEST, load, save, shard_of
 
 LOCK: Final = "cde.lock"
-_SEALED: Final = "shard.json"
+_CHECKSUMS: Final = "shard.json"
 _COMPARED: Final = 2**26  # bytes of the largest file that is read to be compared whenever the store is opened
 
 
@@ -38,7 +38,7 @@ class FolderHandle:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.turns = ReadWriteLock()
+        self.read_write_lock = ReadWriteLock()
         self.shaping = threading.Lock()
         self._users: set[int] = set()
         self._changing = threading.RLock()
@@ -48,9 +48,9 @@ class FolderHandle:
         self._opened: tuple[_File | None, ...] | None = None  # what is at the path, as this process left it
 
     @property
-    def sealed(self) -> Path:
+    def checksums(self) -> Path:
         """The file with checksums of the engine's files."""
-        return self.folder / _SEALED
+        return self.folder / _CHECKSUMS
 
     @property
     def is_open(self) -> bool:
@@ -130,7 +130,7 @@ class FolderHandle:
                     engine, self._engine = self._engine, None
                     if self._close(engine):
                         with contextlib.suppress(OSError):  # without checksums it is a store all the same
-                            seal_files(engine.folder, self.sealed)
+                            write_checksums(engine.folder, self.checksums)
                 self._opened = None
 
     def check(self) -> None:
@@ -158,16 +158,16 @@ class FolderHandle:
     def _close(self, engine: Engine) -> bool:
         """Close an engine, unless it would write into another store; returns True if it was closed."""
         if self._opened != self._found():
-            keep_for_ever(engine)
+            keep_alive(engine)
             return False
         engine.close()
         return True
 
     def _loaded(self) -> Engine:
         shard = shard_of(self.folder, load(self.folder))
-        for damage in broken_seals(shard, self.sealed, most=_COMPARED):
+        for damage in changed_files(shard, self.checksums, most=_COMPARED):
             raise StoreFormatError(f"{self.folder / damage.where}: {damage.found} Restore a copy.")
-        self.sealed.unlink(missing_ok=True)
+        self.checksums.unlink(missing_ok=True)
         fsync_folder(self.folder)
         return Engine.load(shard)
 
@@ -184,20 +184,20 @@ def _file(path: Path, *, content: bool) -> _File | None:
     return (found.st_dev, found.st_ino, *((found.st_size, found.st_mtime_ns) if content else ()))
 
 
-_places: weakref.WeakValueDictionary[Path, FolderHandle] = weakref.WeakValueDictionary()
-_places_lock = threading.Lock()
+_handles: weakref.WeakValueDictionary[Path, FolderHandle] = weakref.WeakValueDictionary()
+_handles_lock = threading.Lock()
 
 
-def place_at(folder: Path) -> FolderHandle:
+def handle_of(folder: Path) -> FolderHandle:
     """Return the handle shared by all objects of this process that use that folder.
 
     Raises:
         StoreError: The path holds a NUL.
     """
     check_path(folder)
-    with _places_lock:
+    with _handles_lock:
         resolved = folder.resolve()
-        place = _places.get(resolved)
+        place = _handles.get(resolved)
         if place is None:
-            place = _places[resolved] = FolderHandle(folder)
+            place = _handles[resolved] = FolderHandle(folder)
         return place

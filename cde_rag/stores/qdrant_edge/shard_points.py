@@ -42,12 +42,12 @@ class ShardPoints:
     def __init__(self, engine: Engine, place: str, *, search_beam: int = Hnsw().ef) -> None:
         self._search_beam = search_beam
         self._engine = engine
-        self._place = place
+        self._handle = place
 
     @property
     def place(self) -> str:
         """Path of the folder."""
-        return self._place
+        return self._handle
 
     @property
     def always_exact(self) -> bool:
@@ -61,7 +61,7 @@ class ShardPoints:
     def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, ReadPoint]:
         """Return the points of those ids that exist."""
         wanted: list[Any] = [*ids]
-        found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=vectors))
+        found = self._engine.call(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=vectors))
         return {str(record.id): _read(record) for record in found}
 
     def having(self, vector: str) -> Selection:
@@ -71,12 +71,12 @@ class ShardPoints:
     def count(self, where: Selection = ALL) -> int:
         """Count the selected points."""
         request = edge.CountRequest(filter=_filter(where))
-        return self._engine.ask(lambda shard: shard.count(request))
+        return self._engine.call(lambda shard: shard.count(request))
 
     def last_order(self) -> int:
         """Return the highest position in the order of insertion."""
         request = edge.ScrollRequest(limit=1, order_by=edge.OrderBy(ORDER, edge.Direction.Desc), with_payload=[ORDER])
-        found, _ = self._engine.ask(lambda shard: shard.scroll(request))
+        found, _ = self._engine.call(lambda shard: shard.scroll(request))
         return self._order(_read(found[0])) if found else 0
 
     def in_order(
@@ -97,7 +97,7 @@ class ShardPoints:
                 with_payload=True,
                 with_vector=complete,
             )
-            records, _ = self._engine.ask(lambda shard, request=request: shard.scroll(request))
+            records, _ = self._engine.call(lambda shard, request=request: shard.scroll(request))
             found = [_read(record) for record in records]
             yield from found
             if len(found) < size:
@@ -137,7 +137,7 @@ class ShardPoints:
             )
             for query, first in zip(queries, firsts, strict=True)
         ]
-        found = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
+        found = self._engine.call(lambda shard: shard.query_batch(edge.QueryBatchRequest(requests)))
         return [[_read(point, point.score) for point in points] for points in found]
 
     @property
@@ -166,7 +166,7 @@ class ShardPoints:
             params=edge.SearchParams(idf=there),
             with_payload=True,
         )
-        (found,) = self._engine.ask(lambda shard: shard.query_batch(edge.QueryBatchRequest([request])))
+        (found,) = self._engine.call(lambda shard: shard.query_batch(edge.QueryBatchRequest([request])))
         return [_read(point, point.score) for point in found]
 
     def upsert(self, points: Sequence[NewPoint]) -> None:
@@ -234,11 +234,11 @@ class ShardPoints:
     def _whole(self, ids: Sequence[str]) -> dict[str, ReadPoint]:
         """Return complete points, to be written again."""
         wanted: list[Any] = [*ids]
-        found = self._engine.ask(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=True))
+        found = self._engine.call(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=True))
         return {str(record.id): _read(record) for record in found}
 
     def _order(self, record: ReadPoint) -> int:
-        return place_of(record, self._place)[0]
+        return place_of(record, self._handle)[0]
 
 
 def _given(vectors: Mapping[str, Any]) -> dict[str, Any]:

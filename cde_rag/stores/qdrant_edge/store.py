@@ -18,15 +18,15 @@ from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
 from cde_rag.stores.files import check_folder, check_new, fsync_folder
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
-from cde_rag.stores.qdrant_base.locks import held
+from cde_rag.stores.qdrant_base.locks import hold_lease
 from cde_rag.stores.qdrant_base.point_verification import damaged_points
 from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.store import PointStore
 from cde_rag.stores.qdrant_edge import shard_generations
-from cde_rag.stores.qdrant_edge.checksums import broken_seals
+from cde_rag.stores.qdrant_edge.checksums import changed_files
 from cde_rag.stores.qdrant_edge.engine import EdgeIndexConfig, Engine
-from cde_rag.stores.qdrant_edge.folder_handle import LOCK, place_at
+from cde_rag.stores.qdrant_edge.folder_handle import LOCK, handle_of
 from cde_rag.stores.qdrant_edge.shard_points import ShardPoints
 from cde_rag.stores.quantization import check_prefix, prefix_dims
 
@@ -70,28 +70,28 @@ class QdrantEdgeStore(PointStore):
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
         self._folder = Path(path)
         self._indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
-        self._place = place_at(self._folder)
+        self._handle = handle_of(self._folder)
         self._user = next(_users)
-        self._leave = weakref.finalize(self, self._place.leave, self._user)
-        super().__init__(self._place.turns, exact=exact)
+        self._leave = weakref.finalize(self, self._handle.leave, self._user)
+        super().__init__(self._handle.read_write_lock, exact=exact)
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Create the folder with an empty store and generation 1 active."""
         encoded = encode(settings, "The store's settings")
         check_prefix(self._prefix, dim)
-        with self._turns.writing(), self._errors():
+        with self._lock.writing(), self._errors():
             check_folder(self._folder)
             if self.exists():
                 raise StoreError(f"{self._folder}: expected no store, found one. Open it with Collection.open(…).")
             check_new(self._folder, first=LOCK, others=_CREATED)
             self._folder.mkdir(parents=True, exist_ok=True)
             fsync_folder(self._folder.parent)
-            self._place.lock(self._user)
+            self._handle.lock(self._user)
             manifest = shard_generations.first(self._folder, dim, fingerprint, context, encoded, self._prefix)
             shard = shard_generations.shard_of(self._folder, manifest)
             shutil.rmtree(shard, ignore_errors=True)  # of a creation that was interrupted
-            self._place.use(Engine.create(shard, manifest.sizes(fingerprint), self._indexing))
-            self._place.save(manifest)
+            self._handle.use(Engine.create(shard, manifest.sizes(fingerprint), self._indexing))
+            self._handle.save(manifest)
 
     def exists(self) -> bool:
         """Return True if the folder holds a store."""
@@ -113,7 +113,7 @@ class QdrantEdgeStore(PointStore):
         """Add or replace settings of the collection, in one write of the manifest."""
         encode(changes, "The store's settings")
         with self._shaping() as manifest:
-            self._place.save(dataclasses.replace(manifest, settings=manifest.updated_settings(changes)))
+            self._handle.save(dataclasses.replace(manifest, settings=manifest.updated_settings(changes)))
 
     def index_texts(self) -> None:
         """Rebuild the sparse vectors of all records, and their metadata for filters; in a copy if it had no words."""
@@ -121,15 +121,15 @@ class QdrantEdgeStore(PointStore):
             new = dataclasses.replace(manifest, words=True, native=True, settings=manifest.renewed_settings())
             if not manifest.words:
                 self._reshape(manifest, new)
-            self._place.open(self._user).create_indexes()
+            self._handle.open(self._user).create_indexes()
             put_derived(self._points, new)
-            self._place.save(new)
+            self._handle.save(new)
             self._points.remove_former()
 
     def lease(self) -> AbstractContextManager[None]:
         """Hold the lease among the threads of this process, which has the folder for itself."""
-        self._place.open(self._user)
-        return held(self._turns.lease, str(self._folder))
+        self._handle.open(self._user)
+        return hold_lease(self._lock.lease, str(self._folder))
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """Create another, empty, inactive generation in a copy of the shard; return its number.
@@ -158,11 +158,11 @@ class QdrantEdgeStore(PointStore):
 
     def verify(self) -> list[Damage]:
         """Compare all data with its checksums; files of the engine only if no one has the store open."""
-        with self._turns.reading(), self._errors():
+        with self._lock.reading(), self._errors():
             manifest = self._load()
-            self._place.lock(self._user)
+            self._handle.lock(self._user)
             shard = shard_generations.shard_of(self._folder, manifest)
-            damage = [] if self._place.is_open else list(broken_seals(shard, self._place.sealed))
+            damage = [] if self._handle.is_open else list(changed_files(shard, self._handle.checksums))
             return damage or list(self._damage(manifest, shard.name))
 
     @property
@@ -191,49 +191,49 @@ class QdrantEdgeStore(PointStore):
     @property
     def _points(self) -> ShardPoints:
         beam = self._indexing.hnsw.ef
-        return ShardPoints(self._place.open(self._user), str(self._folder), search_beam=beam)
+        return ShardPoints(self._handle.open(self._user), str(self._folder), search_beam=beam)
 
     def _load(self) -> PointsManifest:
-        self._place.check()
+        self._handle.check()
         return shard_generations.load(self._folder)
 
     def _check_written(self, state: PointsGeneration) -> None:
         """Do nothing: all writers of a folder are in one process and lock each other out."""
 
     def _activate(self, generation: int) -> None:
-        with self._turns.writing(), self._errors():
+        with self._lock.writing(), self._errors():
             manifest = self._load()
             self._check_complete(manifest.inactive(generation))
-            self._place.save(dataclasses.replace(manifest, active=generation))
+            self._handle.save(dataclasses.replace(manifest, active=generation))
 
     def _context(self, state: PointsGeneration) -> bytes:
         return shard_generations.read_context(self._folder, state)
 
     def _optimize(self) -> None:
         """Build due indexes; one thread at a time, while others read and write."""
-        if self._place.shaping.acquire(blocking=False):
+        if self._handle.shaping.acquire(blocking=False):
             try:
-                self._place.open(self._user).optimize()
+                self._handle.open(self._user).optimize()
             finally:
-                self._place.shaping.release()
+                self._handle.shaping.release()
 
     @contextmanager
     def _shaping(self) -> Generator[PointsManifest, None, None]:
         """Hold all locks, of writers and of index builds, and remove unused files first."""
-        with self._place.shaping, self._turns.writing(), self._errors():
+        with self._handle.shaping, self._lock.writing(), self._errors():
             manifest = self._load()
-            self._place.open(self._user)
+            self._handle.open(self._user)
             shard_generations.sweep(self._folder, manifest)
             yield manifest
 
     def _reshape(self, old: PointsManifest, new: PointsManifest) -> None:
         try:
-            self._place.open(self._user).write()  # so that all is in the files
+            self._handle.open(self._user).write()  # so that all is in the files
             engine = shard_generations.changed_shard(self._folder, old, new)
-            self._place.save(new)
-            self._place.use(engine)
+            self._handle.save(new)
+            self._handle.use(engine)
         except BaseException:
-            self._place.use(None)  # the next call opens what the manifest says by now
+            self._handle.use(None)  # the next call opens what the manifest says by now
             raise
         shard_generations.sweep(self._folder, new)
 

@@ -1,4 +1,4 @@
-"""Meters of a server, in Prometheus' format. They count, and hold no texts, ids or keys."""
+"""Metrics of a server in Prometheus' format: counts, without texts, ids or keys."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -7,7 +7,7 @@ from cde_rag.server.token_batcher import TokenBatcher
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class Meters:
+class PrometheusMetrics:
     """Counts of requests and batches.
 
     Args:

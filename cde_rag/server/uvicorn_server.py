@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 GRACE_S = 30  # seconds for requests in flight when the server stops
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formatter of a record as one line of JSON, like those of requests."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -24,7 +24,7 @@ class JsonLines(logging.Formatter):
 _LOGGING: Final[dict[str, Any]] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"json": {"()": "cde_rag.server.running.JsonLines"}},
+    "formatters": {"json": {"()": "cde_rag.server.uvicorn_server.JsonFormatter"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
     "loggers": {"uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False}},
 }

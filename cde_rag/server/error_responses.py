@@ -64,8 +64,8 @@ def error_response(error: RequestError) -> Json:
     return Json(error_body(error), status_code=error.status, headers=error.headers)
 
 
-def refusal(error: Exception) -> RequestError:
-    """Return the refusal for an error of the library; others are an internal error, whose message is only logged."""
+def as_request_error(error: Exception) -> RequestError:
+    """Return the request error for an error of the library; others are internal, and their messages only logged."""
     match error:
         case RequestError():
             return error
@@ -88,7 +88,7 @@ def add_handlers(app: FastAPI) -> None:
     """Answer all errors of an app with bodies of OpenAI's API."""
 
     def library(_: Request, error: Exception) -> Response:
-        return error_response(refusal(error))
+        return error_response(as_request_error(error))
 
     def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -105,7 +105,7 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _of_field(problem: Mapping[str, Any]) -> RequestError:
-    """Return the refusal for the first invalid field of a request."""
+    """Return the error for the first invalid field of a request."""
     place = [str(part) for part in problem["loc"][1:]]  # after "body", "query" or "path"
     param = ".".join(place) or None
     if problem["type"] == "extra_forbidden":

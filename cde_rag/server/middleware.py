@@ -1,4 +1,4 @@
-"""Traffic of a server: keys, bounds, counts and logs around every request. Texts are in none of them."""
+"""ASGI middleware: keys, limits, counts and logs around every request. Texts are in none of them."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cde_rag._telemetry import operation
 from cde_rag.server.access import ApiKeys, check_host, check_origin
-from cde_rag.server.refusals import RequestError, error_response, refusal
+from cde_rag.server.error_responses import RequestError, as_request_error, error_response
 from cde_rag.server.service import TENANT
 
 OPEN_PATHS: Final = frozenset(  # they need no key
@@ -26,7 +26,7 @@ OnRequest = Callable[[str, int, float], None]
 """Called after each request with its route, its status and its seconds."""
 
 
-class Traffic:
+class RequestMiddleware:
     """Middleware (ASGI) around all routes.
 
     Args:
@@ -70,18 +70,14 @@ class Traffic:
             except Exception as error:
                 if status != 499:  # half of the answer has been sent
                     raise
-                await error_response(refusal(error))(scope, receive, sending)
+                await error_response(as_request_error(error))(scope, receive, sending)
             finally:
                 self._running -= 1
                 note({"http.route": _route(scope), "http.response.status_code": status})
                 self._note(scope, status, time.monotonic() - started)
 
     def _check(self, scope: Scope) -> None:
-        """Check key, host, size and the number of requests.
-
-        Raises:
-            RequestError: One of them is refused.
-        """
+        """Check key, host, size and the number of requests."""
         headers = Headers(scope=scope)
         check_host(headers.get("host", ""), self.keys)
         check_origin(headers.get("origin", ""), headers.get("host", ""))

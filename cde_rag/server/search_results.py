@@ -11,17 +11,17 @@ from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.stores.base import Hit, Record
 
 
-def published(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def public_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata without the folder that `cde-rag index` read, which is a path of the server's machine."""
     return {key: value for key, value in metadata.items() if key != FOLDER_KEY}
 
 
-def fields_of(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:
-    """Return a result as a JSON object, with its metadata and that of the hits in it as `published` has them."""
+def as_json(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:
+    """Return a result as a JSON object, with its metadata and that of the hits in it as `public_metadata` has them."""
     fields = asdict(found)
     for each in (fields, *fields.get("hits", ()), *fields.get("passages", ())):
         if "metadata" in each:
-            each["metadata"] = published(each["metadata"])
+            each["metadata"] = public_metadata(each["metadata"])
     return fields
 
 
