@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,9 @@ def test_a_damaged_log_ends_where_the_damage_is(scratch: Path) -> None:
         data = bytearray(log.read_bytes())
         data[random.Random(number).randrange(len(data))] ^= 1
         log.write_bytes(data)
-        assert answers(FaissStore(folder)) in states
-        assert FaissStore(folder).verify() == []
+        with closing(FaissStore(folder)) as damaged:
+            assert answers(damaged) in states
+            assert damaged.verify() == []
 
 
 def test_a_missing_file_is_named(lived: Path, scratch: Path) -> None:
