@@ -287,8 +287,8 @@ def _print_unread(reader: "RecordReader") -> None:
     if unread := reader.unread():
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
-        if code := next((suffix for suffix, _ in unread.most_common() if suffix in SOURCE_CODE), None):
-            remedy += f" --as-text {code} reads source code."
+        if code := [f"--as-text {suffix}" for suffix, _ in unread.most_common() if suffix in SOURCE_CODE][:3]:
+            remedy += f" To read source code, add {' '.join(code)}."
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
     if empty := reader.empty_files:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""

@@ -182,9 +182,10 @@ def warn_small_context(documents: int, asked: int) -> None:
         asked: Context documents wanted.
     """
     if documents < min(SMALL_CONTEXT, asked):
+        found = "one document" if documents == 1 else f"{documents} different documents"
         warn_user(
-            f"The corpus has only {documents} different documents; so few say little of what they have in "
-            f"common. Once there are {SMALL_CONTEXT}, make a context of these.",
+            f"The corpus has only {found}, too few to show what its documents have in common. Once there are "
+            f"{SMALL_CONTEXT}, make a new context.",
             SmallContextWarning,
         )
 

@@ -312,6 +312,18 @@ def test_texts_in_another_language_are_warned_of_once_with_their_number(tmp_path
     assert done.stderr.count("3 of 4 texts do not look like English, the language that cde-mini-1 reads") == 1
 
 
+def test_files_that_are_not_read_are_counted_and_source_code_has_its_options(run, tmp_path: Path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("readme.md", "a.toml", "b.toml", "main.py", "picture.png"):
+        (folder / name).write_text(f"The content of {name}.\n")
+    stderr = run("index", folder, tmp_path / "project.faiss").stderr
+    assert "Files not read: .toml 2, .py 1, .png 1. To read source code, add --as-text .toml --as-text .py." in stderr
+    done = run("index", folder, tmp_path / "code.faiss", "--as-text", ".toml", "--as-text", ".py")
+    assert "Files not read: .png 1.\n" in done.stderr
+    assert done.stdout.endswith("4 passages (4 added)\n")
+
+
 def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):
     done = CliRunner().invoke(app, ["index", str(tmp_path)], env={"COLUMNS": "200"})
     assert done.exit_code == 2
