@@ -67,18 +67,18 @@ class Suspended:
 
     def __init__(self, until: int) -> None:
         self._until = until
-        self._ask = Engine.ask
+        self._call = Engine.call
         self.requests = 0
         self.thread: threading.Thread | None = None
         self.reached, self.woken = threading.Event(), threading.Event()
 
-    def ask(self, engine: Engine, work: Callable[[Any], Any]) -> Any:
+    def call(self, engine: Engine, work: Callable[[Any], Any]) -> Any:
         if threading.current_thread() is self.thread:
             self.requests += 1
             if self.requests == self._until:
                 self.reached.set()
                 assert self.woken.wait(WAIT_S)
-        return self._ask(engine, work)
+        return self._call(engine, work)
 
 
 class Store(QdrantStore):

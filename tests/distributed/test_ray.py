@@ -243,7 +243,7 @@ def test_command(tmp_path: Path):
     for place, options in ((one, ["--workers", "1"]), (two, ["--ray", "local"])):
         done = CliRunner().invoke(app, ["index", str(lines), str(place), "--parent-key", "book", *options])
         assert done.exit_code == 0, done.output
-        assert "150 documents (150 added" in done.output
+        assert "150 passages (150 added" in done.output
     assert "The shards stay in" in done.output
     with Collection.open(one) as ours, Collection.open(two) as theirs:
         assert contents(ours) == contents(theirs)
