@@ -1,6 +1,6 @@
 """Roofline of one query and of a batch of documents: arithmetic and weights read, against what the CPU can do.
 
-Arithmetic is counted by PyTorch in the network itself: plain (no context), with a context, with a context and siblings,
+Arithmetic is counted by PyTorch in the network itself: in the null context, in a context, with a context and siblings,
 and in a two-way network of the published sizes. The CPU's limits are measured: products of large matrices by dtype, and
 a copy in memory, in the same run as the times. A query runs on one thread, a batch on all.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from two_way import write_random
 
 from cde_rag import CDEModel, Context, ContextualEmbedder
@@ -62,12 +62,15 @@ def one_way() -> list[dict[str, Any]]:
     model = CDEModel.from_pretrained(runtime="torch", dtype="float32", device="cpu")
     layers = sum(p.numel() for p in model.network.second_stage.parameters()) * 4 / 1e6
     texts = [f"text number {number}" for number in range(64)]
-    contexts = {"plain": Context.null(model), "one-way": ContextualEmbedder.from_corpus(texts, model=model).context}
+    contexts = {
+        "null context": Context.null(model),
+        "one-way": ContextualEmbedder.from_corpus(texts, model=model).context,
+    }
     rows = []
     for work, (count, tokens, role) in SHAPES.items():
         ids = [[1000 + place for place in range(tokens)]] * count
         given = (
-            np.ones((count, ContextualEmbedder(model, contexts["plain"]).max_siblings, model.dim), np.float32)
+            np.ones((count, ContextualEmbedder(model, contexts["null context"]).max_siblings, model.dim), np.float32)
             / model.dim**0.5
         )
         kinds = {
@@ -103,10 +106,15 @@ def two_way() -> list[dict[str, Any]]:
 
 def counted(work: Callable[[], object]) -> float:
     """Return the billions of operations of a call."""
-    attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}  # not counted by itself
+    attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}  # not counted by itself
     with FlopCounterMode(display=False, custom_mapping=attention) as counter:
         work()
     return counter.get_total_flops() / 1e9
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Return the operations of attention, by the shapes of its inputs."""
+    return sdpa_flop_count(query, key, value)
 
 
 def peak(dtype: torch.dtype, threads: int) -> float:
