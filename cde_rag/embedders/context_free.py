@@ -1,4 +1,4 @@
-"""Embedders that read each text by itself: what they share, whichever model is behind them."""
+"""Base of embedders that read each text by itself, for models of any kind."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
