@@ -208,11 +208,12 @@ def inspect(
       # are deleted documents still in its context?
       cde-rag inspect papers.faiss --erasure
     """
-    from cde_rag.collection.info import inspect as tell
+    from cde_rag.collection.erasure import erasures as find_erasures
+    from cde_rag.collection.info import inspect as inspect_store
 
     store = existing(collection, tenant)
-    fields = asdict(tell(store))
-    erasures = _erasures(store) if erasure else []
+    fields = asdict(inspect_store(store))
+    erasures = [asdict(one) for one in find_erasures(store)] if erasure else []
     if as_json:
         print_json(fields | {"erasure": erasures} if erasure else fields)
         return
@@ -224,12 +225,6 @@ def inspect(
     if any(one["gone"] for one in erasures):
         again = f"cde-rag recontextualize {shown_place(collection)} --seed N"
         typer.echo(f"Remove them with: {again}; a generation kept for rollback goes with the next such run.", err=True)
-
-
-def _erasures(store: "Store") -> list[dict[str, Any]]:
-    from cde_rag.collection.erasure import erasures
-
-    return [asdict(one) for one in erasures(store)]
 
 
 def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:

@@ -17,7 +17,7 @@ from cde_rag.cli.collections import (
     on_workers,
     open_collection,
 )
-from cde_rag.cli.output import JsonOption, ProgressOption, clock, print_fields, print_json, progress_bar
+from cde_rag.cli.output import JsonOption, ProgressOption, clock, print_fields, print_json, progress_bar, updating
 from cde_rag.errors import CorpusError
 
 _TIMED = 32  # documents that are embedded to measure the speed
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
     from cde_rag.indexing.backfill import Recontextualization
     from cde_rag.indexing.canary import Canary
-    from cde_rag.indexing.upsert import Progress
 
 
 def recontextualize(
@@ -94,21 +93,16 @@ def recontextualize(
         before = opened.store.manifest().generation
         if opened.count():
             _print_estimate(opened, collection)
-        with progress_bar("recontextualize", "passages", shown=progress) as update:
-
-            def on_progress(now: "Progress") -> None:
-                update(now.done, now.total, now.before)
-
-            with on_workers(opened, workers, ray):
-                report = opened.recontextualize(
-                    seed=seed,
-                    context_size=context_size,
-                    strategy=strategy,
-                    windows=windows,
-                    model=None if to_model is None else CDEModel.from_pretrained(to_model),
-                    canary=known,
-                    on_progress=on_progress,
-                )
+        with progress_bar("recontextualize", "passages", shown=progress) as update, on_workers(opened, workers, ray):
+            report = opened.recontextualize(
+                seed=seed,
+                context_size=context_size,
+                strategy=strategy,
+                windows=windows,
+                model=None if to_model is None else CDEModel.from_pretrained(to_model),
+                canary=known,
+                on_progress=updating(update),
+            )
     if report.generation == before:
         typer.echo("Nothing to do: the passages that were sampled are the context that it has.", err=True)
     _print_report(report, as_json)
@@ -151,11 +145,7 @@ def rollback(
         open_collection(existing(collection, tenant), model) as opened,
         progress_bar("rollback", "passages", shown=progress) as update,
     ):
-
-        def on_progress(now: "Progress") -> None:
-            update(now.done, now.total, now.before)
-
-        report = opened.rollback(on_progress=on_progress)
+        report = opened.rollback(on_progress=updating(update))
     _print_report(report, as_json)
 
 

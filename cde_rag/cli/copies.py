@@ -2,15 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, TenantOption, existing, existing_place, new_store
-from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, shown_place
-
-if TYPE_CHECKING:
-    from cde_rag.indexing.upsert import Progress
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, shown_place, updating
 
 BackupArgument = Annotated[Path, typer.Argument(metavar="BACKUP", help="The backup's folder.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A Parquet file.")]
@@ -37,11 +34,7 @@ def export(
     from cde_rag.transfer.parquet import export_collection
 
     with progress_bar("export", "passages", shown=progress) as update:
-
-        def on_progress(now: "Progress") -> None:
-            update(now.done, now.total)
-
-        done = export_collection(existing(collection, tenant), file, on_progress=on_progress)
+        done = export_collection(existing(collection, tenant), file, on_progress=updating(update))
     print_json(asdict(done)) if as_json else typer.echo(f"{file}: {done.documents:,} passages")
 
 
@@ -66,11 +59,7 @@ def import_(
     from cde_rag.transfer.parquet import import_collection
 
     with progress_bar("import", "passages", shown=progress) as update:
-
-        def on_progress(now: "Progress") -> None:
-            update(now.done, now.total)
-
-        done = import_collection(file, new_store(collection, tenant), tenant=tenant, on_progress=on_progress)
+        done = import_collection(file, new_store(collection, tenant), tenant=tenant, on_progress=updating(update))
     print_json(asdict(done)) if as_json else typer.echo(f"{shown_place(collection)}: {done.documents:,} passages")
 
 

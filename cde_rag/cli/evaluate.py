@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, updating
 
 if TYPE_CHECKING:
     from cde_rag.evaluation.report import SetResult
@@ -73,17 +73,13 @@ def evaluate(
       cde-rag evaluate conteb/covid-qa --system own --system late_chunking
       cde-rag evaluate handbook/ --parent-key page --system own --system parents
     """
-    from cde_rag.evaluation import SYSTEMS, EvaluationProgress
+    from cde_rag.evaluation import SYSTEMS
     from cde_rag.evaluation import evaluate as evaluate_folders
     from cde_rag.evaluation.markdown_set import is_markdown
 
     if unknown := sorted(set(system or ()) - set(SYSTEMS)):
         raise typer.BadParameter(f"{', '.join(unknown)}; there are {', '.join(SYSTEMS)}", param_hint="--system")
     with progress_bar("evaluate", "systems", shown=progress) as update:
-
-        def on_progress(found: EvaluationProgress) -> None:
-            update(found.done, found.total)
-
         update(0, None)
         found = evaluate_folders(
             folders,
@@ -97,7 +93,7 @@ def evaluate(
             max_characters=max_characters,
             max_queries=max_queries,
             strict=strict,
-            on_progress=on_progress,
+            on_progress=updating(update),
         )
     if as_json:
         print_json(found.to_json())

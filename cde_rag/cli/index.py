@@ -21,7 +21,16 @@ from cde_rag.cli.collections import (
     open_collection,
     tenant_stores,
 )
-from cde_rag.cli.output import INTERRUPTED, JsonOption, ProgressOption, print_json, printable, progress_bar, shown_place
+from cde_rag.cli.output import (
+    INTERRUPTED,
+    JsonOption,
+    ProgressOption,
+    print_json,
+    printable,
+    progress_bar,
+    shown_place,
+    updating,
+)
 from cde_rag.errors import CDEError, CorpusError, StoreError, how_to_install
 
 if TYPE_CHECKING:
@@ -239,10 +248,6 @@ def _on_ray(
         sources, reader.fields, max_characters=reader.max_characters, max_line_bytes=reader.max_line_bytes
     )
     with progress_bar("index", "passages", shown=shown) as update:
-
-        def on_progress(progress: "Progress") -> None:
-            update(progress.done, progress.total)
-
         indexed = distributed.index(
             dataset,
             path,
@@ -253,7 +258,7 @@ def _on_ray(
             context_size=context_size,
             seed=seed,
             workers=workers,
-            on_progress=on_progress,
+            on_progress=updating(update),
         )
     if "://" not in path:
         typer.echo(f"The shards stay in {path}.shards; delete the folder when no run needs them.", err=True)

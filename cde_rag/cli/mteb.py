@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar
+from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, updating
 
 
 def mteb(
@@ -43,15 +43,11 @@ def mteb(
     """
     import datasets  # pyright: ignore[reportMissingTypeStubs]
 
-    from cde_rag.evaluation.mteb import SweepProgress, find_tasks, sweep
+    from cde_rag.evaluation.mteb import find_tasks, sweep
 
     datasets.disable_progress_bars()
     found_tasks = find_tasks(tasks)
     with progress_bar("mteb", "scores", shown=progress) as update:
-
-        def on_progress(now: SweepProgress) -> None:
-            update(now.done, now.total)
-
         update(0, None)
         found = sweep(
             found_tasks,
@@ -60,7 +56,7 @@ def mteb(
             seeds=seed or [0],
             output=output,
             batch_size=batch_size,
-            on_progress=on_progress,
+            on_progress=updating(update),
         )
     if as_json:
         print_json(found.to_json())

@@ -42,6 +42,11 @@ class Update(Protocol):
         ...
 
 
+def updating(update: Update) -> "Callable[[Any], None]":
+    """Return the `on_progress` of a run that a bar shows; its argument has `done`, `total` and perhaps `before`."""
+    return lambda progress: update(progress.done, progress.total, getattr(progress, "before", 0))
+
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ProgressOption = Annotated[
     bool | None,

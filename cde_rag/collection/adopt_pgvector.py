@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cde_rag.collection.collection import Collection
-from cde_rag.collection.settings import settings_of
+from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
@@ -133,12 +133,7 @@ def adopt(
                 )
             except CorpusError as error:
                 raise CorpusError(f"{table}: {error}") from error
-        store.create(
-            dim=embedder.dim,
-            fingerprint=embedder.fingerprint,
-            context=embedder.context.to_bytes(),
-            settings={**settings_of(embedder, parent_key), _TABLE: wanted.settings()},
-        )
+        create_in(store, embedder, {**settings_of(embedder, parent_key), _TABLE: wanted.settings()})
         opened = Collection(store, embedder)
     catch_up(opened, on_progress=on_progress)
     return opened

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from cde_rag._keywords import named_keywords
 from cde_rag._validation import check_list, check_positive
 from cde_rag.collection.info import Inspection, inspect, verify
-from cde_rag.collection.settings import HYBRID_WEIGHT, settings_of
+from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
@@ -106,12 +106,7 @@ class Collection(Searcher):
             raise TypeError(
                 f"Expected an embedder, such as ContextualEmbedder.from_corpus(texts), found {embedder!r:.80}."
             )
-        store.create(
-            dim=embedder.dim,
-            fingerprint=embedder.fingerprint,
-            context=embedder.context.to_bytes(),
-            settings=settings_of(embedder, parent_key, headers),
-        )
+        create_in(store, embedder, settings_of(embedder, parent_key, headers))
         return cls(store, embedder)
 
     @classmethod
@@ -574,31 +569,7 @@ class Collection(Searcher):
         self.close()
 
 
-def recontextualize(
-    collection: Collection,
-    *,
-    seed: int = 0,
-    context_size: int | None = None,
-    strategy: str = "random",
-    windows: bool | None = None,
-    model: "str | Path | CDEModel | None" = None,
-    embedder: Embedder | None = None,
-    canary: Canary | None = None,
-    grace_s: float = 0.0,
-    on_progress: Callable[[Progress], None] | None = None,
-) -> Recontextualization:
-    """Move a collection to a new Context; arguments and errors are those of `Collection.recontextualize`."""
-    return collection.recontextualize(
-        seed=seed,
-        context_size=context_size,
-        strategy=strategy,
-        windows=windows,
-        model=model,
-        embedder=embedder,
-        canary=canary,
-        grace_s=grace_s,
-        on_progress=on_progress,
-    )
+recontextualize = Collection.recontextualize  # as a function of a collection
 
 
 def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:

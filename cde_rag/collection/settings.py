@@ -1,27 +1,20 @@
 """Settings of a collection, which its store keeps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from cde_rag._version import __version__
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.indexing.headers import check_headers
 from cde_rag.records import check_key
+from cde_rag.stores.base import Store
 from cde_rag.stores.text_analysis import ANALYZER, NEWEST
 
 HYBRID_WEIGHT: Final = "hybrid_weight"  # key of the weight of vectors in hybrid search
 
 
-def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
-    """Refuse a parent key that cannot be used.
-
-    Args:
-        parent_key: A top-level metadata key; None where parents are not used.
-        siblings: How many siblings the model reads.
-
-    Raises:
-        ValueError: Filters cannot name it, or the model reads no siblings.
-    """
+def _check_parent_key(parent_key: str | None, *, siblings: int) -> None:
+    """Refuse a parent key that filters cannot name, or that a model without siblings has no use for."""
     if parent_key is not None:
         check_key(parent_key, "parent_key")
     if parent_key is not None and not siblings:
@@ -31,14 +24,20 @@ def check_parent_key(parent_key: str | None, *, siblings: int) -> None:
         )
 
 
+def create_in(store: Store, embedder: Embedder, settings: Mapping[str, Any]) -> None:
+    """Make an empty collection in a store, in the embedder's context; raises as `Store.create`."""
+    context = embedder.context.to_bytes()
+    store.create(dim=embedder.dim, fingerprint=embedder.fingerprint, context=context, settings=settings)
+
+
 def settings_of(embedder: Embedder, parent_key: str | None, headers: Sequence[str] = ()) -> dict[str, Any]:
     """Return the settings of a new collection, stored with its context.
 
     Raises:
         TypeError: One `str` in place of headers.
-        ValueError: As `check_parent_key` and `check_headers`.
+        ValueError: A key that filters cannot name, or a `parent_key` for a model that reads no siblings.
     """
-    check_parent_key(parent_key, siblings=embedder.max_siblings)
+    _check_parent_key(parent_key, siblings=embedder.max_siblings)
     return {
         "parent_key": parent_key,
         **({"headers": check_headers(headers)} if headers else {}),

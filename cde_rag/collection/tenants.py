@@ -2,12 +2,11 @@
 
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from cde_rag.collection.collection import Collection
 from cde_rag.collection.info import Inspection, inspect
-from cde_rag.collection.settings import settings_of
+from cde_rag.collection.settings import create_in, settings_of
 from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_context
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
@@ -64,7 +63,7 @@ class Tenants:
             raise ValueError(
                 f"tenant_key has to be a key without dots, not and, or, not, nor the parent key; found {tenant_key!r}"
             )
-        _make(stores.common(), embedder, {"tenant_key": tenant_key, **settings_of(embedder, parent_key)})
+        create_in(stores.common(), embedder, {"tenant_key": tenant_key, **settings_of(embedder, parent_key)})
         return cls(stores, embedder)
 
     @classmethod
@@ -93,7 +92,7 @@ class Tenants:
         if store.exists():
             raise TenantError(f"Expected a new tenant, found that there is {name!r:.80}. Open it: tenants.tenant(…).")
         shared = {"tenant": name, "common_context": self.common_embedder.fingerprint}
-        _make(store, self.common_embedder, {**self._common.manifest().settings, **shared})
+        create_in(store, self.common_embedder, {**self._common.manifest().settings, **shared})
         return Collection(store, self.common_embedder)
 
     def tenant(self, name: str) -> Collection:
@@ -145,9 +144,7 @@ class Tenants:
     def __enter__(self) -> "Tenants":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     if not TYPE_CHECKING:  # a checker reports these by itself
@@ -174,12 +171,3 @@ def _common(stores: TenantStores) -> Store:
     if "tenant_key" not in settings or "tenant" in settings:
         raise TenantError("Expected a place of tenants, found a collection without them: Collection.open(…).")
     return store
-
-
-def _make(store: Store, embedder: Embedder, settings: dict[str, Any]) -> None:
-    store.create(
-        dim=embedder.dim,
-        fingerprint=embedder.fingerprint,
-        context=embedder.context.to_bytes(),
-        settings=settings,
-    )

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from cde_rag._validation import digest
+from cde_rag.errors import CorpusError
 
 SIBLINGS = 16  # texts of the same parent that a document is given (design §4)
 SIBLING_RULE = 2  # of new Contexts; an older Context says none, which is rule 1
@@ -32,7 +33,7 @@ def choose_siblings(digests: Sequence[bytes], limit: int = SIBLINGS, *, rule: in
     """
     if rule == 1:
         return [siblings_by_position(place, len(digests), limit) for place in range(len(digests))]
-    return siblings_by_digest(digests, limit)
+    return _siblings_by_digest(digests, limit)
 
 
 def siblings_by_position(position: int, count: int, limit: int = SIBLINGS) -> list[int]:
@@ -66,7 +67,7 @@ def siblings_by_position(position: int, count: int, limit: int = SIBLINGS) -> li
     return sorted([0] * lead + window + [other if other < first else other + near + 1 for other in outside])
 
 
-def siblings_by_digest(digests: Sequence[bytes], limit: int = SIBLINGS) -> list[list[int]]:
+def _siblings_by_digest(digests: Sequence[bytes], limit: int = SIBLINGS) -> list[list[int]]:
     """Choose the siblings of every passage by rule 2, which few passages notice when one is appended or deleted.
 
     The spread of a passage are the passages with the smallest digests among the parent's first m. Its m grows by a half
@@ -114,10 +115,15 @@ def sibling_positions(
         limit: Most siblings of a text.
         rule: As in `choose_siblings`.
 
+    Raises:
+        CorpusError: Not as many parents as texts.
+
     Example:
         >>> sibling_positions(["a", "b", "a", None], ["one", "two", "three", "four"])
         [[2], [], [0], []]
     """
+    if len(parents) != len(texts):
+        raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
     members: defaultdict[str, list[int]] = defaultdict(list)
     for position, parent in enumerate(parents):
         if parent is not None:

@@ -3,7 +3,6 @@
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any, Final
 
 from cde_rag._validation import check_positive
@@ -49,7 +48,7 @@ def library_error(error: BaseException) -> CDEError | None:
     return _ERRORS[found[-1][0]](found[-1][1]) if found else None
 
 
-class EmbeddingActor:
+class _EmbeddingActor:
     """A Ray actor that embeds slices.
 
     Args:
@@ -107,7 +106,7 @@ class RayPool:
         self.workers = workers or workers_of(self._ray, num_cpus, num_gpus)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        actor = self._ray.remote(EmbeddingActor).options(
+        actor = self._ray.remote(_EmbeddingActor).options(
             num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=-1, max_task_retries=-1
         )
         device = None if num_gpus else "cpu"
@@ -119,9 +118,7 @@ class RayPool:
     def __enter__(self) -> "RayPool":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

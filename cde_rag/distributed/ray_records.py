@@ -64,7 +64,7 @@ def read_sources(sources: Sequence[str], fields: Fields, *, max_characters: int,
     Raises:
         CorpusError: Here, if a source does not exist; in tasks, if one cannot be read, or holds a bad record.
     """
-    reading = ReadSource(fields, max_characters, max_line_bytes)
+    reading = _ReadSource(fields, max_characters, max_line_bytes)
     reading.reader(*sources)
     files = require("ray.data", EXTRA).from_items(
         [{"source": str(source)} for source in sources], override_num_blocks=len(sources)
@@ -73,7 +73,7 @@ def read_sources(sources: Sequence[str], fields: Fields, *, max_characters: int,
 
 
 @dataclass(frozen=True)
-class ReadSource:
+class _ReadSource:
     """Reads the records of one source.
 
     Attributes:
@@ -126,7 +126,7 @@ class ToRecordTable:
             "text": [record.text for record in records],
             "metadata": [encode(record.metadata, f"Record {record.id!a:.80}") for record in records],
         }
-        buckets = [bucket_of(record, self.fields.parent, self.buckets) for record in records]
+        buckets = [_bucket_of(record, self.fields.parent, self.buckets) for record in records]
         return arrow.table(
             {name: arrow.array(column, arrow.string()) for name, column in columns.items()}
             | {"position": table.column(POSITION), "bucket": arrow.array(buckets, arrow.int64())}
@@ -161,7 +161,7 @@ class DrawSample:
         return arrow.table({"documents": [sample.documents], "documents_seen": [sample.documents_seen]})
 
 
-def bucket_of(record: Record, parent_key: str | None, buckets: int) -> int:
+def _bucket_of(record: Record, parent_key: str | None, buckets: int) -> int:
     """Return the bucket of a record: of its parent, or of its id if it has none."""
     parent = parent_of(record, parent_key)
     key = f"id {record.id}" if parent is None else f"parent {json.dumps(parent)}"

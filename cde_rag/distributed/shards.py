@@ -7,8 +7,6 @@ page; a shard that is truncated or changed counts as missing, and is made again.
 """
 
 import hashlib
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import StoreError, require
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import check_unit
-from cde_rag.stores.files import fsync_folder
+from cde_rag.stores.files import replacing
 from cde_rag.transfer.parquet_columns import COLUMNS, EXTRA, columns_of, row_of, table
 
 SUFFIX: Final = ".parquet"
@@ -61,20 +59,13 @@ def write_shard(folder: Path, name: str, shard: Shard) -> None:
     """
     arrow, parquet = require("pyarrow", EXTRA), require("pyarrow.parquet", EXTRA)
     columns = table(columns_of(shard.rows), shard.vectors).append_column("truncated", arrow.array(shard.truncated))
-    temporary = folder / f".{name}.{secrets.token_hex(4)}.tmp"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(columns, temporary, write_page_checksum=True, write_statistics=False)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(folder / name)
-        fsync_folder(folder)
+        with replacing(folder / name) as temporary:
+            parquet.write_table(columns, temporary, write_page_checksum=True, write_statistics=False)
     except OSError as error:
         raise StoreError(
             f"{folder / name}: not written ({error}). Choose a folder with space for the shards."
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_shard(folder: Path, name: str, fingerprint: str) -> Shard | None:

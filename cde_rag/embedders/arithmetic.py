@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list, check_number, check_positive, check_texts, digest
@@ -20,8 +20,8 @@ from cde_rag.context.siblings import SIBLINGS, sibling_texts
 from cde_rag.embedders.function import AGREEMENT, FIXED, PROBE_DIGESTS, FunctionEmbedder, probe_context
 from cde_rag.embedders.mixing import CorpusMap, mixed
 from cde_rag.embedders.plain_vectors import PlainVectors
-from cde_rag.embedders.protocol import Embedded, EmbedderOptions
-from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning, warn_user
+from cde_rag.embedders.protocol import Embedded, EmbedderOptions, warn_truncated
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 
 if TYPE_CHECKING:
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
@@ -269,13 +269,9 @@ class ArithmeticEmbedder:
                     "Siblings have a weight of 0 in this context, found parents. Leave parents out, or make the "
                     "context with ArithmeticEmbedder.from_corpus(texts, model=embedder, weight=0.3)."
                 )
-            if len(parents) != len(texts):
-                raise CorpusError(
-                    f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}."
-                )
             siblings = sibling_texts(parents, texts, SIBLINGS, rule=self.context.manifest.sibling_rule)
         embedded = self.embed_passages(texts, siblings, progress=progress)
-        self._warn(embedded.truncated)
+        warn_truncated(embedded.truncated, self.context.identity)
         return embedded.vectors
 
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
@@ -339,15 +335,6 @@ class ArithmeticEmbedder:
         if self.vectors is not None and new:
             self.vectors.put(self._space, new)
         known.update(new)
-
-    def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
-        if count := int(truncated.sum()):
-            identity = self.context.identity
-            warn_user(
-                f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of "
-                f"{identity.name} and were truncated. Split long documents.",
-                TruncationWarning,
-            )
 
 
 @dataclass(frozen=True, slots=True)

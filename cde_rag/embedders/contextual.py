@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast, overload
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list
@@ -17,10 +17,10 @@ from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import FunctionEmbedder
 from cde_rag.embedders.pool import Pool, embed_on
-from cde_rag.embedders.protocol import Embedded, EmbedderOptions
+from cde_rag.embedders.protocol import Embedded, EmbedderOptions, warn_truncated
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.embedders.token_batches import TokenBatches, blocks_of
-from cde_rag.errors import ContextError, CorpusError, ModelError, TruncationWarning, require, warn_user
+from cde_rag.errors import ContextError, ModelError, require
 from cde_rag.model import CDEModel
 from cde_rag.model.roles import DOCUMENT, QUERY
 
@@ -256,12 +256,10 @@ class ContextualEmbedder:
             siblings = None
         elif not self.max_siblings:
             raise ModelError(f"{self.model.config.name} reads no siblings: only one-way models do. Leave parents out.")
-        elif len(parents) != len(texts):
-            raise CorpusError(f"parents has to name one parent (or None) per text: {len(texts)}, found {len(parents)}.")
         else:
             siblings = sibling_texts(parents, texts, self.max_siblings, rule=self.context.manifest.sibling_rule)
         embedded = self.embed_passages(texts, siblings, progress=progress)
-        self._warn(embedded.truncated)
+        warn_truncated(embedded.truncated, self.model.identity)
         return embedded.vectors
 
     def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
@@ -271,7 +269,7 @@ class ContextualEmbedder:
             batches = TokenBatches(self.model, texts, QUERY, None, size=self.mini_batch_size, windows=self.windows)
             for batch in batches:
                 batch.vectors = self.model.stages.embed(batch.rows, QUERY, self._prepared, None, None)
-        self._warn(batches.embedded.truncated)
+        warn_truncated(batches.embedded.truncated, self.model.identity)
         return batches.embedded.vectors
 
     def embed_passages(
@@ -334,17 +332,9 @@ class ContextualEmbedder:
             embedded = LateChunking(self.model, self._prepared, self.context.manifest.sibling_rule)(
                 documents, self.mini_batch_size
             )
-        self._warn(embedded.truncated)
+        warn_truncated(embedded.truncated, self.model.identity)
         ends = np.cumsum([len(document) for document in documents])
         return np.split(embedded.vectors, ends[:-1]) if documents else []
-
-    def _warn(self, truncated: Bool[np.ndarray, " texts"]) -> None:
-        if count := int(truncated.sum()):
-            warn_user(
-                f"{count} of {len(truncated)} texts exceed the limit of {self.model.config.max_length} tokens of "
-                f"{self.model.config.name} and were truncated. Split long documents.",
-                TruncationWarning,
-            )
 
 
 def fit(model: CDEModel, sample: Sample, *, strategy: str, seed: int, source: str = "all") -> Context:

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Float32
 from tqdm import tqdm
 
-from cde_rag._telemetry import operation, short
-from cde_rag._validation import check_list, check_positive, check_texts, digest
+from cde_rag._validation import check_positive, digest
 from cde_rag.context.context import Context
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
+from cde_rag.embedders.context_free import ContextFreeEmbedder
 from cde_rag.embedders.mixing import SMALLEST, unit
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, ModelError
@@ -36,7 +36,7 @@ FIXED: Final = (*PROBES, *(f"cde-rag probe query: {text}" for text in PROBES))  
 PROBE_DIGESTS: Final = tuple(digest(text) for text in FIXED)
 
 
-class FunctionEmbedder:
+class FunctionEmbedder(ContextFreeEmbedder):
     """A user's own embedding function as a collection's embedder. Thread-safe if the function is.
 
     Which model answers is known by its vectors of eight fixed texts, as documents and as queries: they are embedded
@@ -78,7 +78,7 @@ class FunctionEmbedder:
         self._prefixes = prefixes
         self._name = name
         self._dim: int | None = None
-        documents, queries = self._embed(PROBES, "document"), self._embed(PROBES, "query")
+        documents, queries = (self._embed(PROBES, role).vectors for role in ("document", "query"))
         self.probe: Float32[np.ndarray, "probes dim"] = np.concatenate([documents, queries])
         told = canonical_json({"name": name, "probe": hashlib.sha256(self.probe.tobytes()).hexdigest()})
         self.identity = ModelIdentity(
@@ -100,24 +100,9 @@ class FunctionEmbedder:
         return f"FunctionEmbedder({self._name})"
 
     @property
-    def fingerprint(self) -> str:
-        """Names the vector space, 64 hex digits."""
-        return self.context.fingerprint
-
-    @property
-    def dim(self) -> int:
-        """Length of an embedding."""
-        return self.identity.dim
-
-    @property
     def options(self) -> EmbedderOptions:
         """Batch size, for the embedder that follows this one."""
         return EmbedderOptions(mini_batch_size=self.mini_batch_size)
-
-    @property
-    def max_siblings(self) -> int:
-        """None: every text is read by itself."""
-        return 0
 
     def rebound(self, context: Context) -> "FunctionEmbedder":
         """Bind the function to the Context of an earlier run, whose vectors of the fixed texts it still gives.
@@ -164,68 +149,19 @@ class FunctionEmbedder:
         known.context = probe_context(known.identity, probe)
         return known
 
-    def embed_documents(
-        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
-    ) -> Float32[np.ndarray, "documents dim"]:
-        """Embed texts that are to be found.
-
-        Args:
-            texts: Documents.
-            parents: None; there for embedders that read siblings.
-            progress: Show a bar on stderr.
-
-        Returns:
-            Unit norm; row i belongs to `texts[i]`.
-
-        Raises:
-            CorpusError: A text is blank or holds a lone surrogate.
-            ModelError: There are parents, or the function returns other than one vector for each text.
-            TypeError: `texts` is a single str.
-        """
-        check_list(texts, call="embed_documents")
-        if parents is not None:
-            raise self._no_siblings()
-        return self.embed_passages(texts, None, progress=progress).vectors
-
-    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
-        """Embed texts that search. Returns and raises like `embed_documents`."""
-        check_list(texts, call="embed_queries")
-        check_texts(texts)
-        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
-            return self._embed(texts, "query")
-
-    def embed_passages(
-        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
-    ) -> Embedded:
-        """Embed documents; truncation by the function is unknown, so none counts as truncated.
-
-        Args:
-            texts: Documents.
-            siblings: None, or none for each text; there for embedders that read siblings.
-            progress: Show a bar on stderr.
-
-        Raises:
-            CorpusError: As `embed_documents`.
-            ModelError: A text has siblings, or as `embed_documents`.
-        """
-        if siblings is not None and any(siblings):
-            raise self._no_siblings()
-        check_texts(texts)
-        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
-            return Embedded(self._embed(texts, "document", progress=progress), np.zeros(len(texts), np.bool_))
-
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Estimate the tokens of all texts, prefixes included: one for every four bytes, as in English text."""
         prefix = len(self._prefixes["document"].encode())
         return sum(-(-(prefix + len(text.encode())) // BYTES_A_TOKEN) for text in texts)
 
-    def _embed(self, texts: Sequence[str], role: str, *, progress: bool = False) -> Float32[np.ndarray, "texts dim"]:
+    def _embed(self, texts: Sequence[str], role: str, *, progress: bool = False) -> Embedded:
         prefix = self._prefixes[role]
         parts: list[Float32[np.ndarray, "part dim"]] = []
         for start in tqdm(range(0, len(texts), self.mini_batch_size), unit="call", disable=not progress):
             given = [prefix + text for text in texts[start : start + self.mini_batch_size]]
             parts.append(self._checked(self._functions[role](given), len(given)))
-        return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
+        vectors = np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
+        return Embedded(vectors, np.zeros(len(texts), np.bool_))
 
     def _checked(self, found: Any, expected: int) -> Float32[np.ndarray, "texts dim"]:
         """Return the function's results as unit vectors."""

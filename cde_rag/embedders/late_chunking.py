@@ -23,7 +23,7 @@ from cde_rag.model.two_stage import TwoStage
 
 
 @dataclass(frozen=True)
-class ChunkWindow:
+class _ChunkWindow:
     """Consecutive chunks of a document that are read together.
 
     Attributes:
@@ -89,7 +89,7 @@ class LateChunking:
 
     def _embedded(
         self,
-        batch: Sequence[ChunkWindow],
+        batch: Sequence[_ChunkWindow],
         own: tuple[Float32[np.ndarray, "chunks siblings dim"] | None, Bool[np.ndarray, "chunks siblings"] | None],
         around: tuple[Float32[np.ndarray, "windows others dim"] | None, Bool[np.ndarray, "windows others"] | None],
     ) -> Float32[np.ndarray, "chunks dim"]:
@@ -109,7 +109,7 @@ class LateChunking:
         return made.cpu().numpy()
 
 
-def chunk_windows(tokens: Sequence[list[int]], parents: Sequence[str], most: int) -> Iterator[ChunkWindow]:
+def chunk_windows(tokens: Sequence[list[int]], parents: Sequence[str], most: int) -> Iterator[_ChunkWindow]:
     """Yield windows of consecutive chunks of one parent with at most `most` tokens; a longer chunk is one alone.
 
     Args:
@@ -127,10 +127,10 @@ def chunk_windows(tokens: Sequence[list[int]], parents: Sequence[str], most: int
         for place in range(begin, end):
             starts.append(starts[-1] + len(tokens[place]) - 2)
         inner = [token for place in range(begin, end) for token in tokens[place][1:-1]]
-        yield ChunkWindow(range(begin, end), [tokens[begin][0], *inner, tokens[begin][-1]], starts)
+        yield _ChunkWindow(range(begin, end), [tokens[begin][0], *inner, tokens[begin][-1]], starts)
         begin = end
 
 
-def _outside(window: ChunkWindow, rows: Sequence[Sequence[int]]) -> list[int]:
+def _outside(window: _ChunkWindow, rows: Sequence[Sequence[int]]) -> list[int]:
     """Return the siblings of a window's first chunk that are not in the window."""
     return [place for place in rows[window.chunks[0]] if place not in window.chunks]

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Final, TypeAlias
 
 from cde_rag._validation import check_positive
@@ -67,9 +66,7 @@ class ProcessPool:
     def __enter__(self) -> "ProcessPool":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float32
 
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
+from cde_rag.context.identity import ModelIdentity
+from cde_rag.errors import TruncationWarning, warn_user
 
 if TYPE_CHECKING:
     from cde_rag.embedders.pool import Pool
@@ -51,6 +53,16 @@ class Embedded:
 
     vectors: Float32[np.ndarray, "texts dim"]
     truncated: Bool[np.ndarray, " texts"]
+
+
+def warn_truncated(truncated: Bool[np.ndarray, " texts"], identity: ModelIdentity) -> None:
+    """Warn of texts that exceed a model's token limit, with their number."""
+    if count := int(truncated.sum()):
+        warn_user(
+            f"{count} of {len(truncated)} texts exceed the limit of {identity.max_length} tokens of {identity.name} "
+            "and were truncated. Split long documents.",
+            TruncationWarning,
+        )
 
 
 @runtime_checkable

@@ -9,19 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32
 
-from cde_rag._telemetry import operation, short
-from cde_rag._validation import check_list, check_texts
 from cde_rag.context.context import Context
+from cde_rag.embedders.context_free import ContextFreeEmbedder
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.embedders.sentence_transformer_runtimes import load
 from cde_rag.embedders.text_model import ReadText
-from cde_rag.errors import ContextMismatchError, CorpusError, ModelError, TruncationWarning, warn_user
+from cde_rag.errors import ContextMismatchError, CorpusError, ModelError
 from cde_rag.model.windows import cut_into_windows, pool_windows
 
 
-class PlainEmbedder:
+class PlainEmbedder(ContextFreeEmbedder):
     """A sentence-transformers model as a collection's embedder, without context. Thread-safe.
 
     Its Context is the null context, its fingerprint that of its files. `embed_documents`, as a function of texts, is
@@ -79,16 +77,6 @@ class PlainEmbedder:
         return f"PlainEmbedder({self.identity.name})"
 
     @property
-    def fingerprint(self) -> str:
-        """Names the vector space, 64 hex digits."""
-        return self.context.fingerprint
-
-    @property
-    def dim(self) -> int:
-        """Length of an embedding."""
-        return self.identity.dim
-
-    @property
     def device(self) -> str:
         """Device of the model, such as "cpu"."""
         return self._model.device
@@ -109,11 +97,6 @@ class PlainEmbedder:
         return EmbedderOptions(
             device=self.device, dtype=self._dtype, runtime=self._runtime, mini_batch_size=self.mini_batch_size
         )
-
-    @property
-    def max_siblings(self) -> int:
-        """None: every text is read by itself."""
-        return 0
 
     def rebound(self, context: Context) -> "PlainEmbedder":
         """Return this embedder if the context is its own.
@@ -136,58 +119,6 @@ class PlainEmbedder:
             )
         return self
 
-    def embed_documents(
-        self, texts: Sequence[str], *, parents: Sequence[str | None] | None = None, progress: bool = False
-    ) -> Float32[np.ndarray, "documents dim"]:
-        """Embed texts that are to be found.
-
-        Args:
-            texts: Documents.
-            parents: None; there for embedders that read siblings.
-            progress: Show a bar on stderr.
-
-        Returns:
-            Unit norm; row i belongs to `texts[i]`.
-
-        Raises:
-            CorpusError: A text is blank, holds a lone surrogate, or has no word that the model knows.
-            ModelError: There are parents.
-            TypeError: `texts` is a single str.
-
-        Warns:
-            TruncationWarning: Texts exceed the model's token limit, with their number.
-        """
-        check_list(texts, call="embed_documents")
-        if parents is not None:
-            raise self._no_siblings()
-        return self._warned(self.embed_passages(texts, None, progress=progress))
-
-    def embed_queries(self, texts: Sequence[str]) -> Float32[np.ndarray, "queries dim"]:
-        """Embed texts that search. Returns, raises and warns like `embed_documents`."""
-        check_list(texts, call="embed_queries")
-        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "queries": len(texts)}):
-            embedded = self._embed(texts, "query", progress=False)
-        return self._warned(embedded)
-
-    def embed_passages(
-        self, texts: Sequence[str], siblings: Sequence[Sequence[str]] | None, *, progress: bool = False
-    ) -> Embedded:
-        """Embed documents.
-
-        Args:
-            texts: Documents.
-            siblings: None, or none for each text; there for embedders that read siblings.
-            progress: Show a bar on stderr.
-
-        Raises:
-            CorpusError: As `embed_documents`.
-            ModelError: A text has siblings.
-        """
-        if siblings is not None and any(siblings):
-            raise self._no_siblings()
-        with operation("cde_rag.embed", {"fingerprint": short(self.fingerprint), "documents": len(texts)}):
-            return self._embed(texts, "document", progress=progress)
-
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Count the tokens of all texts after truncation, prefixes and special tokens included."""
         limit, prefix = self.identity.max_length, self.identity.prefixes["document"]
@@ -198,8 +129,7 @@ class PlainEmbedder:
             read, _ = self._in_windows(texts, read, prefix)
         return sum(min(each.tokens, limit) for each in read)
 
-    def _embed(self, texts: Sequence[str], role: str, *, progress: bool) -> Embedded:
-        check_texts(texts)
+    def _embed(self, texts: Sequence[str], role: str, *, progress: bool = False) -> Embedded:
         if not texts:
             return Embedded(np.empty((0, self.dim), dtype=np.float32), np.empty(0, dtype=np.bool_))
         limit, prefix = self.identity.max_length, self.identity.prefixes[role]
@@ -234,16 +164,6 @@ class PlainEmbedder:
             else:
                 found += model.read(cut_into_windows(text, lambda part: model.reach(part, room), room), prefix)
         return found, starts
-
-    def _warned(self, embedded: Embedded) -> Float32[np.ndarray, "texts dim"]:
-        if count := int(embedded.truncated.sum()):
-            identity = self.identity
-            warn_user(
-                f"{count} of {len(embedded.truncated)} texts exceed the limit of {identity.max_length} tokens of "
-                f"{identity.name} and were truncated. Split long documents.",
-                TruncationWarning,
-            )
-        return embedded.vectors
 
     def _no_siblings(self) -> ModelError:
         return ModelError(f"{self.identity.name} reads no siblings: it is a plain model. Leave parents out.")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from cde_rag._validation import file_sha256
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require
 from cde_rag.model.names import ModelName
-from cde_rag.model.weights import PICKLES, sha256
+from cde_rag.model.weights import PICKLES
 
 UNLIMITED = 0  # its max_length where texts are never cut
 EXTRA = "interop"
@@ -60,7 +61,7 @@ class ModelFiles:
         folder, exact = _resolve(name)
         files = _files(folder)
         written = _written(files)
-        return cls(folder, exact, {path.relative_to(folder).as_posix(): sha256(path) for path in files}, written)
+        return cls(folder, exact, {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}, written)
 
     def content(self, path: str) -> bytes:
         """Read a file.

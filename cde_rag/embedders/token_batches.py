@@ -19,7 +19,7 @@ TOKENIZED_AT_ONCE: Final = 1024  # texts per tokenizer call; bounds memory and l
 
 
 @dataclass
-class TokenBatch:
+class _TokenBatch:
     """One batch of texts, or of windows of texts, of similar length.
 
     Attributes:
@@ -68,7 +68,7 @@ class TokenBatches:
         self._size, self._windows, self._progress = size, windows, progress
         self.embedded = Embedded(np.empty((len(texts), model.dim), np.float32), np.zeros(len(texts), np.bool_))
 
-    def __iter__(self) -> Iterator[TokenBatch]:
+    def __iter__(self) -> Iterator[_TokenBatch]:
         """Yield each batch.
 
         Raises:
@@ -84,13 +84,13 @@ class TokenBatches:
 
     def _batches(
         self, start: int, block: Sequence[tuple[int, Tokens]], given: SiblingVectors | None, bar: "tqdm[NoReturn]"
-    ) -> Iterator[TokenBatch]:
+    ) -> Iterator[_TokenBatch]:
         starts = [row for row, (place, _) in enumerate(block) if row == 0 or place != block[row - 1][0]]
         lengths, begun = [len(row.ids) for _, row in block], set(starts)
         found = np.empty((len(block), self._model.dim), dtype=np.float32)
         for bucket in length_buckets(lengths, self._size):
             siblings = (None, None) if given is None else given.padded([block[row][0] for row in bucket])
-            batch = TokenBatch([block[row][1].ids for row in bucket], *siblings)
+            batch = _TokenBatch([block[row][1].ids for row in bucket], *siblings)
             yield batch
             found[bucket] = batch.vectors
             bar.update(len(begun.intersection(bucket)))

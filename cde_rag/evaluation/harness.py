@@ -160,7 +160,7 @@ def _read(
     if isinstance(folders, (str, Path)):
         raise TypeError(f"evaluate takes a list of folders and was given one; pass [{str(folders)!r}].")
     sets = [
-        one if isinstance(one, RetrievalSet) else read_set(one, split, parent_key, max_characters) for one in folders
+        one if isinstance(one, RetrievalSet) else _read_set(one, split, parent_key, max_characters) for one in folders
     ]
     names = [one.corpus.name for one in sets]
     if not sets or len(set(names)) < len(names):
@@ -168,7 +168,7 @@ def _read(
     return sets
 
 
-def read_set(name: str | Path, split: str, parent_key: str | None, max_characters: int | None) -> RetrievalSet:
+def _read_set(name: str | Path, split: str, parent_key: str | None, max_characters: int | None) -> RetrievalSet:
     """Read a set in the layout that it is in; arguments and errors as in `evaluate`."""
     if is_conteb(name):
         if max_characters is not None:

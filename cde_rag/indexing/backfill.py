@@ -89,7 +89,7 @@ def complete(
     """
     started = time.monotonic()
     before, total = _vectors(store, number), store.count()
-    embedding, embedded, behind = RowEmbedder(store, embedder, parent_key), 0, total - before
+    embedding, embedded, behind = _RowEmbedder(store, embedder, parent_key), 0, total - before
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         for last_try in (False,) * (ACTIVATIONS - 1) + (True,):
@@ -118,7 +118,7 @@ def report(store: Store, embedded: int, started: float) -> Recontextualization:
     return Recontextualization(store.count(), embedded, manifest.generation, manifest.fingerprint, elapsed)
 
 
-class RowEmbedder:
+class _RowEmbedder:
     """Gives rows the vectors of a generation.
 
     Attributes:
@@ -144,7 +144,7 @@ class RowEmbedder:
         return self.embed(rows)
 
 
-def _fill(store: Store, number: int, embedding: RowEmbedder, behind: int) -> Iterator[int]:
+def _fill(store: Store, number: int, embedding: _RowEmbedder, behind: int) -> Iterator[int]:
     """Embed the rows that a generation lacks, chunk by chunk; yields the number of vectors of each chunk.
 
     If new rows keep arriving it ends before all are embedded, and leaves the rest to `Store.activate`.

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -152,22 +152,18 @@ class Upserter:
             on_progress: Called after each write, every few seconds.
             ready: Vectors that were made before; the others are embedded.
         """
-        started, done, changes, positions = time.monotonic(), 0, Counter[str](), Positions()
+        started, done, changes = time.monotonic(), 0, Counter[str]()
         try:
             with operation("cde_rag.add", {"fingerprint": short(self._active.last.fingerprint)}) as note:
-                for chunk in chunks(records, self._parent_key):
-                    positions.extend(record.id for record in chunk)
-                    stored = self._store.get(list({record.id for record in chunk}))
-                    known = {row.record.id: row.record for row in stored}
-                    wanted, changed = difference(known, chunk, done, positions)
+                for size, _, wanted, changed in self._differences(records):
 
-                    def on_write(written: int, done: int = done, most: int = len(chunk)) -> None:
+                    def on_write(written: int, done: int = done, most: int = size) -> None:
                         if on_progress is not None:
                             on_progress(Progress(done + min(written, most), total, time.monotonic() - started))
 
                     truncated = self._run(partial(self._upsert_chunk, wanted), ready, on_write)
                     changes += changed + Counter(truncated=len(truncated & wanted.keys()))
-                    done += len(chunk)
+                    done += size
                     note({"documents": done, **changes})
                     if on_progress is not None:
                         on_progress(Progress(done, total, time.monotonic() - started))
@@ -197,19 +193,26 @@ class Upserter:
         An id in two chunks of the call counts twice, and passages that move to another parent count as its last ones,
         in the order of the call.
         """
-        done, changes, positions = 0, Counter[str](), Positions()
-        for chunk in chunks(records, self._parent_key):
-            positions.extend(record.id for record in chunk)
-            stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
-            known = {row_id: row.record for row_id, row in stored.items()}
-            wanted, changed = difference(known, chunk, done, positions)
+        changes = Counter[str]()
+        for _, stored, wanted, changed in self._differences(records):
             plan = plan_upsert(stored, wanted, self._parent_key)
             parents = plan.left | plan.joined
             stale = self._stale(parents, self._active.last, arriving=plan.arriving, leaving=plan.moved)
             changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
-            done += len(chunk)
         del changes["repeated"]
         return AddPlan(**changes)
+
+    def _differences(
+        self, records: Iterable[Record]
+    ) -> Iterator[tuple[int, dict[str, Row], dict[str, Record], Counter[str]]]:
+        """Yield the size of each chunk, the stored rows of its ids, and its records and changes by `difference`."""
+        done, positions = 0, Positions()
+        for chunk in chunks(records, self._parent_key):
+            positions.extend(record.id for record in chunk)
+            stored = {row.record.id: row for row in self._store.get(list({record.id for record in chunk}))}
+            known = {row_id: row.record for row_id, row in stored.items()}
+            yield len(chunk), stored, *difference(known, chunk, done, positions)
+            done += len(chunk)
 
     def _upsert_chunk(self, records: Mapping[str, Record], made: "_Vectors") -> list[Stale]:
         """Upsert records, one for each id; a `Step`."""

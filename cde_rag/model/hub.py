@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cde_rag._validation import file_sha256
 from cde_rag.errors import ModelError, require
-from cde_rag.model.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS, check_size, no_weights, read_index, sha256
+from cde_rag.model.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS, check_size, no_weights, read_index
 
 EXTRA = "hub"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -118,7 +119,7 @@ def _check_digest(repository: str, path: Path, expected: str) -> None:
 
     The client compares sizes only, and names a downloaded file by the digest from the hub.
     """
-    if (found := sha256(path)) != expected:
+    if (found := file_sha256(path)) != expected:
         path.resolve().unlink()
         path.unlink(missing_ok=True)  # a link to it, mostly
         raise ModelError(

@@ -5,6 +5,7 @@ Nothing here imports torch, so that runtimes without it read the same files.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -16,11 +17,12 @@ ALIASES = {"cde-mini": "cde-mini-1", "cde-multilingual": "cde-multilingual-1"}  
 MULTILINGUAL = frozenset({"cde-multilingual-1"})  # packaged models that read other languages than English
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 VOCABULARY = "vocabulary.safetensors"  # word embeddings, if they are in a file of their own
+_DIGESTS = {WEIGHTS: "weights_sha256", VOCABULARY: "vocabulary_sha256", TOKENIZER: "tokenizer_sha256"}
 MAX_WEIGHTS_BYTES = 2 * 1024**3
 
 
 @runtime_checkable
-class WrittenAsJson(Protocol):
+class _WrittenAsJson(Protocol):
     """Protocol of a model's config, as a digest needs it."""
 
     def to_json(self) -> dict[str, Any]:
@@ -143,6 +145,16 @@ def read_header(folder: Path, kind: str = "a model config") -> ModelHeader:
         ) from error
 
 
+def write_files(folder: Path, config: _WrittenAsJson, weights: Mapping[str, bytes], tokenizer_json: str) -> None:
+    """Write the files of a model, weights under their names; its config.json has the digests of all others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {**weights, TOKENIZER: tokenizer_json.encode()}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    digests = {_DIGESTS[name]: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    (folder / CONFIG).write_text(json.dumps(config.to_json() | digests, indent=2) + "\n", encoding="utf-8")
+
+
 def checked(path: Path, expected: str) -> bytes:
     """Read a file of a model and check its digest.
 
@@ -164,7 +176,7 @@ def checked(path: Path, expected: str) -> bytes:
     return content
 
 
-def digest(config: WrittenAsJson, weights_sha256: str) -> str:
+def digest(config: _WrittenAsJson, weights_sha256: str) -> str:
     """Compute the digest that a Context is bound to: sha256 hex of the config (without its name) and the weights."""
     sizes = {key: value for key, value in config.to_json().items() if key != "name"}
     return hashlib.sha256(json.dumps([sizes, weights_sha256], sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,5 @@
 """Weight files of two-way models: search, size limits and digests. Safetensors only."""
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -93,12 +92,3 @@ def weight_files(folder: Path) -> list[Path]:
         raise ModelError(f"{folder}: {INDEX} names files that are missing: {', '.join(missing)}. Download them again.")
     check_size(str(folder), WEIGHTS, sum(path.stat().st_size for path in files))
     return files
-
-
-def sha256(path: Path) -> str:
-    """Compute the sha256 of a file's content, in hex."""
-    with path.open("rb") as file:
-        found = hashlib.sha256()
-        while block := file.read(2**20):
-            found.update(block)
-    return found.hexdigest()

@@ -56,7 +56,7 @@ class ApiKeys:
         return self._owners[same[0]]
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """Return True for an address that only this machine can reach."""
     if host == "localhost":
         return True
@@ -72,7 +72,7 @@ def check_bind(host: str, keys: ApiKeys) -> None:
     Raises:
         CDEError: The address is public, and there is no key.
     """
-    if not keys and not is_loopback(host):
+    if not keys and not _is_loopback(host):
         raise CDEError(
             f"{host} can be reached by other machines, and there is no API key. Give one (--api-key-file FILE, or the "
             "environment variable CDE_RAG_API_KEY), or serve this machine alone: --host 127.0.0.1"
@@ -98,7 +98,7 @@ def check_host(header: str, keys: ApiKeys, allowed: Sequence[str] = ()) -> None:
         host = urlsplit(f"//{header}").hostname or ""
     except ValueError:
         host = ""
-    if not is_loopback(host) and host not in allowed:
+    if not _is_loopback(host) and host not in allowed:
         raise RequestError(421, "A server without API key answers requests to localhost only.", code="wrong_host")
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final, cast
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from cde_rag._validation import check_positive, utf8
 from cde_rag.errors import CorpusError
-from cde_rag.stores.base import Record
+from cde_rag.stores.base import Record, Row
 
 MOST_ROWS: Final = 2**31 - 1  # that one call reads or returns
 MAX_LEVELS: Final = 100  # of lists and objects inside each other in metadata; far below what Python's stack holds
@@ -80,6 +80,16 @@ def check_unit(vectors: np.ndarray, rows: int, dim: int) -> None:
     wrong = np.flatnonzero(~(np.abs(norms - 1) <= _UNIT))
     if len(wrong):
         raise ValueError(f"Expected vectors of norm 1, found norm {norms[wrong[0]]} in row {wrong[0]}. Normalise them.")
+
+
+def check_once(rows: Sequence[Row]) -> None:
+    """Refuse rows of one id in one call of `add_to_generation`.
+
+    Raises:
+        CorpusError: An id comes twice.
+    """
+    if len({row.record.id for row in rows}) != len(rows):
+        raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
 
 
 def check_rows(number: int, what: str) -> int:

@@ -2,9 +2,9 @@
 
 import contextlib
 import ctypes
-import hashlib
 import os
 import re
+import secrets
 import sqlite3
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ def check_folder(folder: Path) -> None:
         raise StoreError(
             f"{folder}: expected a folder (a store is a folder of files), found a file. Give another path."
         )
-    kind = filesystem(folder, os.fsdecode(_MOUNTS.read_bytes())) if _MOUNTS.exists() else ""
+    kind = _filesystem(folder, os.fsdecode(_MOUNTS.read_bytes())) if _MOUNTS.exists() else ""
     if _NETWORK.fullmatch(kind):
         reason = "its locks and shared memory do not hold between machines"
         raise StoreError(
@@ -71,11 +71,11 @@ def check_new(folder: Path, *, first: str, others: "re.Pattern[str]") -> None:
         )
 
 
-def filesystem(path: Path, mounts: str) -> str:
+def _filesystem(path: Path, mounts: str) -> str:
     r"""Return the type of the file system that `path` is or would be on, by a table in the form of /proc/mounts.
 
     Example:
-        >>> filesystem(Path("/mnt/my disk/papers"), "/dev/a / ext4 rw 0 0\nhost:/b /mnt/my\\040disk nfs4 rw 0 0\n")
+        >>> _filesystem(Path("/mnt/my disk/papers"), "/dev/a / ext4 rw 0 0\nhost:/b /mnt/my\\040disk nfs4 rw 0 0\n")
         'nfs4'
     """
     place = path.resolve()
@@ -107,6 +107,25 @@ def replace_durably(path: Path, data: bytes) -> None:
     write_new(new, data)
     new.replace(path)
     fsync_folder(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[Path, None, None]:
+    """Yield a temporary path whose file takes the place of `path`, durably, when the block ends without an error.
+
+    Raises:
+        OSError: The folder is not writable, or has no space.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def copy_durably(folder: Path, copy: Path) -> None:
@@ -167,15 +186,6 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def file_sha256(path: Path) -> str:
-    """Compute the sha256 of a file's bytes, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from cde_rag.errors import ContextMismatchError, StoreError
 
 
 @runtime_checkable
-class Numbered(Protocol):
+class _Numbered(Protocol):
     """Interface of a stored generation."""
 
     @property
@@ -17,7 +17,7 @@ class Numbered(Protocol):
         ...
 
 
-State = TypeVar("State", bound=Numbered)
+State = TypeVar("State", bound=_Numbered)
 
 
 @dataclass(frozen=True, slots=True)

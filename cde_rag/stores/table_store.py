@@ -22,9 +22,9 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from cde_rag._validation import check_list
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
+from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Record, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, checksum_of, encode
+from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, checksum_of, encode
 from cde_rag.stores.filter_conditions import Filter, holds
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoredManifest, StoreManifest
@@ -285,8 +285,7 @@ class TableStore(ABC):
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
         """Give rows their vectors in an inactive generation; returns the number of rows that were as they were read."""
-        if len({row.record.id for row in rows}) != len(rows):
-            raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
+        check_once(rows)
         with self._opened("write") as tables:
             manifest = _manifest(tables)
             manifest.inactive(generation)

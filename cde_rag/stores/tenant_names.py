@@ -12,12 +12,8 @@ LONGEST_NAME: Final = 1024  # characters
 _HEX: Final = 32  # 128 bits
 
 
-def check_name(name: str) -> str:
-    """Validate and return the name of a tenant; names that differ in anything, such as case, are different.
-
-    Raises:
-        TenantError: The name is no string, blank, no valid Unicode, or longer than LONGEST_NAME.
-    """
+def _check_name(name: str) -> str:
+    """Validate and return the name of a tenant; names that differ in anything, such as case, are different."""
     if not isinstance(cast(object, name), str):
         raise TenantError(f"Expected the name of a tenant, a str; found {type(name).__name__}.")
     if not name.strip() or len(name) > LONGEST_NAME:
@@ -35,7 +31,7 @@ def place_key(name: str) -> str:
     Raises:
         TenantError: The name is invalid.
     """
-    return hashlib.sha256(check_name(name).encode()).hexdigest()[:_HEX]
+    return hashlib.sha256(_check_name(name).encode()).hexdigest()[:_HEX]
 
 
 def is_common(settings: Mapping[str, Any]) -> bool:
@@ -54,7 +50,7 @@ def check_is_of(settings: Mapping[str, Any], name: str) -> None:
         TenantError: It is another tenant's collection, or one without a tenant.
     """
     found = settings.get("tenant")
-    if found != check_name(name):
+    if found != _check_name(name):
         whose = "one without tenants" if found is None else f"that of {found!r:.80}"
         raise TenantError(
             f"Expected the collection of the tenant {name!r:.80}, found {whose}. Add its records instead."

@@ -9,8 +9,6 @@ anew.
 
 import hashlib
 import itertools
-import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -25,7 +23,7 @@ from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Loaded, Row, Store
-from cde_rag.stores.files import fsync_folder
+from cde_rag.stores.files import replacing
 from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table
 
@@ -69,10 +67,11 @@ def export_collection(
         raise StoreError(f"{path}: expected no file, found one. Give another name, or remove it.")
     manifest, total = store.manifest(), store.count()
     context = stored_context(store, manifest.generation).to_bytes()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer:
+        with (
+            replacing(path) as temporary,
+            parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer,
+        ):
             for rows, vectors in _pages(store, manifest.fingerprint):
                 columns = columns_of(rows)
                 checksum.add(columns, vectors)
@@ -81,14 +80,8 @@ def export_collection(
                 if on_progress is not None:
                     on_progress(Progress(documents, total, time.monotonic() - started))
             writer.add_key_value_metadata(footer(manifest, context, documents, checksum))
-        with temporary.open("r+b") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fsync_folder(path.parent)
     except OSError as error:
         raise StoreError(f"{path}: not written ({error}). Choose a writable folder with space.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return Transfer(documents, manifest.fingerprint)
 
 

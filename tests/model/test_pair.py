@@ -222,17 +222,6 @@ def test_files_that_are_damaged_or_missing_are_told(copy, name):
         CDEModel.from_pretrained(copy)
 
 
-def test_tensors_of_another_kind_are_refused():
-    codes, scales = four_bits.pack(torch.ones(2, 32))
-    for stored in ({"a": codes}, {"a": codes, "a.scale": scales[:1]}, {"a": codes, "a.scale": scales.float()}):
-        with pytest.raises(ModelError, match="Expected a float16 scale for each 32 entries of a"):
-            four_bits.unpack_all(stored)
-    with pytest.raises(ModelError, match=r"Expected a in 4-bit codes or float32, found torch\.int8"):
-        four_bits.unpack_all({"a": torch.ones(1, dtype=torch.int8)})
-    with pytest.raises(ModelError, match="Expected numbers in a"):
-        four_bits.unpack_all({"a": torch.tensor([float("nan")])})
-
-
 def test_what_another_kind_of_model_prepared_is_refused(pair):
     with pytest.raises(TypeError, match="str was not prepared by this model"):
         pair.network(*pad([[1, 70]]), 0, "nothing")

@@ -17,8 +17,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load as load_tensors
 from tiny import WORDS, tiny_network, tiny_tokenizer
 from tiny_pair import tiny_pair
+from torch_state import torch_state
 
 from cde_rag import CDEModel, Collection, Context, ContextualEmbedder, EmbedderOptions
 from cde_rag.context.sampling import Sample
@@ -27,7 +29,7 @@ from cde_rag.errors import MissingExtraError, ModelError
 from cde_rag.model import checkpoints, loading, model_files, model_packages
 from cde_rag.model.model_files import find
 from cde_rag.model.pair import pair_checkpoint
-from cde_rag.model.pair.four_bits import pack, unpack_all
+from cde_rag.model.pair.four_bits import pack
 from cde_rag.model.runtimes import graph_cache, runtime_choice
 from cde_rag.model.runtimes.runtime_choice import Timing
 from cde_rag.model.stored_tensors import float_state
@@ -180,10 +182,10 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
 def test_stored_weights_are_those_of_torch_bit_by_bit(name: str):
     folder = model_packages.installed(name) or Path(model_files.__file__).parent / "bundled" / name
-    network, *_ = checkpoints.read(folder)
-    state = float_state((folder / "model.safetensors").read_bytes())
-    assert state.keys() == network.state_dict().keys()
-    for key, value in network.state_dict().items():
+    content = (folder / "model.safetensors").read_bytes()
+    state, expected = float_state(content), torch_state(load_tensors(content))
+    assert state.keys() == expected.keys()
+    for key, value in expected.items():
         assert np.array_equal(state[key], value.numpy()), key
 
 
@@ -192,8 +194,8 @@ def test_four_bit_codes_and_half_floats_are_those_of_torch_bit_by_bit():
 
     codes, scales = pack(torch.randn(7, 64))
     stored = {"a": codes, "a.scale": scales, "b": torch.randn(3, 2)}
-    expected = unpack_all(stored)
-    found = float_state(save({**stored, "c": torch.randn(5).bfloat16(), "d": torch.randn(5).half()}))
+    stored |= {"c": torch.randn(5).bfloat16(), "d": torch.randn(5).half()}
+    expected, found = torch_state(stored), float_state(save(stored))
     for name, value in expected.items():
         assert np.array_equal(found[name], value.numpy())
     assert found.keys() == {"a", "b", "c", "d"}

@@ -25,6 +25,7 @@ from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, brute_for
 from script import BATCH, answers, batch, fingerprint, ids, matrix, steps
 from word_scores import faiss_scores
 
+from cde_rag._validation import file_sha256
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores import files as folders
 from cde_rag.stores.base import Row
@@ -654,7 +655,7 @@ def test_an_index_is_hashed_once_not_by_each_process(scratch: Path, monkeypatch:
 
     def counted(path: Path) -> str:
         hashed.append(path.name)
-        return folders.file_sha256(path)
+        return file_sha256(path)
 
     monkeypatch.setattr("cde_rag.stores.faiss.ann_index.file_sha256", counted)
     expected = store.search(units(1, 16), 3, fingerprint=SPACE)

@@ -1,16 +1,10 @@
 """Quantisation to four bits: blocks of 32 entries of a row with a float16 scale each, as in llama.cpp's Q4_0."""
 
-from collections.abc import Mapping
-
 import torch
 from jaxtyping import Float, Float16, UInt8
 from torch import Tensor
 
-from cde_rag.errors import ModelError
-
-BLOCK = 32  # entries of a row that share a scale
-MIDDLE = 8  # the code of zero
-SCALE = ".scale"  # beside a tensor of codes: its scales
+from cde_rag.model.stored_tensors import BLOCK, MIDDLE
 
 
 def pack(value: Float[Tensor, "rows columns"]) -> tuple[UInt8[Tensor, "rows halves"], Float16[Tensor, "rows blocks"]]:
@@ -36,28 +30,3 @@ def unpack(
     packed = codes.reshape(len(codes), -1, BLOCK // 2)
     entries = torch.cat([packed & 15, packed >> 4], dim=2).float() - MIDDLE
     return (entries * scales.float()[..., None]).flatten(1)
-
-
-def unpack_all(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the float32 state of a file's tensors; float32 tensors pass unchanged.
-
-    Raises:
-        ModelError: A tensor is of another dtype, has no fitting scales, or holds NaN or infinity.
-    """
-    state: dict[str, Tensor] = {}
-    for key, value in stored.items():
-        if key.endswith(SCALE):
-            continue
-        if value.dtype not in (torch.uint8, torch.float32):
-            raise ModelError(f"Expected {key} in 4-bit codes or float32, found {value.dtype}. Make the model again.")
-        scales = stored.get(key + SCALE)
-        if value.dtype == torch.uint8 and (
-            scales is None
-            or scales.dtype != torch.float16
-            or (len(value), value.shape[-1] * 2) != (len(scales), scales.shape[-1] * BLOCK)
-        ):
-            raise ModelError(f"Expected a float16 scale for each {BLOCK} entries of {key}, found others or none.")
-        state[key] = value if scales is None else unpack(value, scales)
-        if not torch.isfinite(state[key]).all():
-            raise ModelError(f"Expected numbers in {key}, found values that are none. Make the model again.")
-    return state

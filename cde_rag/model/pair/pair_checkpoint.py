@@ -1,12 +1,9 @@
 """Folders of pairs: the second half's weights in four bits, and name and digest of the first half's model."""
 
-import hashlib
-import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from cde_rag.errors import ModelError
@@ -21,11 +18,13 @@ from cde_rag.model.model_files import (
     digest,
     first_half,
     read_header,
+    write_files,
 )
-from cde_rag.model.pair.four_bits import SCALE, pack, unpack_all
+from cde_rag.model.pair.four_bits import pack
 from cde_rag.model.pair.pair_config import PairConfig
 from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.pair.pair_tokenizer import PairTokenizer
+from cde_rag.model.stored_tensors import SCALE, float_state
 
 FIRST = "first."  # names of the first half's tensors begin so; they are in its own file
 _FOUR_BITS = ("word.weight", "query_key_value.weight", "output.weight", "up.weight", "down.weight")  # of the second
@@ -36,7 +35,6 @@ _APART_BYTES = 2**25  # larger word embeddings get a file of their own
 
 def write(folder: Path, network: PairNetwork, tokenizer: PairTokenizer) -> None:
     """Write a pair as three files, or four with a large vocabulary; its first half is only named in them."""
-    folder.mkdir(parents=True, exist_ok=True)
     stored: dict[str, Tensor] = {}
     for name, value in network.state_dict().items():
         if name.startswith("second.") and name.endswith(_FOUR_BITS):
@@ -46,14 +44,8 @@ def write(folder: Path, network: PairNetwork, tokenizer: PairTokenizer) -> None:
     files = {WEIGHTS: stored}
     if stored[_WORDS].nbytes > _APART_BYTES:
         files[VOCABULARY] = {name: stored.pop(name) for name in (_WORDS, _WORDS + SCALE)}
-    digests = {"tokenizer_sha256": hashlib.sha256(tokenizer.serialised.encode()).hexdigest()}
-    for name, tensors in files.items():
-        weights = save(tensors)
-        (folder / name).write_bytes(weights)
-        digests["weights_sha256" if name == WEIGHTS else "vocabulary_sha256"] = hashlib.sha256(weights).hexdigest()
-    config = network.config.to_json() | digests
-    (folder / TOKENIZER).write_text(tokenizer.serialised, encoding="utf-8")
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    weights = {name: save(tensors) for name, tensors in files.items()}
+    write_files(folder, network.config, weights, tokenizer.serialised)
 
 
 def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
@@ -80,9 +72,10 @@ def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
     with torch.device("meta"):
         network = PairNetwork(config, first)
     try:
-        state = unpack_all({name: tensor for content in contents for name, tensor in load(content).items()})
+        arrays = {name: value for content in contents for name, value in float_state(content).items()}
+        state = {name: torch.as_tensor(value) for name, value in arrays.items()}
         named = {FIRST + name: tensor for name, tensor in first.state_dict().items()}
         network.load_state_dict(state | named, strict=True, assign=True)
-    except (SafetensorError, RuntimeError) as error:
+    except RuntimeError as error:
         raise ModelError(f"{folder / WEIGHTS} does not hold the tensors that {CONFIG} describes: {error}") from error
     return network.eval().requires_grad_(requires_grad=False), tokenizer, digest(config, header.all_weights_sha256)

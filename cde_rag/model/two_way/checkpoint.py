@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
+from cde_rag._validation import file_sha256
 from cde_rag.errors import ModelError
 from cde_rag.model import hub
 from cde_rag.model.names import ModelName
@@ -27,7 +28,6 @@ from cde_rag.model.weights import (
     WEIGHTS,
     check_size,
     read_json,
-    sha256,
     weight_files,
 )
 
@@ -98,7 +98,7 @@ def write(folder: Path, network: TwoWay, tokenizer_json: str) -> None:
     state = published.published_state(network.state_dict(), network.config)
     save_file(state, folder / WEIGHTS)
     (folder / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
-    digests = {each: sha256(folder / each) for each in (WEIGHTS, TOKENIZER)}
+    digests = {each: file_sha256(folder / each) for each in (WEIGHTS, TOKENIZER)}
     value[CONVERTED] = {"format": FORMAT, "source": network.config.name, "sha256": digests}
     (folder / CONFIG).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
@@ -120,7 +120,7 @@ def convert(folder: Path, name: ModelName, target: Path) -> None:
     sources = {path.name: path for path in files.weights} | {TOKENIZER: files.tokenizer}
     if (folder / INDEX).is_file() and len(files.weights) > 1:
         sources[INDEX] = folder / INDEX
-    digests = {each: sha256(path) for each, path in sources.items()}
+    digests = {each: file_sha256(path) for each, path in sources.items()}
     value = files.value | {CONVERTED: {"format": FORMAT, "source": str(name), "sha256": digests}}
     if target.exists():
         raise ModelError(f"{target} exists already. Choose another folder, or remove it.")
@@ -146,8 +146,8 @@ def _look(folder: Path, name: ModelName) -> _Files:
     if not tokenizer.is_file():
         tokenizer = hub.fetch_tokenizer(published.TOKENIZERS[config.family], wanted_by=name.base)
     check_size(str(tokenizer), TOKENIZER, tokenizer.stat().st_size)
-    digests = {path.name: sha256(path) for path in weights}
-    found = digests | {TOKENIZER: sha256(tokenizer)}
+    digests = {path.name: file_sha256(path) for path in weights}
+    found = digests | {TOKENIZER: file_sha256(tokenizer)}
     if converted and found.keys() - converted.keys():
         raise ModelError(
             f"{folder}: {CONFIG} expects {', '.join(converted)}, found {', '.join(found)}. Convert the model again."

@@ -146,7 +146,7 @@ class TwoWay(nn.Module):
         Args:
             context: First-stage vectors, one for each different document; no rows for the null context.
             counts: Number of equal documents that each row stands for. Repeated rows follow after all rows, as by
-                `round_robin`.
+                `_round_robin`.
 
         Raises:
             ContextError: Another number of documents, or the null context of a model that never learned one.
@@ -166,7 +166,7 @@ class TwoWay(nn.Module):
                 "documents of a small corpus; or load the model with another context_size (at most "
                 f"{self.config.trained_context_size})."
             )
-        return self._kept(self.second_stage.prepare(context[round_robin(counts)][None]))
+        return self._kept(self.second_stage.prepare(context[_round_robin(counts)][None]))
 
     def _kept(self, prepared: PreparedTokens) -> PreparedTokens | PreparedKeys:
         """Return the tokens before a text or, for cached attention, their keys and values in every layer."""
@@ -198,11 +198,11 @@ class TwoWay(nn.Module):
         return F.normalize(self.second_stage(ids, mask, prepared), dim=-1)
 
 
-def round_robin(counts: Int[Tensor, "rows"]) -> Int[Tensor, "places"]:
+def _round_robin(counts: Int[Tensor, "rows"]) -> Int[Tensor, "places"]:
     """Return rows in the order of repeated passes over all of them, each as often as its count.
 
     Example:
-        >>> round_robin(torch.tensor([2, 1, 2])).tolist()
+        >>> _round_robin(torch.tensor([2, 1, 2])).tolist()
         [0, 1, 2, 0, 2]
     """
     rounds = torch.arange(int(counts.max()), device=counts.device)[:, None]

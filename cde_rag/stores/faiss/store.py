@@ -10,21 +10,21 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_list
-from cde_rag.errors import CorpusError, StoreError, StoreFormatError
+from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode
+from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import FORMAT, Database, set_format
 from cde_rag.stores.faiss.folder import DATABASE, sweep
 from cde_rag.stores.faiss.indexing import IndexConfig
-from cde_rag.stores.faiss.lease import leased
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.snapshots import build, due, put
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.view import Reader, View
 from cde_rag.stores.faiss.writer import Transaction, begun
+from cde_rag.stores.files import locked
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
@@ -210,7 +210,8 @@ class FaissStore:
 
     def lease(self) -> AbstractContextManager[None]:
         """Hold the folder's lease, a lock file."""
-        return leased(self._folder)
+        taken = f"{self._folder}: another run holds the lease to change its context. Wait for it to finish"
+        return locked(self._folder / f"{DATABASE}-lease", taken)
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """Create another, empty, inactive generation; return its number."""
@@ -228,8 +229,7 @@ class FaissStore:
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
         """Write vectors of rows in an inactive generation in one transaction."""
-        if len({row.record.id for row in rows}) != len(rows):
-            raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
+        check_once(rows)
         with self._writing() as writer:
             writer.manifest.inactive(generation)
             check_unit(vectors, len(rows), writer.manifest.dim)

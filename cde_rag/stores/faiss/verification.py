@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from cde_rag._validation import file_sha256
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of
@@ -14,7 +15,6 @@ from cde_rag.stores.faiss.folder import MARKER
 from cde_rag.stores.faiss.manifest import FaissGeneration
 from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks, VectorFile
-from cde_rag.stores.files import file_sha256
 from cde_rag.stores.filter_sql import flatten
 
 # Each counts what must not be there.

@@ -214,11 +214,8 @@ class View:
             near, scores = near[scores >= last], scores[scores >= last]
         positions = self.records.positions_of_rows(self.state.number, near)
         best = np.lexsort((positions, -scores))[:k]
-        return [
-            Hit(record.id, float(scores[place]), record.title, record.text, record.metadata)
-            for place, stored in zip(best, self.at(positions[best].tolist()), strict=True)
-            for record in [stored.row.record]
-        ]
+        found = self.at(positions[best].tolist())
+        return [stored.row.hit(float(scores[place])) for place, stored in zip(best, found, strict=True)]
 
     def _damaged(self, what: str) -> StoreFormatError:
         return StoreFormatError(f"{self.vectors.path}: expected {what}. Restore a copy.")

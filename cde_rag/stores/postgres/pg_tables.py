@@ -105,12 +105,12 @@ def read_vector(place: int, digest: str, data: bytes, checksum: bytes) -> Float3
         StoreFormatError: The row is not as it was written.
     """
     vector = np.frombuffer(data, ">f4", offset=4).astype(np.float32)  # after two 16-bit numbers
-    if vector_row_checksum(place, digest, vector) != checksum:
+    if _vector_row_checksum(place, digest, vector) != checksum:
         raise StoreFormatError(f"Vector at place {place}: expected it as it was written, found a changed row.")
     return vector
 
 
-def vector_row_checksum(place: int, digest: str, vector: Float32[np.ndarray, " dim"]) -> bytes:
+def _vector_row_checksum(place: int, digest: str, vector: Float32[np.ndarray, " dim"]) -> bytes:
     """Return the checksum of a vector's row."""
     return checksum_of(place, digest, np.ascontiguousarray(vector, "<f4").tobytes())
 
@@ -236,7 +236,7 @@ class PgTables:
         rows = zip(places, digests, np.ascontiguousarray(vectors), strict=True)
         self.copy(
             "vectors",
-            ((place, digest, vector, vector_row_checksum(place, digest, vector)) for place, digest, vector in rows),
+            ((place, digest, vector, _vector_row_checksum(place, digest, vector)) for place, digest, vector in rows),
             f"vectors_{generation}",
         )
 

@@ -9,9 +9,18 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_list
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
+from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, checksum_of, encode, sample_places
+from cde_rag.stores.checks import (
+    check_k,
+    check_once,
+    check_records,
+    check_rows,
+    check_unit,
+    checksum_of,
+    encode,
+    sample_places,
+)
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
@@ -85,10 +94,6 @@ class PgVectorStore:
     def dsn(self) -> str:
         """Address of the database, with its password if it contains one."""
         return self._database.dsn
-
-    def named(self, name: str) -> "PgVectorStore":
-        """Return a store of another name in the same database, with the same kind of index."""
-        return PgVectorStore(self._database.dsn, name, index=self._index.kind, quantization=self._index.quantization)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of this database's collections that begin so, sorted.
@@ -411,8 +416,7 @@ class PgVectorStore:
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
         """Write vectors of rows in an inactive generation; returns the number of rows that were as they were read."""
-        if len({row.record.id for row in rows}) != len(rows):
-            raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
+        check_once(rows)
 
         def write(tables: PgTables) -> int:
             manifest = self._fenced(tables)

@@ -1,12 +1,13 @@
 """The stores of tenants in PostgreSQL: a schema for each, which a role can be given alone."""
 
+from functools import partial
 from typing import ClassVar
 
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.store import PgVectorStore
 
 
-class PgTenantStore(PgVectorStore):
+class _PgTenantStore(PgVectorStore):
     """The store of one tenant, whose tables have row-level security from the start."""
 
     _restricted: ClassVar = True
@@ -26,8 +27,9 @@ class PgTenants:
     """
 
     def __init__(self, dsn: str, name: str, *, index: str | None = None, quantization: str | None = None) -> None:
-        self._common = PgVectorStore(dsn, name, index=index, quantization=quantization)
-        self._dsn, self._index, self._quantization = dsn, index, quantization
+        self._open_common = partial(PgVectorStore, dsn, name, index=index, quantization=quantization)
+        self._open = partial(_PgTenantStore, dsn, index=index, quantization=quantization)
+        self._common = self._open_common()
         self._prefix = f"{name}_t_"
         self.of("0" * 32)  # refuses a name that is too long for those of tenants
 
@@ -42,11 +44,11 @@ class PgTenants:
 
     def common(self) -> PgVectorStore:
         """Return the common store."""
-        return self._common.named(self._common.name)
+        return self._open_common()
 
-    def of(self, key: str) -> PgTenantStore:
+    def of(self, key: str) -> _PgTenantStore:
         """Return the store in a tenant's schema, which may not exist yet."""
-        return PgTenantStore(self._dsn, f"{self._prefix}{key}", index=self._index, quantization=self._quantization)
+        return self._open(f"{self._prefix}{key}")
 
     def listed(self) -> list[str]:
         """Return the keys of existing stores, sorted."""

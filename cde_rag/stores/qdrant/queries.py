@@ -57,7 +57,7 @@ def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> 
     """
     there = models.Filter(must=[models.HasVectorCondition(has_vector=WORDS)])
     return models.QueryRequest(
-        query=sparse_vector(words),
+        query=_sparse_vector(words),
         using=WORDS,
         filter=where,
         params=models.SearchParams(idf=models.IdfCorpusParams(corpus=there)),
@@ -68,9 +68,9 @@ def words_request(words: Sparse, limit: int, *, where: models.Filter | None) -> 
 
 def given_vectors(vectors: Mapping[str, Any]) -> dict[str, Any]:
     """Convert named vectors to Qdrant's classes."""
-    return {name: sparse_vector(one) if isinstance(one, Sparse) else one for name, one in vectors.items()}
+    return {name: _sparse_vector(one) if isinstance(one, Sparse) else one for name, one in vectors.items()}
 
 
-def sparse_vector(vector: Sparse) -> models.SparseVector:
+def _sparse_vector(vector: Sparse) -> models.SparseVector:
     """Convert a sparse vector to Qdrant's class."""
     return models.SparseVector(indices=vector.indices, values=vector.values)

@@ -1,6 +1,7 @@
 """The stores of tenants in Qdrant: a collection for each."""
 
 import re
+from functools import partial
 
 from qdrant_client import QdrantClient
 
@@ -33,9 +34,7 @@ class QdrantTenants:
     ) -> None:
         self._client = client
         self._collection = collection
-        self._exact = exact
-        self._quantization = quantization
-        self._hnsw = hnsw
+        self._store = partial(QdrantStore, client, exact=exact, quantization=quantization, hnsw=hnsw)
 
     def common(self) -> QdrantStore:
         """Return the common store."""
@@ -58,10 +57,6 @@ class QdrantTenants:
         for one in (name + CONTEXTS, name):  # the last is what `listed` finds
             if call(lambda one=one: self._client.collection_exists(one)):
                 call(lambda one=one: self._client.delete_collection(one))
-
-    def _store(self, name: str) -> QdrantStore:
-        quantization, hnsw = self._quantization, self._hnsw
-        return QdrantStore(self._client, name, exact=self._exact, quantization=quantization, hnsw=hnsw)
 
     def _name(self, key: str) -> str:
         return f"{self._collection}__cde_tenant_{key}"

@@ -26,7 +26,7 @@ _OTHERS: Final = {"number": {"datetime", "integer"}, "date": {"float", "integer"
 Bound = TypeVar("Bound", float, str)
 
 
-class Bounds(NamedTuple):
+class _Bounds(NamedTuple):
     """A filter for Qdrant.
 
     Attributes:
@@ -51,12 +51,12 @@ class PointFilter:
         self._where = where
         self._points = points
         if where is None:
-            self._bounds = Bounds(ALL, ALL)
+            self._bounds = _Bounds(ALL, ALL)
         elif not manifest.native:
-            self._bounds = Bounds(ALL, NONE)
+            self._bounds = _Bounds(ALL, NONE)
         else:
             possible, certain = _Translator(points).bounds(where)
-            self._bounds = Bounds(some(possible, _CHECKED), every(certain, no(_CHECKED)))
+            self._bounds = _Bounds(some(possible, _CHECKED), every(certain, no(_CHECKED)))
 
     @property
     def selection(self) -> Selection:
@@ -91,7 +91,7 @@ class _Translator:
         self._points = points
         self._indexed: Mapping[str, str] | None = None
 
-    def bounds(self, where: Filter) -> Bounds:
+    def bounds(self, where: Filter) -> _Bounds:
         """Translate a filter."""
         match where:
             case And(parts):
@@ -100,30 +100,30 @@ class _Translator:
                 return _any(map(self.bounds, parts))
             case Not(part):
                 inner = self.bounds(part)
-                return Bounds(no(inner.certain), no(inner.possible))
+                return _Bounds(no(inner.certain), no(inner.possible))
             case Field(path, comparisons, exists):
                 keys = json_paths(self._points.metadata_key, path)
                 if not keys:
-                    return Bounds(ALL, NONE)
+                    return _Bounds(ALL, NONE)
                 there = some(*(some(has(key), _null(key)) for key in keys))
                 wanted = ALL if exists is None else there if exists else no(there)
                 return _all([_same(wanted), *self._comparisons(keys, comparisons)])
 
-    def _comparisons(self, keys: list[str], comparisons: tuple[FieldComparison, ...]) -> list[Bounds]:
+    def _comparisons(self, keys: list[str], comparisons: tuple[FieldComparison, ...]) -> list[_Bounds]:
         """Translate comparisons that one and the same element has to pass."""
         kinds = {operand.kind for comparison in comparisons for operand in comparison.operands}
         if all(one.operator in _RANGES for one in comparisons) and kinds in ({"number"}, {"date"}):
             return [self._range(keys, comparisons)] if comparisons else []
         parts = [self._comparison(keys, one) for one in comparisons]
         together = len(comparisons) < 2  # otherwise one element could pass one of them, and another element another
-        return [part if together else Bounds(part.possible, NONE) for part in parts]
+        return [part if together else _Bounds(part.possible, NONE) for part in parts]
 
-    def _comparison(self, keys: list[str], comparison: FieldComparison) -> Bounds:
+    def _comparison(self, keys: list[str], comparison: FieldComparison) -> _Bounds:
         kind = comparison.operands[0].kind if comparison.operands else None
         if comparison.operator in _RANGES and kind in ("number", "date"):
             return self._range(keys, (comparison,))
         if comparison.operator != "in":
-            return Bounds(some(*map(has, keys)), NONE)
+            return _Bounds(some(*map(has, keys)), NONE)
         texts = [str(operand.key) for operand in comparison.operands if operand.kind == "text"]
         found = [_same(some(*(self._any_of(key, texts) for key in keys)))] if texts else []
         return _any([*found, *(self._equal(keys, one) for one in comparison.operands if one.kind != "text")])
@@ -142,7 +142,7 @@ class _Translator:
             self._indexed = self._points.indexed()
         return self._indexed.get(key)
 
-    def _equal(self, keys: list[str], operand: Operand) -> Bounds:
+    def _equal(self, keys: list[str], operand: Operand) -> _Bounds:
         match operand.kind:
             case "boolean":
                 return _same(some(*(_on(key, "match", {"value": bool(operand.key)}) for key in keys)))
@@ -151,22 +151,22 @@ class _Translator:
             case _:
                 return self._range(keys, [FieldComparison(operator, (operand,)) for operator in ("gte", "lte")])
 
-    def _range(self, keys: list[str], comparisons: Sequence[FieldComparison]) -> Bounds:
+    def _range(self, keys: list[str], comparisons: Sequence[FieldComparison]) -> _Bounds:
         """Translate comparisons of one kind, number or date, with the operators gt, gte, lt and lte."""
         operands = [(one.operator, one.operands[0]) for one in comparisons]
         if any(self._index(key) in _OTHERS[operands[0][1].kind] for key in keys):
-            return Bounds(ALL, NONE)
+            return _Bounds(ALL, NONE)
         if operands[0][1].kind == "date":
             moments = [(operator, _moment(str(operand.key))) for operator, operand in operands]
             known = _tightest([(operator, moment) for operator, moment in moments if moment is not None])
             within = some(*(_on(key, "range", known) if known else has(key) for key in keys))
-            return Bounds(within, within if all(moment is not None for _, moment in moments) else NONE)
+            return _Bounds(within, within if all(moment is not None for _, moment in moments) else NONE)
         numbers = [(operator, float(operand.key)) for operator, operand in operands]
         short, wide = _tightest(numbers), _tightest([_wide(*number) for number in numbers])
         within, around = (some(*(_on(key, "range", bounds) for key in keys)) for bounds in (short, wide))
         if any(compared(operand.key) != "qdrant" for _, operand in operands):
-            return Bounds(around, NONE)
-        return Bounds(some(within, every(around, _ROUNDED)), every(within, no(_ROUNDED)))
+            return _Bounds(around, NONE)
+        return _Bounds(some(within, every(around, _ROUNDED)), every(within, no(_ROUNDED)))
 
 
 def _wide(operator: str, number: float) -> tuple[str, float]:
@@ -201,15 +201,15 @@ def _null(key: str) -> Selection:
     return {"must": [{"is_null": {"key": key}}]}
 
 
-def _same(selection: Selection) -> Bounds:
-    return Bounds(selection, selection)
+def _same(selection: Selection) -> _Bounds:
+    return _Bounds(selection, selection)
 
 
-def _all(parts: Iterable[Bounds]) -> Bounds:
+def _all(parts: Iterable[_Bounds]) -> _Bounds:
     found = list(parts)
-    return Bounds(every(*(part.possible for part in found)), every(*(part.certain for part in found)))
+    return _Bounds(every(*(part.possible for part in found)), every(*(part.certain for part in found)))
 
 
-def _any(parts: Iterable[Bounds]) -> Bounds:
+def _any(parts: Iterable[_Bounds]) -> _Bounds:
     found = list(parts)
-    return Bounds(some(*(part.possible for part in found)), some(*(part.certain for part in found)))
+    return _Bounds(some(*(part.possible for part in found)), some(*(part.certain for part in found)))

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.base import Hit, Record, Row
+from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, compared, is_object, rounded
 from cde_rag.stores.qdrant_base.points import Point
@@ -49,11 +49,6 @@ class StoredPoint:
     order: int
     row: Row
     checksum: str
-
-    def hit(self, score: float) -> Hit:
-        """Return the record as a search hit with this score."""
-        record = self.row.record
-        return Hit(record.id, score, record.title, record.text, record.metadata)
 
 
 def point_id(id_: str) -> str | None:

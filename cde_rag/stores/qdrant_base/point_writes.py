@@ -52,7 +52,7 @@ def put_rows(
         payload |= vector_payload(record.id, manifest.serving.vector, digest, vector)
         words = named_weights(record, analyzer) if manifest.words else {}
         made.append(NewPoint(id_, payload, kept | manifest.named(manifest.serving, vector) | words))
-    index_metadata(points, [new.payload for new in made])
+    _index_metadata(points, [new.payload for new in made])
     points.upsert(made)
 
 
@@ -64,11 +64,11 @@ def put_metadata(points: Points, metadata: Mapping[str, str]) -> None:
     """
     found_points(points, list(metadata))
     payloads = {str(points.point_id(id_)): metadata_payload(id_, new) for id_, new in metadata.items()}
-    index_metadata(points, payloads.values())
+    _index_metadata(points, payloads.values())
     points.set_payloads(payloads)
 
 
-def index_metadata(points: Points, payloads: Iterable[Mapping[str, Any]]) -> None:
+def _index_metadata(points: Points, payloads: Iterable[Mapping[str, Any]]) -> None:
     """Create the payload indexes that filters of these payloads need."""
     points.index(index_kinds((payload[METADATA] for payload in payloads), points.metadata_key))
 
@@ -85,7 +85,7 @@ def put_derived(points: Points, manifest: PointsManifest) -> None:
     while some := list(itertools.islice(found, _AT_ONCE)):
         ids = [str(points.point_id(record.id)) for record in some]
         metadata = [metadata_payload(record.id, encode(record.metadata, record.id)) for record in some]
-        index_metadata(points, metadata)
+        _index_metadata(points, metadata)
         points.set_payloads(dict(zip(ids, metadata, strict=True)))
         points.set_words(dict(zip(ids, (weights(record, analyzer) for record in some), strict=True)))
 

@@ -103,4 +103,4 @@ class _PointSearch:
     def _hit(self, score: float, point: Found) -> Hit:
         stored = read(point, self.name, self.points.place)
         checked_vector(point, stored, self.name, self.points.place)
-        return stored.hit(score)
+        return stored.row.hit(score)

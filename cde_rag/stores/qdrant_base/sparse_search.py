@@ -36,5 +36,5 @@ def _best(points: Points, name: str, words: Sparse, k: int, where: PointFilter) 
         passing = [point for point in found if where.passes(point)]
         best = sorted(passing, key=lambda point: (-point.score, *place_of(point, points.place)))[:k]
         if len(found) < limit or (len(best) == k and found[-1].score < best[-1].score):
-            return [read(point, name, points.place).hit(float(point.score)) for point in best]
+            return [read(point, name, points.place).row.hit(float(point.score)) for point in best]
         limit *= 2

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_list
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
+from cde_rag.errors import ContextMismatchError, StoreError
 from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
-from cde_rag.stores.checks import check_k, check_records, check_rows, check_unit, encode, sample_places
+from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode, sample_places
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
 from cde_rag.stores.manifests import Generation, StoreManifest
@@ -258,8 +258,7 @@ class PointStore(ABC):
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
     ) -> int:
         """Write vectors of rows in an inactive generation."""
-        if len({row.record.id for row in rows}) != len(rows):
-            raise CorpusError("Expected each id once in one call of add_to_generation, found one twice.")
+        check_once(rows)
         return self._put_vectors(generation, rows, digests, vectors)
 
     def activate(self, generation: int, *, last: Completion | None = None) -> None:

@@ -117,7 +117,7 @@ def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> Eng
 
 def sweep(folder: Path, manifest: PointsManifest) -> None:
     """Remove the shards and contexts that do not belong to the manifest."""
-    kept = {shard_of(folder, manifest), *(context_file(folder, state.number) for state in manifest.generations)}
+    kept = {shard_of(folder, manifest), *(_context_file(folder, state.number) for state in manifest.generations)}
     for path in folder.iterdir():
         if DERIVED.fullmatch(path.name) and path not in kept:
             if path.is_dir():
@@ -126,7 +126,7 @@ def sweep(folder: Path, manifest: PointsManifest) -> None:
                 path.unlink()
 
 
-def context_file(folder: Path, number: int) -> Path:
+def _context_file(folder: Path, number: int) -> Path:
     """Return the path of a generation's Context."""
     return folder / f"context-{number}.safetensors"
 
@@ -137,7 +137,7 @@ def read_context(folder: Path, state: PointsGeneration) -> bytes:
     Raises:
         StoreFormatError: The file is missing or damaged.
     """
-    path = context_file(folder, state.number)
+    path = _context_file(folder, state.number)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -155,9 +155,9 @@ def damaged_contexts(folder: Path, manifest: PointsManifest) -> Iterator[Damage]
         try:
             read_context(folder, state)
         except StoreFormatError as error:  # noqa: PERF203
-            yield Damage(context_file(folder, state.number).name, str(error))
+            yield Damage(_context_file(folder, state.number).name, str(error))
 
 
 def _written(folder: Path, number: int, fingerprint: str, context: bytes) -> PointsGeneration:
-    write_new(context_file(folder, number), context)
+    write_new(_context_file(folder, number), context)
     return PointsGeneration(number, fingerprint, hashlib.sha256(context).hexdigest())

@@ -21,7 +21,7 @@ _AT_ONCE: Final = 512  # points read at once
 _OVERSAMPLING: Final = 4.0  # of codes, whose points are then scored by the vectors themselves
 
 
-class ReadPoint(NamedTuple):
+class _ReadPoint(NamedTuple):
     """Point, converted once, since the engine's own objects convert at every access."""
 
     id: str
@@ -58,7 +58,7 @@ class ShardPoints:
         """Return the id of the point for the record of an id."""
         return point_id(id_)
 
-    def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, ReadPoint]:
+    def retrieve(self, ids: Sequence[str], *, vectors: bool | list[str] = False) -> dict[str, _ReadPoint]:
         """Return the points of those ids that exist."""
         wanted: list[Any] = [*ids]
         found = self._engine.call(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=vectors))
@@ -86,7 +86,7 @@ class ShardPoints:
         after: tuple[int, str] = (0, ""),
         complete: bool = False,
         at_once: int = _AT_ONCE,
-    ) -> Iterator[ReadPoint]:
+    ) -> Iterator[_ReadPoint]:
         """Yield the selected points, in order of insertion; positions are unique, since one process writes."""
         size, last = min(at_once, _AT_ONCE), after[0]
         while True:
@@ -113,7 +113,7 @@ class ShardPoints:
         where: Selection,
         exact: bool,
         prefix: int | None,
-    ) -> list[list[ReadPoint]]:
+    ) -> list[list[_ReadPoint]]:
         """Return the nearest points of each query."""
         rescored = edge.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=_OVERSAMPLING)
         beam = max(self._search_beam, 2 * limit)
@@ -153,7 +153,7 @@ class ShardPoints:
         """Create payload indexes where there are none."""
         self._engine.index(kinds)
 
-    def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[ReadPoint]:
+    def matching(self, words: Sparse, limit: int, *, where: Selection) -> list[_ReadPoint]:
         """Return points with some of these terms, best first, by sparse vectors.
 
         The IDF is computed over existing points; after a crash, some count twice until the engine is optimized.
@@ -231,13 +231,13 @@ class ShardPoints:
             edge.UpdateOperation.delete_payload_by_filter(noted, [name]),
         )
 
-    def _whole(self, ids: Sequence[str]) -> dict[str, ReadPoint]:
+    def _whole(self, ids: Sequence[str]) -> dict[str, _ReadPoint]:
         """Return complete points, to be written again."""
         wanted: list[Any] = [*ids]
         found = self._engine.call(lambda shard: shard.retrieve(wanted, with_payload=True, with_vector=True))
         return {str(record.id): _read(record) for record in found}
 
-    def _order(self, record: ReadPoint) -> int:
+    def _order(self, record: _ReadPoint) -> int:
         return place_of(record, self._handle)[0]
 
 
@@ -259,8 +259,8 @@ def _flag(path: str, value: object) -> str:
     return f"{path}={value}".lower()
 
 
-def _read(point: edge.Record | edge.ScoredPoint, score: float = 0.0) -> ReadPoint:
-    return ReadPoint(str(point.id), point.payload or {}, cast(dict[str, Any], point.vector or {}), score)
+def _read(point: edge.Record | edge.ScoredPoint, score: float = 0.0) -> _ReadPoint:
+    return _ReadPoint(str(point.id), point.payload or {}, cast(dict[str, Any], point.vector or {}), score)
 
 
 def _filter(where: Selection) -> edge.Filter:
