@@ -31,7 +31,7 @@ class RecontextualizeRequest(RequestBody):
     """Body that starts a move to a new context."""
 
     seed: int = Field(0, description="Random seed of the new context's sample.")
-    context_size: int | None = Field(None, ge=1, description="Documents of the new context.")
+    context_size: int | None = Field(None, ge=1, description="Passages of the new context.")
     strategy: Literal["random", "clusters"] = "random"
     canary: list[CanaryQuery] | None = Field(
         None, min_length=1, description="Queries that must pass before the switch."

@@ -30,8 +30,8 @@ class Job:
         collection: Name of the collection.
         id: Its id.
         status: State of the run.
-        done: Documents done.
-        total: Documents to do; None if unknown.
+        done: Passages done.
+        total: Passages to do; None if unknown.
         started: Seconds since 1970.
         error: Message of the error that ended it.
         result: Report of the run.

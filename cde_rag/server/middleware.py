@@ -17,7 +17,7 @@ from cde_rag.server.error_responses import RequestError, as_request_error, error
 from cde_rag.server.service import TENANT
 
 OPEN_PATHS: Final = frozenset(  # they need no key
-    {"/", "/page.css", "/page.js", "/common.js", "/chat.js", "/documents.js", "/health", "/ready"}
+    {"/", "/page.css", "/page.js", "/common.js", "/chat.js", "/manage.js", "/health", "/ready"}
 )
 STREAMED: Final = "/v1/contexts"  # its body is read in pieces, and has a bound of its own
 _log = logging.getLogger("cde_rag.server")

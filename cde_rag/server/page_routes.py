@@ -14,7 +14,7 @@ from cde_rag.server.service import RequestBody, Serving
 
 router = APIRouter()
 FOLDER: Final = Path(__file__).parent / "page"
-SCRIPTS: Final = ("page.js", "common.js", "chat.js", "documents.js")
+SCRIPTS: Final = ("page.js", "common.js", "chat.js", "manage.js")
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "

@@ -231,11 +231,11 @@ def test_a_day_at_the_page(chatting: Running, llm: FakeLLM, browser: Browser, tm
     page.get_by_label("Collection").select_option("papers")
 
     page.get_by_role("link", name="Collection").click()
-    expect(page.locator("#facts")).to_contain_text("Documents40")
+    expect(page.locator("#facts")).to_contain_text("Passages40")
     page.get_by_label("Text or Markdown files").set_input_files(guide)
     page.get_by_role("button", name="Add").click()
     expect(outcome).to_contain_text("Passages: 1 added", timeout=60_000)
-    expect(page.locator("#facts")).to_contain_text("Documents41")
+    expect(page.locator("#facts")).to_contain_text("Passages41")
 
     page.get_by_role("link", name="Search").click()
     visit.search("boat bank river")

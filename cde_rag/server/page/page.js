@@ -1,7 +1,7 @@
 // The page: its views, the chosen collection, and the search.
 import * as chat from "./chat.js";
 import { byId, call, collectionPath, download, made, openPassage, problem, send } from "./common.js";
-import * as documents from "./documents.js";
+import * as manage from "./manage.js";
 
 const COLUMNS = {
   own: ["Own context", "by vectors, as the collection is stored"],
@@ -9,7 +9,7 @@ const COLUMNS = {
   words: ["BM25", "by words alone"],
   hybrid: ["Hybrid", "vectors and words together; the default"],
 };
-const VIEWS = { search: "search", chat: "chat", documents: "collection" };
+const VIEWS = { search: "search", chat: "chat", manage: "collection" };
 let turn = 0; // of the newest search: answers of earlier ones are dropped
 let known = [];
 const judged = new Map(); // query → id → "right" or "wrong"
@@ -58,7 +58,7 @@ async function openView() {
   }
   try {
     if (view === "chat") await chat.describe();
-    if (view === "documents") await documents.describe();
+    if (view === "manage") await manage.describe();
   } catch (error) {
     problem(error.message);
   }
@@ -67,7 +67,7 @@ async function openView() {
 function describe() {
   const each = known.find((one) => one.name === byId("collection").value);
   byId("about").textContent = each
-    ? `${each.documents.toLocaleString("en")} documents · ${each.model} · context of ${each.context_size} documents · ` +
+    ? `${each.documents.toLocaleString("en")} passages · ${each.model} · context of ${each.context_size} passages · ` +
       `fingerprint ${each.fingerprint.slice(0, 16)} · generation ${each.generation}`
     : "";
 }
@@ -230,5 +230,5 @@ window.addEventListener("hashchange", () => {
   problem();
   openView();
 });
-documents.onChange(start);
+manage.onChange(start);
 openPage();

@@ -26,11 +26,11 @@ export async function describe() {
   }
   const found = await call(collectionPath());
   const context = found.context_size
-    ? `${number(found.context_size)} of ${number(found.context_documents_seen)} documents, ` +
+    ? `${number(found.context_size)} of ${number(found.context_documents_seen)} passages, ` +
       `${found.context_sampling}, seed ${found.context_seed}, ${found.context_created.slice(0, 10)}`
-    : "the null context: made without documents";
+    : "the null context: made without passages";
   const facts = [
-    ["Documents", number(found.documents)],
+    ["Passages", number(found.documents)],
     ["Model", `${found.model}, ${found.dim} dimensions`],
     ["Context", context],
     ["Fingerprint", found.fingerprint.slice(0, 16)],
@@ -77,7 +77,7 @@ async function watch(job, label) {
 }
 
 function lock(is) {
-  for (const button of byId("view-documents").querySelectorAll("form button")) button.disabled = is;
+  for (const button of byId("view-manage").querySelectorAll("form button")) button.disabled = is;
 }
 
 async function run(path, body, label, told) {
@@ -133,7 +133,7 @@ byId("upload").addEventListener("submit", upload);
 byId("move").addEventListener("submit", (event) => {
   event.preventDefault();
   const told = (report) =>
-    `Moved to context ${report.fingerprint.slice(0, 16)}: ${number(report.embedded)} documents embedded.`;
+    `Moved to context ${report.fingerprint.slice(0, 16)}: ${number(report.embedded)} passages embedded.`;
   run("recontextualize", { seed: Number(byId("seed").value) || 0 }, "Embedding in the new context", told);
 });
 byId("rollback").addEventListener("click", () =>
