@@ -3,8 +3,8 @@
 An operation has a name, counts, and the first 16 hex digits of a fingerprint. Texts, ids, metadata and filters are
 never recorded, nor the messages of errors, which may quote them: of an error only the type is recorded.
 
-Spans go to the tracer provider that the program has set (the extra `observability` installs OpenTelemetry's API);
-other programs do not need it. Log records have level DEBUG, also those of failures, since these are raised.
+Spans go to the tracer provider of a program that imported OpenTelemetry (the extra `observability` installs its
+API); other programs do not need it. Log records have level DEBUG, also those of failures, since these are raised.
 """
 
 import logging
@@ -30,7 +30,7 @@ def operation(name: str, attributes: Attributes) -> Generator[Callable[[Attribut
         attributes: Counts, and fingerprints shortened by `short`.
     """
     started, noted = time.monotonic(), dict(attributes)
-    trace = _tracing()
+    trace: Any = sys.modules.get("opentelemetry.trace")
     context: Any = nullcontext() if trace is None else _span(trace, name)
     with context as span:
         try:
@@ -49,12 +49,6 @@ def operation(name: str, attributes: Attributes) -> Generator[Callable[[Attribut
 def short(fingerprint: str) -> str:
     """Return the part of a fingerprint that is recorded."""
     return fingerprint[:16]
-
-
-def _tracing() -> Any:
-    """Return OpenTelemetry's module if the program imported it and set a tracer provider, otherwise None."""
-    trace: Any = sys.modules.get("opentelemetry.trace")
-    return None if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) else trace
 
 
 def _span(trace: Any, name: str) -> Any:
