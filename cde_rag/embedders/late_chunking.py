@@ -14,7 +14,7 @@ from cde_rag.context.siblings import sibling_positions
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import CorpusError, ModelError
 from cde_rag.model import CDEModel
-from cde_rag.model.batching import length_buckets
+from cde_rag.model.batching import tight_buckets
 from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.sibling_vectors import SiblingVectors
 from cde_rag.model.threads import limited_threads
@@ -81,7 +81,7 @@ class LateChunking:
         outside = [_outside(window, rows) for window in windows]
         own = SiblingVectors(self._model, [[texts[place] for place in row] for row in rows])
         around = SiblingVectors(self._model, [[texts[place] for place in row] for row in outside])
-        for bucket in length_buckets([len(window.ids) for window in windows], mini_batch_size):
+        for bucket in tight_buckets([len(window.ids) for window in windows], mini_batch_size):
             batch = [windows[place] for place in bucket]
             members = [place for window in batch for place in window.chunks]
             vectors[members] = self._embedded(batch, own.padded(members), around.padded(bucket))

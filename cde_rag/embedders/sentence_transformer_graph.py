@@ -10,7 +10,7 @@ from tqdm import tqdm
 from cde_rag.embedders.bert_encoder import BertEncoder
 from cde_rag.embedders.sentence_transformer_files import check_shortened
 from cde_rag.embedders.text_model import ReadText
-from cde_rag.model.batching import length_buckets, padded
+from cde_rag.model.batching import padded, tight_buckets
 from cde_rag.model.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.model.runtimes.graph_cache import kept_graph
 from cde_rag.model.threads import batch_threads
@@ -74,7 +74,7 @@ class GraphTextModel:
         rows = [cast("list[int]", text.content) for text in texts]
         vectors = np.empty((len(rows), self._encoder.config.dim), dtype=np.float32)
         with tqdm(total=len(rows), unit="text", disable=not progress) as bar:
-            for bucket in length_buckets([len(row) for row in rows], batch_size):
+            for bucket in tight_buckets([len(row) for row in rows], batch_size):
                 ids, mask = padded([rows[place] for place in bucket])
                 vectors[bucket] = graph.run({"ids": ids, "mask": mask.astype(np.float32)})
                 bar.update(len(bucket))

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float32
 from tqdm import tqdm
 
 from cde_rag.embedders.protocol import Embedded
-from cde_rag.model.batching import length_buckets
+from cde_rag.model.batching import tight_buckets
 from cde_rag.model.cde_model import CDEModel
 from cde_rag.model.sibling_vectors import SiblingVectors
 from cde_rag.model.tokenizer import Tokens
@@ -88,7 +88,7 @@ class TokenBatches:
         starts = [row for row, (place, _) in enumerate(block) if row == 0 or place != block[row - 1][0]]
         lengths, begun = [len(row.ids) for _, row in block], set(starts)
         found = np.empty((len(block), self._model.dim), dtype=np.float32)
-        for bucket in length_buckets(lengths, self._size):
+        for bucket in tight_buckets(lengths, self._size):
             siblings = (None, None) if given is None else given.padded([block[row][0] for row in bucket])
             batch = _TokenBatch([block[row][1].ids for row in bucket], *siblings)
             yield batch

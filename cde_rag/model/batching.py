@@ -10,13 +10,16 @@ _PASS_TOKENS: Final = 64  # a forward pass takes as long as that many tokens mor
 
 
 def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield positions of at most `size` texts at a time, longest texts first, so that lack of memory shows at once.
-
-    A bucket of short texts with some longer ones is cut in two where that saves more than another forward pass costs.
-    """
-    order = np.argsort(-np.asarray(lengths), kind="stable")
+    """Yield positions of `size` texts at a time, longest texts first, so that lack of memory shows at once."""
+    order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
     for start in range(0, len(order), size):
-        yield from _without_padding(order[start : start + size], np.asarray(lengths))
+        yield order[start : start + size]
+
+
+def tight_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield positions as `length_buckets`, in two parts where that saves more padding than a forward pass costs."""
+    for bucket in length_buckets(lengths, size):
+        yield from _without_padding(np.array(bucket), np.asarray(lengths))
 
 
 def _without_padding(bucket: Int64[np.ndarray, " bucket"], lengths: Int64[np.ndarray, " texts"]) -> Iterator[list[int]]:

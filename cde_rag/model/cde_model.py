@@ -12,7 +12,7 @@ from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError, require
 from cde_rag.model import loading, model_files
-from cde_rag.model.batching import length_buckets
+from cde_rag.model.batching import tight_buckets
 from cde_rag.model.names import ModelName
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
@@ -231,7 +231,7 @@ class CDEModel:
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         tokenized = self.tokenizer(texts, self.config.first_stage_max_length, prefix=self._prefixes[DOCUMENT])
         rows = [tokens.ids for tokens in tokenized]
-        for bucket in length_buckets([len(row) for row in rows], mini_batch_size):
+        for bucket in tight_buckets([len(row) for row in rows], mini_batch_size):
             vectors[bucket] = self.stages.read([rows[position] for position in bucket])
         return vectors
 

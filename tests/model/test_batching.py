@@ -4,14 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cde_rag.model.batching import length_buckets
+from cde_rag.model.batching import tight_buckets
 
 LENGTHS = st.lists(st.integers(1, 256), max_size=120)
 
 
 @given(LENGTHS, st.integers(1, 40))
 def test_each_text_is_in_one_bucket_longest_first(lengths: list[int], size: int) -> None:
-    buckets = list(length_buckets(lengths, size))
+    buckets = list(tight_buckets(lengths, size))
     assert sorted(place for bucket in buckets for place in bucket) == list(range(len(lengths)))
     assert all(1 <= len(bucket) <= size for bucket in buckets)
     order = [lengths[place] for bucket in buckets for place in bucket]
@@ -20,7 +20,7 @@ def test_each_text_is_in_one_bucket_longest_first(lengths: list[int], size: int)
 
 @given(LENGTHS)
 def test_a_cut_saves_more_than_a_pass_costs(lengths: list[int]) -> None:
-    buckets = list(length_buckets(lengths, 32))
+    buckets = list(tight_buckets(lengths, 32))
     computed = sum(len(bucket) * max(lengths[place] for place in bucket) for bucket in buckets)
     order = np.sort(lengths)[::-1]
     uncut = [order[start : start + 32] for start in range(0, len(order), 32)]
@@ -28,8 +28,8 @@ def test_a_cut_saves_more_than_a_pass_costs(lengths: list[int]) -> None:
 
 
 def test_short_texts_are_not_padded_to_a_long_one() -> None:
-    assert list(length_buckets([8] * 15 + [256] + [9] * 16, 32)) == [[15], [*range(16, 32), *range(15)]]
+    assert list(tight_buckets([8] * 15 + [256] + [9] * 16, 32)) == [[15], [*range(16, 32), *range(15)]]
 
 
 def test_texts_of_like_length_stay_together() -> None:
-    assert [len(bucket) for bucket in length_buckets(list(range(100, 132)), 32)] == [32]
+    assert [len(bucket) for bucket in tight_buckets(list(range(100, 132)), 32)] == [32]
