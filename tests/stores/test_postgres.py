@@ -503,12 +503,10 @@ def test_read_only_connections_read_and_do_not_write(postgres: str):
     store.add([row("a")], EXACT[:1], fingerprint=SPACE)
     reader = PgVectorStore(f"{postgres}&options=-cdefault_transaction_read_only%3Don", place)
     assert [hit.id for hit in reader.search(EXACT[:1], 1, fingerprint=SPACE)[0]] == ["a"]
-    for write in (
-        functools.partial(reader.add, [row("b")], EXACT[:1], fingerprint=SPACE),
-        lambda: reader.delete(["a"]),
-    ):
-        with pytest.raises(StoreError, match="found read-only transactions. Connect to the primary"):
-            write()
+    with pytest.raises(StoreError, match=r"found read-only transactions\. Connect to the primary"):
+        reader.add([row("b")], EXACT[:1], fingerprint=SPACE)
+    with pytest.raises(StoreError, match="read-only"):
+        reader.delete(["a"])
     assert store.count() == 1
     reader.close()
 
