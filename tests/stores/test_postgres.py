@@ -490,6 +490,25 @@ def test_senseless_indexes_are_refused(postgres: str):
             PgVectorStore(postgres, "papers", **wrong)
     with pytest.raises(ValueError, match="2000 dimensions, found 2001"):
         created(lambda: PgVectorStore(postgres, name(), index="hnsw"), dim=2001)
+    for quantization, dim, remedy in ((None, 2001, "half"), ("half", 4001, "binary"), ("binary", 16_001, "a model of")):
+        with pytest.raises(ValueError, match=remedy):
+            created(
+                functools.partial(PgVectorStore, postgres, name(), index="hnsw", quantization=quantization), dim=dim
+            )
+
+
+def test_read_only_connections_read_and_do_not_write(postgres: str):
+    place = name()
+    store = created(lambda: PgVectorStore(postgres, place))
+    store.add([row("a")], EXACT[:1], fingerprint=SPACE)
+    reader = PgVectorStore(f"{postgres}&options=-cdefault_transaction_read_only%3Don", place)
+    assert [hit.id for hit in reader.search(EXACT[:1], 1, fingerprint=SPACE)[0]] == ["a"]
+    with pytest.raises(StoreError, match=r"found read-only transactions\. Connect to the primary"):
+        reader.add([row("b")], EXACT[:1], fingerprint=SPACE)
+    with pytest.raises(StoreError, match="read-only"):
+        reader.delete(["a"])
+    assert store.count() == 1
+    reader.close()
 
 
 # Processes and servers that die

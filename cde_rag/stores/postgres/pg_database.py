@@ -194,7 +194,7 @@ class PgDatabase:
         levels = self._psycopg.IsolationLevel
         with self._connection() as connection:
             connection.isolation_level = levels.REPEATABLE_READ if reading else levels.READ_COMMITTED
-            connection.read_only = reading
+            connection.read_only = reading or None  # None: as the role or the address says
             with contextlib.ExitStack() as stack:
                 with self._repeatable(connection):
                     self._prepare(connection)
@@ -304,7 +304,12 @@ class PgDatabase:
             yield
         except CDEError:
             raise
-        except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction) as error:
+        except errors.ReadOnlySqlTransaction as error:
+            raise StoreError(
+                f"{self.where}: expected a server and a role that write, found read-only transactions. Connect to the "
+                "primary server, or set default_transaction_read_only = off."
+            ) from error
+        except errors.InsufficientPrivilege as error:
             raise StoreError(
                 f"{self.where}: expected a role that may do this, found: {_first(error)}. Grant it the right."
             ) from error
@@ -337,7 +342,7 @@ def _first(error: Exception) -> str:
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     lines = [line.strip() for line in (primary or str(error)).splitlines() if line.strip()]
     with contextlib.suppress(IndexError):
-        return f"{type(error).__name__}, {lines[-1][:300].rstrip('.')}"
+        return f"{type(error).__name__}, {lines[-1][:300].rstrip('.?')}"
     return type(error).__name__
 
 

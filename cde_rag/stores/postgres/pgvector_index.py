@@ -12,7 +12,7 @@ LEAST_ROWS: Final = 10_000  # below, every vector is compared
 _CANDIDATES: Final = {None: 2, "half": 2, "binary": 8}  # for each hit that is wanted
 _FEWEST: Final = 128
 _MOST: Final = 1000  # that pgvector's HNSW keeps at once
-_MOST_DIMS: Final = {None: 2000, "half": 4000, "binary": 64_000}
+_MOST_DIMS: Final = {None: 2000, "half": 4000, "binary": 16_000}  # of an index; the table's vectors have 16 000 at most
 _OPERATORS: Final = {None: "vector_ip_ops", "half": "halfvec_ip_ops", "binary": "bit_hamming_ops"}
 
 
@@ -41,9 +41,11 @@ class PgIndex(NamedTuple):
             raise ValueError(
                 f"quantization: expected an index for {self.quantization!r}, found none. Add index='hnsw'."
             )
-        if dim is not None and self.kind is not None and dim > _MOST_DIMS[self.quantization]:
-            most = _MOST_DIMS[self.quantization]
-            raise ValueError(f"index: expected at most {most} dimensions, found {dim}. Choose quantization='half'.")
+        most = _MOST_DIMS["binary" if self.kind is None else self.quantization]
+        if dim is not None and dim > most:
+            fitting = [name for name, dims in _MOST_DIMS.items() if dim <= dims]
+            remedy = f"Choose quantization={fitting[0]!r}" if fitting else "Choose a model of fewer dimensions"
+            raise ValueError(f"index: expected at most {most} dimensions, found {dim}. {remedy}.")
         return self
 
     def creation(self, generation: int, dim: int, rows: int) -> str:
