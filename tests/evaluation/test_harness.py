@@ -25,7 +25,7 @@ def test_bm25_on_scifact(scifact) -> None:
     assert 0.67 <= score(rankings, scifact.judgments)["ndcg@10"].mean() <= 0.69
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_minilm_on_scifact(scifact) -> None:
     rankings = dict(baseline_rankings(scifact, ["minilm"], MiniLM(device="cpu")))
     figures = {system: score(found, scifact.judgments)["ndcg@10"].mean() for system, found in rankings.items()}
