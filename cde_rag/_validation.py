@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from numbers import Real
-from pathlib import Path
 from typing import cast
 
 from cde_rag.errors import CorpusError
@@ -76,15 +75,6 @@ def check_texts(texts: Sequence[str], *, first: int = 0) -> None:
 def digest(text: str, *, where: str = "The text") -> bytes:
     """Compute the sha256 of a text's UTF-8 bytes, 32 bytes. Raises like `utf8`."""
     return hashlib.sha256(utf8(text, where=where)).digest()
-
-
-def file_sha256(path: Path) -> str:
-    """Compute the sha256 of a file's bytes, in hex."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            found.update(piece)
-    return found.hexdigest()
 
 
 def check_number(number: object, name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import require
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar, cast, get_origin
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
 
+from cde_rag._files import write_durably
 from cde_rag._validation import digest
 from cde_rag._version import __version__
-from cde_rag.context.file_format import MAX_BYTES, canonical_json, pack, unpack, unreadable, write_durably
+from cde_rag.context.file_format import MAX_BYTES, canonical_json, pack, unpack, unreadable
 from cde_rag.context.generic_documents import generic_documents
 from cde_rag.context.identity import HasIdentity, ModelIdentity, ReadsContexts
 from cde_rag.context.siblings import SIBLING_RULE, SIBLING_RULES

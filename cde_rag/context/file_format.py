@@ -1,15 +1,12 @@
-"""File format of a Context: one safetensors file with one JSON manifest, integrity check and atomic writing.
+"""File format of a Context: one safetensors file with one JSON manifest and an integrity check.
 
 The manifest's `integrity` is the sha256 of the complete file with 64 zeros in its place: any change is detected.
 """
 
 import hashlib
 import json
-import os
 import re
-import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -57,25 +54,6 @@ def unpack(data: bytes, *, newest: int, where: str) -> tuple[dict[str, np.ndarra
         )
     del manifest["integrity"]
     return safetensors.numpy.load(data), manifest
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file atomically and durably: after a crash the old content or the new one is there, complete."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    if os.name != "nt":  # Windows cannot open folders; its file systems journal renames
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def canonical_json(value: Mapping[str, Any]) -> str:

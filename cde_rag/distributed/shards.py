@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Bool, Float32
 
+from cde_rag._files import replacing
 from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import StoreError, require
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import check_unit
-from cde_rag.stores.files import replacing
 from cde_rag.transfer.parquet_columns import COLUMNS, EXTRA, columns_of, row_of, table
 
 SUFFIX: Final = ".parquet"
@@ -60,6 +60,7 @@ def write_shard(folder: Path, name: str, shard: Shard) -> None:
     arrow, parquet = require("pyarrow", EXTRA), require("pyarrow.parquet", EXTRA)
     columns = table(columns_of(shard.rows), shard.vectors).append_column("truncated", arrow.array(shard.truncated))
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / name) as temporary:
             parquet.write_table(columns, temporary, write_page_checksum=True, write_statistics=False)
     except OSError as error:

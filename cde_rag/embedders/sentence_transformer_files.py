@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from cde_rag._validation import file_sha256
+from cde_rag._files import file_sha256
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require

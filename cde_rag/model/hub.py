@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cde_rag._validation import file_sha256
+from cde_rag._files import file_sha256
 from cde_rag.errors import ModelError, require
 from cde_rag.model.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS, check_size, no_weights, read_index
 

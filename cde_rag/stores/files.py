@@ -4,13 +4,13 @@ import contextlib
 import ctypes
 import os
 import re
-import secrets
 import sqlite3
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError
 
 # On these, SQLite's locks and the memory that its processes share do not hold. Source: sqlite.org/wal.html, overview
@@ -101,31 +101,12 @@ def replace_durably(path: Path, data: bytes) -> None:
     """Replace a file atomically and durably; after a crash the old or the new file is there, complete.
 
     The caller holds the store's lock, so that the new file has one name, which `check_new` knows and the next call
-    overwrites. Contexts are saved without a lock: `cde_rag.context.file_format.write_durably` gives each call a name.
+    overwrites. Contexts are saved without a lock: `cde_rag._files.write_durably` gives each call a name.
     """
     new = path.with_name(f"{path.name}.new")
     write_new(new, data)
     new.replace(path)
     fsync_folder(path.parent)
-
-
-@contextmanager
-def replacing(path: Path) -> Generator[Path, None, None]:
-    """Yield a temporary path whose file takes the place of `path`, durably, when the block ends without an error.
-
-    Raises:
-        OSError: The folder is not writable, or has no space.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        with temporary.open("r+b") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fsync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def copy_durably(folder: Path, copy: Path) -> None:
@@ -177,15 +158,6 @@ def pieces(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         if piece.count(0) != len(piece):
             yield start, piece
         start += _PIECE
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -19,11 +19,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from cde_rag._validation import file_sha256
+from cde_rag._files import file_sha256, fsync_folder
 from cde_rag._version import __version__
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Folder, Store
-from cde_rag.stores.files import check_no_link, check_path, copy_durably, fsync_folder, write_new
+from cde_rag.stores.files import check_no_link, check_path, copy_durably, write_new
 from cde_rag.stores.tenant_names import check_is_of, is_common
 from cde_rag.stores.tenant_stores import FOLDER, FolderTenants
 from cde_rag.transfer.parquet import export_collection, import_collection

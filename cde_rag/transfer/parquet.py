@@ -19,11 +19,11 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._files import replacing
 from cde_rag.embedders.active import UNFINISHED_IMPORT, stored_context
 from cde_rag.errors import StoreError, require
 from cde_rag.indexing.upsert import Progress
 from cde_rag.stores.base import Loaded, Row, Store
-from cde_rag.stores.files import replacing
 from cde_rag.stores.tenant_names import check_is_of
 from cde_rag.transfer.parquet_columns import EXTRA, ROWS, Batch, Checksum, Export, columns_of, footer, schema_of, table
 
@@ -68,6 +68,7 @@ def export_collection(
     manifest, total = store.manifest(), store.count()
     context = stored_context(store, manifest.generation).to_bytes()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with (
             replacing(path) as temporary,
             parquet.ParquetWriter(temporary, schema_of(manifest.dim), write_statistics=False) as writer,

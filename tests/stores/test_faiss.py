@@ -25,7 +25,7 @@ from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, brute_for
 from script import BATCH, answers, batch, fingerprint, ids, matrix, steps
 from word_scores import faiss_scores
 
-from cde_rag._validation import file_sha256
+from cde_rag._files import file_sha256
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores import files as folders
 from cde_rag.stores.base import Row

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cde_rag._files import file_sha256
 from cde_rag.context.cache import cache_folder
 from cde_rag.errors import ContextError
 
@@ -70,11 +71,7 @@ def _write(path: Path, content: bytes) -> bool:
 
 def _sha256(path: Path) -> str | None:
     """Return the sha256 of a file in hex; None if it cannot be read."""
-    found = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(2**20):
-                found.update(block)
+        return file_sha256(path)
     except OSError:
         return None
-    return found.hexdigest()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]
 
-from cde_rag._validation import file_sha256
+from cde_rag._files import file_sha256
 from cde_rag.errors import ModelError
 from cde_rag.model import hub
 from cde_rag.model.names import ModelName

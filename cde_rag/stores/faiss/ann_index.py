@@ -8,12 +8,11 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
-from cde_rag._validation import file_sha256
+from cde_rag._files import file_sha256, fsync_folder
 from cde_rag.errors import StoreError, StoreFormatError, require
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import IndexFile
 from cde_rag.stores.faiss.vectors import VectorBlocks
-from cde_rag.stores.files import fsync_folder
 from cde_rag.stores.quantization import prefix_dims, prefixes
 
 faiss: Any = require("faiss", "faiss")

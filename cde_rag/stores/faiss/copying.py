@@ -11,13 +11,13 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.database import Database
 from cde_rag.stores.faiss.folder import DATABASE, MARKER
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.record_tables import Records
-from cde_rag.stores.files import fsync_folder
 
 _PIECE: Final = 2**20  # bytes
 _TRIES: Final = 8  # of a copy whose files are replaced meanwhile

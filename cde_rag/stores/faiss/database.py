@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.faiss.connections import Connection, Connections, FileIdentity, copied_over, place_of
 from cde_rag.stores.faiss.folder import CREATED, MARKER
 from cde_rag.stores.faiss.fts_index import TABLE, has_fts5
-from cde_rag.stores.files import check_folder, check_new, fsync_folder, replace_durably
+from cde_rag.stores.files import check_folder, check_new, replace_durably
 
 FORMAT: Final = 3  # in the file's header as user_version
 WITHOUT_ANALYZER: Final = 2  # format of stores whose settings name no analyzer; older versions write to them

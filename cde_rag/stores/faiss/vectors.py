@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreFormatError
-from cde_rag.stores.files import fsync_folder
 
 BLOCK_ROWS: Final = 1024
 _FLOAT: Final = np.dtype("<f4")

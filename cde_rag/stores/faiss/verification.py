@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cde_rag._validation import file_sha256
+from cde_rag._files import file_sha256
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.checks import checksum_of

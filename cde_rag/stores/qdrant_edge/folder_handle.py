@@ -14,8 +14,9 @@ import weakref
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.files import check_folder, check_path, fsync_folder, keep_alive, locked
+from cde_rag.stores.files import check_folder, check_path, keep_alive, locked
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 from cde_rag.stores.qdrant_edge.checksums import changed_files, write_checksums

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Damage
-from cde_rag.stores.files import copy_durably, fsync_folder, replace_durably, write_new
+from cde_rag.stores.files import copy_durably, replace_durably, write_new
 from cde_rag.stores.qdrant_base.point_writes import put_derived
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_edge.engine import Engine

@@ -13,10 +13,11 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._files import fsync_folder
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
-from cde_rag.stores.files import check_folder, check_new, fsync_folder
+from cde_rag.stores.files import check_folder, check_new
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
 from cde_rag.stores.qdrant_base.locks import hold_lease
 from cde_rag.stores.qdrant_base.point_verification import damaged_points

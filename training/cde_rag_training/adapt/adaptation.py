@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cde_rag._files import write_durably
 from cde_rag._validation import digest
-from cde_rag.context.file_format import canonical_json, write_durably
+from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import ResumeError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model import CDEModel

@@ -15,8 +15,8 @@ from jaxtyping import Float32
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from cde_rag._files import write_durably
 from cde_rag._validation import check_list, digest
-from cde_rag.context.file_format import write_durably
 from cde_rag.errors import CorpusError, require
 
 Surrogate = Callable[[Sequence[str]], Float32[np.ndarray, "texts dim"]]

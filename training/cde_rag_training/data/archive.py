@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from cde_rag._files import replacing
 from cde_rag_training.data.array_folder import (
     MANIFEST,
     MAX_MANIFEST,
@@ -33,17 +34,15 @@ def pack(folder: Path, path: Path) -> None:
         PreparedError: The folder is not ready.
     """
     names = [MANIFEST, *sorted(manifest_of(folder).files)]
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-            for name in names:
-                entry = zipfile.ZipInfo(name)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                with (folder / name).open("rb") as file, archive.open(entry, "w", force_zip64=True) as packed:
-                    shutil.copyfileobj(file, packed, BLOCK)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        replacing(path) as temporary,
+        zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+    ):
+        for name in names:
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with (folder / name).open("rb") as file, archive.open(entry, "w", force_zip64=True) as packed:
+                shutil.copyfileobj(file, packed, BLOCK)
 
 
 def unpacked(path: Path, *, known: Collection[str]) -> Path:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from cde_rag.context.file_format import canonical_json, write_durably
+from cde_rag._files import file_sha256, write_durably
+from cde_rag.context.file_format import canonical_json
 from cde_rag.errors import CDEError
 
 MANIFEST = "manifest.json"
@@ -58,11 +59,7 @@ def write_array(path: Path, array: np.ndarray) -> None:
 
 def stated(path: Path) -> StatedFile:
     """Compute the length and checksum of a file."""
-    sha256 = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            sha256.update(block)
-        return StatedFile(file.tell(), sha256.hexdigest())
+    return StatedFile(path.stat().st_size, file_sha256(path))
 
 
 def seal(folder: Path, files: Iterable[str], facts: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 from tqdm import tqdm
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP, ClusterConfig, cluster_pairs, reduced, unit

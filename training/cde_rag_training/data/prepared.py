@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float16, Float32, Int64
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag_training.data.archive import pack, unpacked
 from cde_rag_training.data.array_folder import check_files, damaged, manifest_of, open_array, seal, write_array
 from cde_rag_training.data.layout import LAYOUT, LEXICAL, check_layout

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cde_rag.context.file_format import canonical_json, write_durably
+from cde_rag._files import write_durably
+from cde_rag.context.file_format import canonical_json
 from cde_rag_training.data.array_folder import MANIFEST, PreparedError, StatedFile, check_files, stated, write_array
 
 

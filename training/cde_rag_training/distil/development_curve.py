@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 from torch import Tensor
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.metrics import ndcg

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints
 from cde_rag.model.config import ModelConfig

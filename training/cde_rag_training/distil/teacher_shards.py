@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Float16, Float32
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError, ResumeError
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag_training.distil.training_texts import TrainingText

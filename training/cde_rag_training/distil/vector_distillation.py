@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import ModelError, ResumeError
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.model import checkpoints

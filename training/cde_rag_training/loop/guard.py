@@ -10,7 +10,7 @@ from statistics import mean, stdev
 
 import torch
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import CDEError, CDEWarning
 from cde_rag_training.config import GuardConfig, MachineConfig
 from cde_rag_training.corpora.batch import Batch

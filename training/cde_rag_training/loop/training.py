@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import nn
 from tqdm import tqdm
 
-from cde_rag.context.file_format import write_durably
+from cde_rag._files import write_durably
 from cde_rag.errors import CorpusError
 from cde_rag.model import checkpoints
 from cde_rag.model.two_stage import TwoStage

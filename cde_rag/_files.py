@@ -1,0 +1,52 @@
+"""Files: their digests, and writing them so that a crash leaves the old content or the new one, complete."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def file_sha256(path: Path) -> str:
+    """Compute the sha256 of a file's bytes, in hex."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    if os.name == "nt":  # Windows cannot open folders; its file systems journal renames
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replacing(path: Path) -> Generator[Path, None, None]:
+    """Yield a temporary path whose file takes the place of `path`, durably, when the block ends without an error.
+
+    Raises:
+        OSError: The folder is missing or not writable, or has no space.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_folder(path.parent)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file atomically and durably: after a crash the old content or the new one is there, complete."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
