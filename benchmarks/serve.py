@@ -99,7 +99,7 @@ def measure(url: str, embedder: ContextualEmbedder, texts: list[str], rounds: in
             clients = [Client(url) for _ in range(CLIENTS)]
             started = time.perf_counter()
             shares = [queries[number::CLIENTS] for number in range(CLIENTS)]
-            list(pool.map(lambda client, share: client.queries(share), clients, shares))
+            list(pool.map(Client.queries, clients, shares))
             together.append(time.perf_counter() - started)
             client, started = Client(url), time.perf_counter()
             client.queries(queries)

@@ -17,9 +17,10 @@ def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
 
 
 def tight_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield positions as `length_buckets`, in two parts where that saves more padding than a forward pass costs."""
+    """Yield positions as `length_buckets`, cut in parts where that saves more padding than a forward pass costs."""
+    each = np.asarray(lengths)
     for bucket in length_buckets(lengths, size):
-        yield from _without_padding(np.array(bucket), np.asarray(lengths))
+        yield from _without_padding(np.array(bucket), each)
 
 
 def _without_padding(bucket: Int64[np.ndarray, " bucket"], lengths: Int64[np.ndarray, " texts"]) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from cde_rag.errors import ModelError
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.model_files import ALIASES as ALIASES
-from cde_rag.model.model_files import CONFIG, TOKENIZER, WEIGHTS, checked, digest, read_header, write_files
+from cde_rag.model.model_files import CONFIG, TOKENIZER, WEIGHTS, ModelHeader, checked, digest, read_header, write_files
 from cde_rag.model.model_files import find as find
 from cde_rag.model.model_files import local as local
 from cde_rag.model.stored_tensors import SCALE, float_state
@@ -46,6 +46,16 @@ def write(folder: Path, network: TwoStage, tokenizer_json: str) -> None:
     write_files(folder, network.config, {WEIGHTS: save(quantise(network.state_dict()))}, tokenizer_json)
 
 
+def read_state(folder: Path, header: ModelHeader) -> dict[str, Float[Tensor, "..."]]:
+    """Read a model's tensors in float32, and check the digests of their files.
+
+    Raises:
+        ModelError: A file is missing or damaged, or no safetensors file of codes and floats.
+    """
+    states = [float_state(checked(path, expected)) for path, expected in header.weights(folder)]
+    return {name: torch.as_tensor(value) for state in states for name, value in state.items()}
+
+
 def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     """Read a model folder.
 
@@ -57,12 +67,10 @@ def read(folder: Path) -> tuple[TwoStage, TextTokenizer, str]:
     """
     header = read_header(folder)
     config = ModelConfig.from_json(header.config)
-    contents = [checked(path, expected) for path, expected in header.weights(folder)]
+    state = read_state(folder, header)
     tokenizer = TextTokenizer(checked(folder / TOKENIZER, header.tokenizer_sha256).decode())
     with torch.device("meta"):
         network = TwoStage(config)
-    arrays = {name: value for content in contents for name, value in float_state(content).items()}
-    state = {name: torch.as_tensor(value) for name, value in arrays.items()}
     try:
         network.load_state_dict(state, strict=True, assign=True)
     except RuntimeError as error:

@@ -24,7 +24,7 @@ from cde_rag.model.pair.four_bits import pack
 from cde_rag.model.pair.pair_config import PairConfig
 from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.pair.pair_tokenizer import PairTokenizer
-from cde_rag.model.stored_tensors import SCALE, float_state
+from cde_rag.model.stored_tensors import SCALE
 
 FIRST = "first."  # names of the first half's tensors begin so; they are in its own file
 _FOUR_BITS = ("word.weight", "query_key_value.weight", "output.weight", "up.weight", "down.weight")  # of the second
@@ -66,14 +66,12 @@ def read(folder: Path) -> tuple[PairNetwork, PairTokenizer, str]:
         raise ModelError(
             f"The config's dim has to be {first.config.dim} + {config.second_dim}, its halves'; found {config.dim}."
         )
-    contents = [checked(path, expected) for path, expected in header.weights(folder)]
+    state = checkpoints.read_state(folder, header)
     serialised = checked(folder / TOKENIZER, header.tokenizer_sha256).decode()
     tokenizer = PairTokenizer(first_tokenizer, first.config.vocab_size, serialised)
     with torch.device("meta"):
         network = PairNetwork(config, first)
     try:
-        arrays = {name: value for content in contents for name, value in float_state(content).items()}
-        state = {name: torch.as_tensor(value) for name, value in arrays.items()}
         named = {FIRST + name: tensor for name, tensor in first.state_dict().items()}
         network.load_state_dict(state | named, strict=True, assign=True)
     except RuntimeError as error:
