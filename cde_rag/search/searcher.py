@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
-from cde_rag._keywords import named_keywords
 from cde_rag._telemetry import Attributes, operation, short
-from cde_rag._validation import check_list, check_positive, check_texts
+from cde_rag._validation import check_list, check_positive, check_texts, named_keywords
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import UnknownFieldWarning, warn_user
 from cde_rag.records import check_key

@@ -188,7 +188,7 @@ def test_damage_is_mended_by_preparing_again(tmp_path):
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
-from cde_rag.context import file_format as artifact
+from cde_rag import _files
 from cde_rag_training.data import array_folder
 from cde_rag_training.data import preparation
 from cde_rag_training.data import steps
@@ -196,7 +196,7 @@ from cde_rag_training.clustering import surrogate
 from test_preparation import made
 
 left = int(sys.argv[2])
-def killed(path, data, write=artifact.write_durably):
+def killed(path, data, write=_files.write_durably):
     global left
     left -= 1
     if left == 0:

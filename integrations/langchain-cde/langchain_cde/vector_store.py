@@ -20,8 +20,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from cde_rag import Collection, StoreError
-from cde_rag._keywords import named_keywords
-from cde_rag._validation import check_list, check_positive
+from cde_rag._validation import check_list, check_positive, named_keywords
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
 from cde_rag.stores.kinds import temporary_store
