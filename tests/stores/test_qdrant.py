@@ -5,7 +5,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from contract import EXACT, OTHER, SPACE, Opener, StoreContract, assert_hits, created, row, units
 from filter_cases import BOOK, CASES
-from mortal import WRITES, Killed, Mortal
+from mortal import WRITES, Killed, Mortal, Preceded
 from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 from server import URL, collections_on
+from text_contract import assert_found
+from word_scores import point_scores
 
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
@@ -30,8 +32,10 @@ from cde_rag.stores.qdrant.context_points import MANIFEST_ID, delete_context
 from cde_rag.stores.qdrant.manifest_point import load
 from cde_rag.stores.qdrant.server_lease import leased
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
+from cde_rag.stores.qdrant_base.locks import ReadWriteLock
 from cde_rag.stores.qdrant_base.payload import point_id
 from cde_rag.stores.qdrant_base.selection import NONE
+from cde_rag.stores.text_analysis import ANALYZER, NEWEST
 
 
 class TestQdrantInMemory(StoreContract):
@@ -67,6 +71,62 @@ def client() -> QdrantClient:
 @pytest.fixture
 def store(client: QdrantClient) -> Store:
     return created(lambda: QdrantStore(client, "papers"))
+
+
+def another(client: QdrantClient) -> QdrantStore:
+    """The collection in another process: without this one's locks."""
+    store = QdrantStore(client, "papers")
+    store._lock = ReadWriteLock()
+    return store
+
+
+# Others between two requests
+
+
+OLD = [row("a", "create_path"), row("b", "river_bank", year=1), row("c", "-")]
+CHANGES: dict[str, tuple[Callable[[Store], object], Sequence[Row]]] = {
+    "replace": (
+        lambda store: store.add([row("a", "-"), row("c", "bank_loan")], EXACT[:2], fingerprint=SPACE),
+        [row("a", "-"), OLD[1], row("c", "bank_loan")],
+    ),
+    "add": (
+        lambda store: store.add([row("d", "new_path")], EXACT[:1], fingerprint=SPACE),
+        [*OLD, row("d", "new_path")],
+    ),
+    "delete": (lambda store: store.delete(["b"]), [OLD[0], OLD[2]]),
+    "change metadata": (
+        lambda store: store.update_metadata({"b": {"year": 2}}),
+        [OLD[0], row("b", "river_bank", year=2), OLD[2]],
+    ),
+    "change settings": (lambda store: store.update_settings({"hybrid_weight": 0.5}), OLD),
+}
+
+
+@pytest.mark.parametrize("order", ["a change while texts are indexed", "texts are indexed while a change is made"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_between_any_two_requests_of_another_process_records_keep_the_terms_of_their_text(
+    change: str, order: str
+) -> None:
+    made, rows = CHANGES[change]
+    for number in itertools.count(1):
+        client = QdrantClient(":memory:")
+        QdrantStore(client, "papers").create(dim=4, fingerprint=SPACE, context=b"one", settings={})
+        QdrantStore(client, "papers").add(OLD, EXACT[:3], fingerprint=SPACE)
+        store, other = QdrantStore(client, "papers"), another(client)
+        steps: list[Callable[[], object]] = [store.index_texts, lambda other=other: made(other)]
+        if order.startswith("texts"):
+            steps = [lambda store=store: made(store), other.index_texts]
+        preceded = Preceded(client, number, steps[1])
+        steps[0]()
+        if preceded.left > 0:
+            assert number > 1
+            return
+        assert store.verify() == [], f"request {number}"
+        settings = store.manifest().settings
+        assert settings == {ANALYZER: NEWEST.name} | ({"hybrid_weight": 0.5} if change == "change settings" else {})
+        assert {one.record.id: one.record for one in store.scroll()} == {one.record.id: one.record for one in rows}
+        for query in ("path", "create_path", "river bank", "loan"):
+            assert_found(store, rows, query, 5, point_scores)
 
 
 # Kills
@@ -412,7 +472,7 @@ def test_a_store_with_filters_of_before_is_searched_and_moved(client: QdrantClie
         )
         old["cde_metadata"] = (found.payload or {})["cde_metadata"]["checksum"]
         client.set_payload("papers", old, [point_id(one.record.id)])
-    generations._changed(store._points, native=False)
+    generations._changed(store._points, lambda manifest: dataclasses.replace(manifest, native=False))
     assert store.verify() == []
     assert [found.record.id for found in store.scroll(where={"year": {"gt": 1}})] == ["b"]
     assert (store.count({"year": 1}), store.count({"not": {"year": 1}})) == (1, 1)

@@ -159,7 +159,7 @@ class AdoptingStore(QdrantStore):
                         self.collection, operations, wait=True
                     )
                 )
-            self._check_written(manifest.serving)
+            self._check_written(manifest, [row.record.id for row in rows])
         for row in rows:
             del self._marks[row.record.id]
 

@@ -19,7 +19,7 @@ from cde_rag.stores.qdrant.queries import (
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, MOST_INDEXED, IndexKind
 from cde_rag.stores.qdrant_base.payload import FILTERS, FORMER, ORDER, RECORD, place_of, point_id
-from cde_rag.stores.qdrant_base.points import NewPoint, NewVector
+from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector
 from cde_rag.stores.qdrant_base.selection import ALL, Selection, has
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
 
@@ -258,16 +258,29 @@ class ClientPoints:
                 lambda operations=operations: self.client.batch_update_points(self.collection, operations, wait=True)
             )
 
-    def set_words(self, words: Mapping[str, Sparse | None]) -> None:
-        """Write or remove the sparse vectors of points."""
-        none = natives([id_ for id_, one in words.items() if one is None])
-        if none:
-            which = models.PointIdsList(points=none)
-            call_if_found(lambda: self.client.delete_vectors(self.collection, [WORDS], which, wait=True))
-        given = [(native(id_), {WORDS: one}) for id_, one in words.items() if one is not None]
+    def set_derived(self, derived: Sequence[DerivedData]) -> None:
+        """Write derived data to points whose records are unchanged since they were read."""
+        operations = [
+            models.SetPayloadOperation(
+                set_payload=models.SetPayload(payload=self.translated(new.metadata), filter=_same_metadata(new))
+            )
+            for new in derived
+            if new.metadata
+        ]
+        sizes = [json_bytes(new.metadata) for new in derived if new.metadata]
+        for some in in_requests(operations, sizes):
+            call(lambda some=some: self.client.batch_update_points(self.collection, some, wait=True))
+        if none := [new for new in derived if new.words is None]:
+            call(lambda: self.client.delete_vectors(self.collection, [WORDS], _same_records(none), wait=True))
+        given = [(new, {WORDS: new.words}) for new in derived if new.words is not None]
         for some in in_requests(given, [json_bytes({}, vectors) for _, vectors in given]):
-            made = [models.PointVectors(id=id_, vector=given_vectors(vectors)) for id_, vectors in some]
-            call_if_found(lambda made=made: self.client.update_vectors(self.collection, made, wait=True))
+            made = [models.PointVectors(id=native(new.point), vector=given_vectors(words)) for new, words in some]
+            same = _same_records([new for new, _ in some])
+            call_if_found(  # a point that is gone since it was read needs no words
+                lambda made=made, same=same: self.client.update_vectors(
+                    self.collection, made, wait=True, update_filter=same
+                )
+            )
 
     def remove_key(self, key: str) -> None:
         """Remove a key from all payloads."""
@@ -308,6 +321,20 @@ def among_theirs(key: str) -> str:
 
 def _ours(where: Selection) -> models.Filter:
     return models.Filter(must=[OURS, models.Filter.model_validate(where)])
+
+
+def _same_records(derived: Sequence[DerivedData]) -> models.Filter:
+    """Return the filter of points whose title and text are unchanged; a checksum includes the record's id."""
+    there = models.HasIdCondition(has_id=natives([new.point for new in derived]))
+    same = models.FieldCondition(key=RECORD, match=models.MatchAny(any=[new.record for new in derived]))
+    return models.Filter(must=[there, same])
+
+
+def _same_metadata(new: DerivedData) -> models.Filter:
+    """Return the filter of a point whose metadata is unchanged; before format 5 the checksum had no key of its own."""
+    there, same = models.HasIdCondition(has_id=natives([new.point])), models.MatchValue(value=new.noted)
+    noted = [models.FieldCondition(key=key, match=same) for key in ("cde_metadata", "cde_metadata.checksum")]
+    return models.Filter(must=[there, models.Filter(should=[*noted])])
 
 
 def _unchanged(vectors: Sequence[NewVector]) -> models.Filter:

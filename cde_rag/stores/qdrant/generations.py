@@ -6,10 +6,10 @@ of a generation have a name that no other run uses. A generation is recorded as 
 dropped; the next call that creates or drops a generation removes its remains.
 """
 
-import dataclasses
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from cde_rag.errors import ContextMismatchError, StoreError
@@ -19,7 +19,7 @@ from cde_rag.stores.qdrant.client_points import ClientPoints
 from cde_rag.stores.qdrant.context_points import delete_context, metadata_of, write_context
 from cde_rag.stores.qdrant.manifest_point import NOT_OURS, ChangedMeanwhileError, is_store, load, place, swap
 from cde_rag.stores.qdrant.named_vectors import QdrantIndexConfig
-from cde_rag.stores.qdrant_base.point_writes import put_derived
+from cde_rag.stores.qdrant_base.point_writes import put_derived, records_of
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest, vector_name
 from cde_rag.stores.quantization import check_prefix
 
@@ -65,14 +65,12 @@ def derive(points: ClientPoints) -> None:
     Raises:
         StoreError: The server refused it.
     """
-    manifest = load(points.client, points.collection)
-    _changed(points, settings=manifest.renewed_settings())
+    manifest = _changed(points, lambda now: replace(now, settings=now.renewed_settings()))
     named_vectors.create_words(points.client, points.collection)
     points.create_indexes()
-    put_derived(points, load(points.client, points.collection))
+    put_derived(points, manifest, points.in_order())
     if not (manifest.words and manifest.native):
-        _changed(points, words=True, native=True)
-        put_derived(points, load(points.client, points.collection))
+        put_derived(points, _changed(points, lambda now: replace(now, words=True, native=True)), points.in_order())
     points.remove_former()
 
 
@@ -82,8 +80,7 @@ def update_settings(points: ClientPoints, changes: Mapping[str, Any]) -> None:
     Raises:
         ChangedMeanwhileError: Others change the manifest all the time.
     """
-    settings = load(points.client, points.collection).updated_settings(changes)
-    _changed(points, settings=settings)
+    _changed(points, lambda now: replace(now, settings=now.updated_settings(changes)))
 
 
 def begin(points: ClientPoints, manifest: PointsManifest, fingerprint: str, context: bytes) -> int:
@@ -134,7 +131,7 @@ def take_over(points: ClientPoints) -> str:
         ChangedMeanwhileError: Others change the manifest all the time.
     """
     run = uuid.uuid4().hex
-    _changed(points, run=run)
+    _changed(points, lambda now: replace(now, run=run))
     return run
 
 
@@ -162,21 +159,28 @@ def activate(
                 raise
 
 
-def check_written(points: ClientPoints, state: PointsGeneration) -> None:
-    """Ensure that rows just written to the active generation are not lost by a concurrent switch.
+def check_written(points: ClientPoints, manifest: PointsManifest, ids: Sequence[str]) -> None:
+    """Ensure that a concurrent switch does not lose rows just written, and that they have the collection's terms.
+
+    Args:
+        points: The points.
+        manifest: The manifest by which the rows were written, to its active generation.
+        ids: Ids of the rows.
 
     Raises:
         ContextMismatchError: Another generation was activated meanwhile: the rows must be written again, to that one.
         ChangedMeanwhileError: Other writers and runs changed the manifest during every attempt.
     """
     for last_try in (False,) * (_TRIES - 1) + (True,):
-        manifest = load(points.client, points.collection)
-        if manifest.serving.key != state.key:
-            raise ContextMismatchError(expected=manifest.serving.fingerprint, found=state.fingerprint)
-        if manifest.activating is None:
+        now = load(points.client, points.collection)
+        if now.serving.key != manifest.serving.key:
+            raise ContextMismatchError(expected=now.serving.fingerprint, found=manifest.serving.fingerprint)
+        if (now.analyzer, now.words) != (manifest.analyzer, manifest.words):
+            put_derived(points, now, (point for point in records_of(points, ids) if point is not None))
+        if now.activating is None:
             return
         try:
-            _swapped(points, manifest, activating=None)
+            _swapped(points, now, activating=None)
             return
         except ChangedMeanwhileError:
             if last_try:
@@ -195,19 +199,20 @@ def _sweep(points: ClientPoints, manifest: PointsManifest) -> PointsManifest:
     return _swapped(points, manifest, leftover=())
 
 
-def _changed(points: ClientPoints, **changes: Any) -> None:
-    """Change the manifest, whatever others changed in it meanwhile."""
+def _changed(points: ClientPoints, change: Callable[[PointsManifest], PointsManifest]) -> PointsManifest:
+    """Apply a change to the manifest as others left it; returns the result."""
     for last_try in (False,) * (_TRIES - 1) + (True,):
         try:
-            _swapped(points, load(points.client, points.collection), **changes)
-            return
+            manifest = load(points.client, points.collection)
+            return swap(points.client, points.collection, manifest, change(manifest))
         except ChangedMeanwhileError:  # noqa: PERF203
             if last_try:
                 raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _swapped(points: ClientPoints, manifest: PointsManifest, **changes: Any) -> PointsManifest:
-    return swap(points.client, points.collection, manifest, dataclasses.replace(manifest, **changes))
+    return swap(points.client, points.collection, manifest, replace(manifest, **changes))
 
 
 def _state(number: int, fingerprint: str, context: bytes, run: str = "") -> PointsGeneration:

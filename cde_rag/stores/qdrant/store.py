@@ -160,8 +160,8 @@ class QdrantStore(PointStore):
             raise ChangedMeanwhileError(self.collection)
         return manifest
 
-    def _check_written(self, state: PointsGeneration) -> None:
-        generations.check_written(self._points, state)
+    def _check_written(self, manifest: PointsManifest, ids: Sequence[str]) -> None:
+        generations.check_written(self._points, manifest, ids)
 
     def _activate(self, generation: int) -> None:
         with self._lock.writing():

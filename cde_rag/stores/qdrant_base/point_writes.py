@@ -20,7 +20,7 @@ from cde_rag.stores.qdrant_base.payload import (
     record_payload,
     vector_payload,
 )
-from cde_rag.stores.qdrant_base.points import NewPoint, NewVector, Point, Points
+from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector, Point, Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, named_weights, weights
 
@@ -73,21 +73,33 @@ def _index_metadata(points: Points, payloads: Iterable[Mapping[str, Any]]) -> No
     points.index(index_kinds((payload[METADATA] for payload in payloads), points.metadata_key))
 
 
-def put_derived(points: Points, manifest: PointsManifest) -> None:
+def put_derived(points: Points, manifest: PointsManifest, found: Iterable[Point]) -> None:
     """Rewrite the data derived from records: words, and metadata as filters read it.
+
+    A record that another process replaces meanwhile keeps the data of its new text and metadata.
 
     Args:
         points: Points of the store.
         manifest: Names the active generation and the analyzer.
+        found: Points of records.
     """
-    name, analyzer = manifest.serving.vector, manifest.analyzer
-    found = (read(point, name, points.place).row.record for point in points.in_order(at_once=_AT_ONCE))
-    while some := list(itertools.islice(found, _AT_ONCE)):
-        ids = [str(points.point_id(record.id)) for record in some]
-        metadata = [metadata_payload(record.id, encode(record.metadata, record.id)) for record in some]
+    each = iter(found)
+    while some := list(itertools.islice(each, _AT_ONCE)):
+        records = [read(point, manifest.serving.vector, points.place).row.record for point in some]
+        metadata = [metadata_payload(record.id, encode(record.metadata, record.id)) for record in records]
         _index_metadata(points, metadata)
-        points.set_payloads(dict(zip(ids, metadata, strict=True)))
-        points.set_words(dict(zip(ids, (weights(record, analyzer) for record in some), strict=True)))
+        points.set_derived(
+            [
+                DerivedData(
+                    str(point.id),
+                    str((point.payload or {})[RECORD]),
+                    payload["cde_metadata"]["checksum"],
+                    {} if payload.items() <= (point.payload or {}).items() else payload,
+                    weights(record, manifest.analyzer),
+                )
+                for point, record, payload in zip(some, records, metadata, strict=True)
+            ]
+        )
 
 
 def put_vectors(

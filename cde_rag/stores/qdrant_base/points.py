@@ -78,6 +78,24 @@ class NewVector(NamedTuple):
     replaced: str | None
 
 
+class DerivedData(NamedTuple):
+    """Data derived from a record, for the point that it was read from.
+
+    Attributes:
+        point: Id of the point.
+        record: Checksum of the record when it was read, to detect changes.
+        noted: Checksum of its metadata, likewise.
+        metadata: Payload of the metadata; empty if the point has it.
+        words: Sparse vector of its terms; None for a record without any.
+    """
+
+    point: str
+    record: str
+    noted: str
+    metadata: dict[str, Any]
+    words: Sparse | None
+
+
 @runtime_checkable
 class Points(Protocol):
     """Interface of one store's points; the collection may also hold points of other applications."""
@@ -175,8 +193,8 @@ class Points(Protocol):
         """Write vectors with their digests and checksums to points that are unchanged since they were read."""
         ...
 
-    def set_words(self, words: Mapping[str, Sparse | None]) -> None:
-        """Write the terms of points, by their ids; None removes them."""
+    def set_derived(self, derived: Sequence[DerivedData]) -> None:
+        """Write derived data to points whose records are unchanged since they were read."""
         ...
 
     def delete(self, ids: Sequence[str]) -> None:

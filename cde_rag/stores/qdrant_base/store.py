@@ -57,8 +57,12 @@ class PointStore(ABC):
         """
 
     @abstractmethod
-    def _check_written(self, state: PointsGeneration) -> None:
-        """Ensure that rows just written to the active generation are not lost by a concurrent switch.
+    def _check_written(self, manifest: PointsManifest, ids: Sequence[str]) -> None:
+        """Ensure that a concurrent switch does not lose rows just written, and that they have the collection's terms.
+
+        Args:
+            manifest: The manifest by which they were written, to its active generation.
+            ids: Ids of the rows.
 
         Raises:
             ContextMismatchError: Another generation is active now: the rows must be written again, to that one.
@@ -93,7 +97,7 @@ class PointStore(ABC):
             check_unit(vectors, len(rows), manifest.dim)
             manifest.check_native(self._points.place)
             point_writes.put_rows(self._points, manifest, records, [row.digest for row in rows], vectors)
-            self._check_written(manifest.serving)
+            self._check_written(manifest, [row.record.id for row in rows])
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata in the payloads of the given ids."""

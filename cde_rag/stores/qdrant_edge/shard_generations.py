@@ -109,7 +109,7 @@ def changed_shard(folder: Path, old: PointsManifest, new: PointsManifest) -> Eng
     if new.words and not old.words:
         points.create_words()
         engine.create_indexes()
-        put_derived(points, new)
+        put_derived(points, new, points.in_order())
     if new.prefix is None:
         return engine
     engine.close()

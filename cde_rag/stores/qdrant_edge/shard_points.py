@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from cde_rag.stores.qdrant_base.hnsw import Hnsw
 from cde_rag.stores.qdrant_base.metadata_paths import METADATA, IndexKind, json_paths, values
 from cde_rag.stores.qdrant_base.payload import FORMER, ORDER, note, place_of, point_id
-from cde_rag.stores.qdrant_base.points import NewPoint, NewVector
+from cde_rag.stores.qdrant_base.points import DerivedData, NewPoint, NewVector
 from cde_rag.stores.qdrant_base.points_manifest import prefix_name
 from cde_rag.stores.qdrant_base.selection import ALL, Selection
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, Sparse
@@ -195,10 +195,11 @@ class ShardPoints:
         if ids:
             self._engine.write(edge.UpdateOperation.delete_points([*ids]))
 
-    def set_words(self, words: Mapping[str, Sparse | None]) -> None:
-        """Write or remove the sparse vectors of points."""
-        none = [id_ for id_, one in words.items() if one is None]
-        given = [edge.PointVectors(id_, _given({WORDS: one})) for id_, one in words.items() if one is not None]
+    def set_derived(self, derived: Sequence[DerivedData]) -> None:
+        """Write derived data; nobody else writes to the points of a folder meanwhile."""
+        self.set_payloads({new.point: new.metadata for new in derived if new.metadata})
+        none = [new.point for new in derived if new.words is None]
+        given = [edge.PointVectors(new.point, _given({WORDS: new.words})) for new in derived if new.words is not None]
         if none:
             self._engine.write(edge.UpdateOperation.delete_vectors([*none], [WORDS]))
         if given:

@@ -123,7 +123,7 @@ class QdrantEdgeStore(PointStore):
             if not manifest.words:
                 self._reshape(manifest, new)
             self._handle.open(self._user).create_indexes()
-            put_derived(self._points, new)
+            put_derived(self._points, new, self._points.in_order())
             self._handle.save(new)
             self._points.remove_former()
 
@@ -198,7 +198,7 @@ class QdrantEdgeStore(PointStore):
         self._handle.check()
         return shard_generations.load(self._folder)
 
-    def _check_written(self, state: PointsGeneration) -> None:
+    def _check_written(self, manifest: PointsManifest, ids: Sequence[str]) -> None:
         """Do nothing: all writers of a folder are in one process and lock each other out."""
 
     def _activate(self, generation: int) -> None:
