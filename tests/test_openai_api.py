@@ -11,6 +11,7 @@ from embeddings_server import Server, running, vector
 
 from cde_rag.collection.collection import Collection
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
+from cde_rag.embedders.function import PROBES
 from cde_rag.embedders.openai_api import openai_embedder
 from cde_rag.errors import ContextMismatchError, ModelError
 from cde_rag.stores.faiss import FaissStore
@@ -33,7 +34,7 @@ def test_vectors_are_those_of_the_api_in_order(server: Server) -> None:
     server.calls.clear()
     expected = np.stack([vector(text) / np.linalg.norm(vector(text)) for text in TEXTS])
     np.testing.assert_allclose(embedder.embed_documents(TEXTS), expected, atol=1e-6)
-    assert [len(call["input"]) for call in server.calls] == [8, 8, 4]
+    assert [len(call["input"]) for call in server.calls] == [8, 8, 7]  # 20, and the fixed text in each
     assert server.keys == {"Bearer secret"}
     asked = vector("q: passage 3")
     np.testing.assert_allclose(embedder.embed_queries(["passage 3"])[0], asked / np.linalg.norm(asked), atol=1e-6)
@@ -51,7 +52,7 @@ def test_long_texts_go_in_calls_of_fewer(server: Server) -> None:
     server.calls.clear()
     texts = [f"{i} " + "word " * 36_000 for i in range(3)]
     embedder.embed_documents(texts)
-    assert [len(call["input"]) for call in server.calls] == [2, 1]
+    assert [len(call["input"]) for call in server.calls] == [2, 2]  # and the fixed text
     assert embedder.count_tokens(texts) == pytest.approx(135_000, rel=0.01)
 
 
@@ -77,7 +78,7 @@ def test_an_api_that_fails_in_the_middle_loses_nothing(server: Server, tmp_path:
     assert papers.count() == 512
     server.calls.clear()
     papers.add(texts)
-    assert sum(len(call["input"]) for call in server.calls) == 488
+    assert sum(text != PROBES[0] for call in server.calls for text in call["input"]) == 488
     again = Collection.open(
         FaissStore(tmp_path / "papers"), model=openai_embedder("small", base_url=server.url, api_key="y")
     )
@@ -99,6 +100,7 @@ def test_an_api_that_fails_in_one_call_of_many(server: Server, tmp_path: Path, a
     with pytest.raises(ModelError, match=r"too busy.* make the same call again"):
         papers.add(texts, ids=texts)
     assert len(server.calls) == answered + 1
+    before = [text for call in server.calls[:answered] for text in call["input"] if text != PROBES[0]]
     written = papers.count()
     assert written == (128 if answered >= (1 if corpus else 3) else 0)  # a portion is written when all of it is there
     assert papers.verify() == []
@@ -106,8 +108,8 @@ def test_an_api_that_fails_in_one_call_of_many(server: Server, tmp_path: Path, a
         assert papers.search(texts[0], 1)[0].id == texts[0]
     server.calls.clear()
     assert papers.add(texts, ids=texts).added == 300 - written
-    asked = [text for call in server.calls for text in call["input"]]
-    assert asked == texts[max(written, 100 if corpus else 0) :]
+    asked = [text for call in server.calls for text in call["input"] if text != PROBES[0]]
+    assert before + asked == texts[100 if corpus else 0 :]  # each once: answers are kept
     np.testing.assert_allclose(
         papers.store.vectors(texts, fingerprint=mapped.fingerprint), mapped.embed_documents(texts), atol=1e-6
     )
@@ -133,7 +135,7 @@ def test_an_api_that_changes_its_model_behind_the_name(server: Server, tmp_path:
     again = Collection.open(papers.store, model=client())
     assert again.add([*TEXTS, "passage 20"], ids=[*TEXTS, "passage 20"]).added == 1
     assert again.verify() == []
-    with pytest.raises(ModelError, match=r"function 'small', which no file holds\. Give it"):
+    with pytest.raises(ModelError, match=r"function 'small', which no file holds; found model=None\. Give it"):
         Collection.open(papers.store)
 
 

@@ -444,7 +444,7 @@ def test_windows_under_arithmetic(windowed: PlainEmbedder, tmp_path: Path) -> No
     again = opened(papers)
     assert again.embedder.fingerprint == made.fingerprint
     assert again.search(LONG[4], 3) == papers.search(LONG[4], 3)
-    with pytest.raises(TypeError, match="windows of its own"):
+    with pytest.raises(ModelError, match="by its own setting"):
         papers.recontextualize(windows=True)
     with pytest.raises(ContextMismatchError):
         ArithmeticEmbedder(cut.plain, made.context)

@@ -275,6 +275,8 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
         ModelError: Its model cannot be found, or another one is named.
     """
     from cde_rag import Collection
+    from cde_rag.embedders.active import stored_context
+    from cde_rag.embedders.function import FUNCTION
 
     try:
         return Collection.open(store, model=model)
@@ -287,8 +289,14 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
     except ModelError as error:
         if model is not None:
             raise
-        made = f"The collection was made with the model {store.manifest().settings['model']!r}."
-        raise ModelError(f"{made} {error.__cause__} Name its folder: --model") from error
+        made = store.manifest().settings["model"]
+        if stored_context(store).identity.pooling == FUNCTION:
+            raise ModelError(
+                f"The collection was made with the Python function {made!r}, which the command does not have. Open it "
+                "in Python: Collection.open(place, model=embedder). Here search --by words needs no model."
+            ) from error
+        hint = f"{error.__cause__} Name its folder: --model"
+        raise ModelError(f"The collection was made with the model {made!r}. {hint}") from error
 
 
 def at(place: str) -> "Store":

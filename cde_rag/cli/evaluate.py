@@ -75,6 +75,7 @@ def evaluate(
     """
     from cde_rag.evaluation import SYSTEMS
     from cde_rag.evaluation import evaluate as evaluate_folders
+    from cde_rag.evaluation.harness import APPLIES
     from cde_rag.evaluation.markdown_set import is_markdown
 
     if unknown := sorted(set(system or ()) - set(SYSTEMS)):
@@ -99,6 +100,8 @@ def evaluate(
         print_json(found.to_json())
         return
     typer.echo(str(found))
+    if left := [name for name in system or () if name not in found.systems]:
+        typer.echo(f"Not run, since no set or model has what it needs: {', '.join(left)}. {APPLIES}", err=True)
     for folder, result in zip(folders, found.sets, strict=True):
         if is_markdown(folder):
             asked = f"{folder}: {len(result.query_ids)} headings are the queries, and {result.documents} sections of"

@@ -385,6 +385,8 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
             f"{shown_place(path)} was made with the parent key {opened.parent_key!r}, not {options.parent_key!r}. "
             "Leave --parent-key out, or make a new collection."
         )
+    from cde_rag import ContextualEmbedder
+
     headers = opened.store.manifest().settings.get("headers", [])
     if options.headers not in (None, headers):
         raise StoreError(
@@ -392,10 +394,10 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
             f"{', '.join(options.headers or [])}. Leave --headers out, or make a new collection."
         )
     if options.windows and not opened.inspect().windows:
-        raise StoreError(
-            f"{path} cuts texts longer than the model's window. Leave --windows out, or embed them anew with "
-            f"cde-rag recontextualize {path} --windows."
-        )
+        anew = f"cde-rag recontextualize {path} --windows"
+        if not isinstance(opened.embedder, ContextualEmbedder):
+            anew = "in Python move it to an embedder made with windows=True"
+        raise StoreError(f"{path} cuts texts longer than the model's window. Leave --windows out, or {anew}.")
     if options.alone and opened.parent_key is not None:
         raise StoreError(
             f"{shown_place(path)} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "
@@ -458,8 +460,9 @@ def _create(
     for option, key in (("--parent-key", options.parent_key), *(("--headers", header) for header in headers)):
         if key is not None and key not in reader.keys:
             found = ", ".join(sorted(reader.keys)) or "none"
+            hint = "; the title is in front of every text without it" if (option, key) == ("--headers", "title") else ""
             raise typer.BadParameter(
-                f"no record has a field {key!r} besides id, text and title; found: {printable(found):.200}",
+                f"no record has a metadata field {key!r} at its top level; found: {printable(found):.200}{hint}",
                 param_hint=option,
             )
     try:

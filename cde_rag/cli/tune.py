@@ -41,7 +41,8 @@ def tune(
 
     Each query is scored (NDCG@10) at the weight that the other queries chose. If that gains surely, the weight chosen
     by all of them is written to the collection, and hybrid search uses it from then on, in every program that opens it.
-    At least 20 queries are needed; some hundred make the choice sure.
+    Of weights that are about as good, the one nearest to the present one is chosen. At least 20 queries are needed;
+    some hundred make the choice sure.
 
     \b
     Examples:
@@ -62,7 +63,7 @@ def tune(
             )
             return
         choice = _chosen(open_collection(store, model), judged, split)
-        write = choice.is_sure and not dry_run
+        write = choice.is_sure and choice.weight != choice.current_weight and not dry_run
         if write:
             store.update_settings({HYBRID_WEIGHT: choice.weight})
         if as_json:
@@ -71,7 +72,11 @@ def tune(
         typer.echo(_described(choice))
         if write:
             typer.echo(f"Written to {place}: hybrid search uses {choice.weight:g} from now on. Start servers again.")
-        elif not choice.is_sure:
+        elif choice.weight == choice.current_weight:
+            typer.echo(f"{place} is unchanged: it has this weight.")
+        elif choice.is_sure:
+            typer.echo(f"{place} is unchanged, since this is a dry run.")
+        else:
             hint = f"cde-rag tune {place} --weight N writes one anyway."
             typer.echo(f"{place} is unchanged, since the gain is not sure. {hint}")
 
@@ -79,18 +84,10 @@ def tune(
 def _chosen(collection: "Collection", folder: Path, split: str) -> "WeightChoice":
     """Search both ways by the judged queries, and choose."""
     from cde_rag.evaluation.beir import read_judged_queries
-    from cde_rag.evaluation.hybrid_weight import choose_weight
-    from cde_rag.search.fusion import CANDIDATES
+    from cde_rag.evaluation.hybrid_weight import tuned_weight
 
-    found = _known(collection, read_judged_queries(folder, split=split), folder)
-    vectors, words = (
-        [
-            [(hit.id, hit.score) for hit in hits]
-            for hits in collection.searcher(by).search_batch(found.queries, CANDIDATES)
-        ]
-        for by in ("vectors", "words")
-    )
-    return choose_weight(vectors, words, found.judgments)
+    known = _known(collection, read_judged_queries(folder, split=split), folder)
+    return tuned_weight(collection.searcher, known, current=collection.inspect().hybrid_weight)
 
 
 def _known(collection: "Collection", found: "JudgedQueries", folder: Path) -> "JudgedQueries":
@@ -113,8 +110,9 @@ def _described(choice: "WeightChoice") -> str:
     figures, (low, high) = choice.figures, choice.gain.queries
     vectors, words, own = (100 * figures[weight] for weight in (1.0, 0.0, choice.weight))
     gain = f"{100 * choice.gain.mean:+.1f}; 95 %: {100 * low:+.1f} … {100 * high:+.1f}"
+    others = f"{100 * choice.held_out:.1f} on queries that did not ({gain})"
     return (
         f"{choice.queries} queries, NDCG@10 × 100: vectors {vectors:.1f}, words {words:.1f}, hybrid "
-        f"{100 * choice.default:.1f} by the default weight.\nWeight {choice.weight:g}: {own:.1f} on the queries that "
-        f"chose it, {100 * choice.held_out:.1f} on queries that did not ({gain})."
+        f"{100 * choice.current:.1f} by its weight {choice.current_weight:g}.\n"
+        f"Weight {choice.weight:g}: {own:.1f} on the queries that chose it, {others}."
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from cde_rag.collection.settings import HYBRID_WEIGHT
 from cde_rag.embedders.active import stored_context
+from cde_rag.embedders.arithmetic import sample_of
 from cde_rag.errors import ContextFormatError
 from cde_rag.search.fusion import WEIGHTS
 from cde_rag.stores.base import Damage, Store
@@ -21,9 +22,10 @@ class Inspection:
         dim: Length of a vector.
         generation: Number of the active generation.
         parent_key: The metadata key that names a record's parent, if parents are used.
+        headers: The metadata keys that are embedded in front of each text.
         analyzer: Name of the text analyzer; see `cde_rag.stores.text_analysis`.
         hybrid_weight: Weight of the vectors in hybrid search, from 0 to 1.
-        context_size: Number of documents in the context; 0 for the null context.
+        context_size: Number of documents of the corpus in the context; 0 for the null context.
         context_source: Origin of the sampled texts.
         context_sampling: Sampling strategy.
         context_seed: Random seed of the sample.
@@ -41,6 +43,7 @@ class Inspection:
     dim: int
     generation: int
     parent_key: str | None
+    headers: tuple[str, ...]
     analyzer: str
     hybrid_weight: float
     context_size: int
@@ -71,9 +74,10 @@ def inspect(store: Store) -> Inspection:
         dim=manifest.dim,
         generation=manifest.generation,
         parent_key=manifest.settings["parent_key"],
+        headers=tuple(manifest.settings.get("headers", ())),
         analyzer=analyzer_of(manifest.settings).name,
         hybrid_weight=manifest.settings.get(HYBRID_WEIGHT, WEIGHTS["convex"]),
-        context_size=context.size,
+        context_size=len(sample_of(context)),
         context_source=context.manifest.source,
         context_sampling=context.manifest.sampling,
         context_seed=context.manifest.seed,

@@ -132,7 +132,7 @@ def bound(store: Store, embedder: Embedder, generation: int | None = None) -> Em
 def loaded(
     context: Context,
     *,
-    model: "str | Path | CDEModel | AnyEmbedder | None" = None,
+    model: "str | Path | CDEModel | AnyEmbedder | ArithmeticEmbedder | None" = None,
     options: EmbedderOptions = EmbedderOptions(),  # noqa: B008 (frozen)
 ) -> Embedder:
     """Load the embedder of a stored Context; its model by the name in the Context, unless one is given.
@@ -147,12 +147,15 @@ def loaded(
     from cde_rag.model import CDEModel
 
     identity = context.identity
+    if isinstance(model, ArithmeticEmbedder):
+        model = model.plain
     if isinstance(model, PlainEmbedder | FunctionEmbedder):
         return ArithmeticEmbedder(model, context) if identity.attention == ARITHMETIC else model.rebound(context)
     if identity.pooling == FUNCTION:
         raise ModelError(
-            f"The vectors were made with the function {identity.name!r}, which no file holds. Give it: "
-            f"Collection.open(store, model=FunctionEmbedder(function, name={identity.name!r}))."
+            f"The vectors were made with the function {identity.name!r}, which no file holds; found "
+            f"model={model!r:.80}. Give it: Collection.open(store, model=FunctionEmbedder(function, "
+            f"name={identity.name!r}))."
         )
     try:
         if identity.attention not in (PLAIN, ARITHMETIC):

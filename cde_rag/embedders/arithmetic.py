@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import numpy as np
 from jaxtyping import Float32
+from tqdm import tqdm
 
 from cde_rag._telemetry import operation, short
 from cde_rag._validation import check_list, check_number, check_positive, check_texts, digest
@@ -30,7 +31,7 @@ ARITHMETIC: Final = "arithmetic"  # the context attention of such an identity
 CONTEXT_SIZE: Final = 512  # documents that the map of a corpus is fitted to
 _MIX = re.compile(r"(?P<plain>.*); siblings (?P<weight>[0-9.e+-]+); corpus (?P<corpus>none|whitened)")
 CHECKED: Final = 8  # vectors given to `keep` that are compared with the embedder's own
-_AT_ONCE: Final = 512  # texts between two writes of plain vectors; what an API's error can cost
+_AT_ONCE: Final = 512  # texts between two writes of plain vectors
 
 AnyEmbedder: TypeAlias = "PlainEmbedder | FunctionEmbedder"
 _Vectors: TypeAlias = dict[bytes, tuple[Float32[np.ndarray, " dim"], bool]]  # by text, with True for truncated ones
@@ -318,15 +319,18 @@ class ArithmeticEmbedder:
         given = {key: (self._sampled[key], False) for key in self._sampled.keys() & set(keys) - known.keys()}
         self._keep(given, known)
         missing = [place for place, key in enumerate(keys) if key not in known]
-        for start in range(0, len(missing), _AT_ONCE):
-            part = missing[start : start + _AT_ONCE]
-            try:
-                embedded = self.plain.embed_passages([texts[place] for place in part], None, progress=progress)
-            except CorpusError as reason:
-                raise CorpusError(f"Among {len(part)} different texts and siblings: {reason}") from reason
-            flags: list[bool] = embedded.truncated.tolist()
-            new = {keys[place]: (embedded.vectors[row], flags[row]) for row, place in enumerate(part)}
-            self._keep(new, known)
+        # each answer of an API is kept, so that an error costs one call
+        at_once = self.plain.texts_per_call if isinstance(self.plain, FunctionEmbedder) else _AT_ONCE
+        with tqdm(total=len(missing), unit="text", disable=not progress) as bar:
+            for start in range(0, len(missing), at_once):
+                part = missing[start : start + at_once]
+                try:
+                    embedded = self.plain.embed_passages([texts[place] for place in part], None)
+                except CorpusError as reason:
+                    raise CorpusError(f"Among {len(part)} different texts and siblings: {reason}") from reason
+                flags: list[bool] = embedded.truncated.tolist()
+                self._keep({keys[place]: (embedded.vectors[row], flags[row]) for row, place in enumerate(part)}, known)
+                bar.update(len(part))
         vectors = np.array([known[key][0] for key in keys], dtype=np.float32).reshape(-1, self.dim)
         return Embedded(vectors, np.array([known[key][1] for key in keys], dtype=np.bool_))
 

@@ -40,9 +40,9 @@ class FunctionEmbedder(ContextFreeEmbedder):
     """A user's own embedding function as a collection's embedder. Thread-safe if the function is.
 
     Which model answers is known by its vectors of eight fixed texts, as documents and as queries: they are embedded
-    once in the constructor, and stored in the Context. When a collection is opened again they are compared, so that an
-    API whose model changed behind its name is an error and not a mixture. No code or address is stored: a collection is
-    opened with `Collection.open(store, model=embedder)`.
+    once in the constructor, and stored in the Context. When a collection is opened again they are compared, and each
+    call for documents embeds the first of them once more: an API whose model changed behind its name is an error and
+    not a mixture. No code or address is stored: a collection is opened with `Collection.open(store, model=embedder)`.
 
     Args:
         function: Takes a list of strings, and returns one vector for each: a list of lists, or an array `(texts, dim)`.
@@ -51,7 +51,7 @@ class FunctionEmbedder(ContextFreeEmbedder):
         name: Name and version of the model, such as "voyage-3"; part of the fingerprint.
         query_function: Function for queries where the API has another one; by default `function`.
         prefixes: Prefixes of a "query" and a "document"; none by default.
-        mini_batch_size: Texts per call of the function.
+        mini_batch_size: Texts per call of the function, at most; one of them is the fixed text, unless it is 1.
 
     Raises:
         ModelError: The function returns other than one finite vector for each text; or prefixes of other roles.
@@ -78,7 +78,7 @@ class FunctionEmbedder(ContextFreeEmbedder):
         self._prefixes = prefixes
         self._name = name
         self._dim: int | None = None
-        documents, queries = (self._embed(PROBES, role).vectors for role in ("document", "query"))
+        documents, queries = (self._called(PROBES, role, mini_batch_size) for role in ("document", "query"))
         self.probe: Float32[np.ndarray, "probes dim"] = np.concatenate([documents, queries])
         told = canonical_json({"name": name, "probe": hashlib.sha256(self.probe.tobytes()).hexdigest()})
         self.identity = ModelIdentity(
@@ -98,6 +98,11 @@ class FunctionEmbedder(ContextFreeEmbedder):
 
     def __repr__(self) -> str:
         return f"FunctionEmbedder({self._name})"
+
+    @property
+    def texts_per_call(self) -> int:
+        """Documents per call of the function, at most."""
+        return max(self.mini_batch_size - 1, 1)
 
     @property
     def options(self) -> EmbedderOptions:
@@ -155,13 +160,34 @@ class FunctionEmbedder(ContextFreeEmbedder):
         return sum(-(-(prefix + len(text.encode())) // BYTES_A_TOKEN) for text in texts)
 
     def _embed(self, texts: Sequence[str], role: str, *, progress: bool = False) -> Embedded:
-        prefix = self._prefixes[role]
-        parts: list[Float32[np.ndarray, "part dim"]] = []
-        for start in tqdm(range(0, len(texts), self.mini_batch_size), unit="call", disable=not progress):
-            given = [prefix + text for text in texts[start : start + self.mini_batch_size]]
-            parts.append(self._checked(self._functions[role](given), len(given)))
-        vectors = np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
+        size = self.texts_per_call if role == "document" else self.mini_batch_size
+        vectors = self._called(texts, role, size, progress=progress)
         return Embedded(vectors, np.zeros(len(texts), np.bool_))
+
+    def _called(
+        self, texts: Sequence[str], role: str, size: int, *, progress: bool = False
+    ) -> Float32[np.ndarray, "texts dim"]:
+        """Return vectors by calls of `size` texts, each with the fixed text in addition where there is room for it."""
+        prefix = self._prefixes[role]
+        fixed = [prefix + PROBES[0]] if size < self.mini_batch_size else []
+        parts = [np.empty((0, self._dim or 0), np.float32)] if not texts else []
+        for start in tqdm(range(0, len(texts), size), unit="call", disable=not progress):
+            given = [prefix + text for text in texts[start : start + size]] + fixed
+            found = self._checked(self._functions[role](given), len(given))
+            if fixed:
+                self._check_same(found[-1])
+                found = found[:-1]
+            parts.append(found)
+        return np.concatenate(parts)
+
+    def _check_same(self, vector: Float32[np.ndarray, " dim"]) -> None:
+        """Refuse the vectors of a call in which the fixed text has another vector than it had."""
+        if (cosine := float(vector @ self.probe[0])) < AGREEMENT:
+            raise ModelError(
+                f"{self._name} changed while it was in use: a fixed text has a cosine of {cosine:.3f} to its vector of "
+                f"before, expected {AGREEMENT} or more. The vectors of this call were not used. Pin the model's "
+                "version, or embed the texts anew in a new collection."
+            )
 
     def _checked(self, found: Any, expected: int) -> Float32[np.ndarray, "texts dim"]:
         """Return the function's results as unit vectors."""

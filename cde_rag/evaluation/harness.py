@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from jaxtyping import Float64
@@ -102,9 +103,7 @@ def evaluate(
     asked = [_applicable(data, systems, loaded, context_size) for data in sets]
     if not any(asked):
         raise CorpusError(
-            f"Expected a system that the sets or the model give ground for, found {', '.join(systems)}: those with "
-            "siblings need documents with parents (name their field), own_without_relevant a corpus of at most two "
-            "contexts, null a model that knows it."
+            f"Expected a system that applies to the sets and the model, found {', '.join(systems)}. {APPLIES}"
         )
     foreign_corpora = _foreign_corpora(sets, foreign) if "foreign" in systems else [None] * len(sets)
     embed = MiniLM(device) if DENSE.intersection(systems) else None
@@ -177,6 +176,12 @@ def _read_set(name: str | Path, split: str, parent_key: str | None, max_characte
     if is_markdown(Path(name)):
         return read_markdown(Path(name), max_characters=max_characters)
     return read_beir(name, split=split, parent_key=parent_key, max_characters=max_characters)
+
+
+APPLIES: Final = (
+    "Systems with siblings or headers need documents with parents (parent_key, or --parent-key, names their field), "
+    "own_without_relevant a corpus of at most two contexts, null a model with a null context."
+)
 
 
 def _applicable(data: RetrievalSet, systems: Sequence[str], model: CDEModel, context_size: int) -> list[str]:

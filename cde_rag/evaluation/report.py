@@ -196,7 +196,7 @@ class Evaluation:
         smaller = any(one.context_documents < self.context_size for one in self.sets)
         size = f"{'up to ' if smaller else ''}{self.context_size} context documents"
         lines = [f"NDCG@10 × 100 · {self.model} · {size} · seeds {seeds}"]
-        lines += table([["", *(_HEADINGS.get(system, system) for system in self.systems)], *self._rows()])
+        lines += table([["", *self.systems], *self._rows()])
         if self.differences:
             headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
             pairs = [[" − ".join(pair), *_described(found)] for pair, found in self.differences.items()]
@@ -249,14 +249,6 @@ def _differences(sets: Sequence[SetResult]) -> dict[tuple[str, str], Difference]
 
 def _intervals(differences: Mapping[tuple[str, str], Difference]) -> dict[str, Any]:
     return {"-".join(pair): asdict(difference) for pair, difference in differences.items()}
-
-
-_HEADINGS = {
-    "own_without_relevant": "held out",
-    "siblings_mean": "siblings",
-    "whitened_lead": "whitened, lead",
-    "late_chunking": "late chunking",
-}
 
 
 def _percent(fraction: float | None) -> str:

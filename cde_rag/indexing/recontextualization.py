@@ -246,9 +246,10 @@ def _target(
         return _Given(keeping(embedder, store))
     if model is None and isinstance(serving, ArithmeticEmbedder):
         if windows is not None:
-            raise TypeError(
-                "A plain embedder has windows of its own: leave them out here, or give an embedder, such as "
-                "ArithmeticEmbedder.from_corpus(texts, model=PlainEmbedder(name, windows=True))."
+            raise ModelError(
+                "The collection's model is a plain embedder, which reads windows or cuts texts by its own setting. "
+                "Leave windows out, or move the collection in Python: recontextualize(embedder=ArithmeticEmbedder."
+                "from_corpus(texts, model=PlainEmbedder(name, windows=True)))."
             )
         return _Arithmetic(serving, seed, CONTEXT_SIZE if context_size is None else context_size, strategy)
     new_model = _model(serving) if model is None else _loaded(model, serving.options)

@@ -47,6 +47,7 @@ def weight_of(run: Any, collection: Path) -> float:
 def test_a_sure_weight_is_written_and_searches_use_it(run, collection: Path, judged: Path, model_folder: Path):
     found = json.loads(run("tune", collection, judged, "--dry-run", "--json").stdout)
     assert found["written"] is False
+    assert "is unchanged, since this is a dry run" in run("tune", collection, judged, "--dry-run").stdout
     assert weight_of(run, collection) == 0.65
     result = run("tune", collection, judged)
     assert result.stdout.startswith("60 queries, NDCG@10 × 100: vectors ")
@@ -62,6 +63,18 @@ def test_a_sure_weight_is_written_and_searches_use_it(run, collection: Path, jud
     assert run("verify", collection).stdout.endswith("is intact.\n")
 
 
+def test_the_gain_is_over_the_weight_that_the_collection_has(run, collection: Path, judged: Path):
+    run("tune", collection, "--weight", "1")
+    found = json.loads(run("tune", collection, judged, "--json").stdout)
+    assert found["current_weight"] == 1
+    assert found["current"] == found["figures"]["1.0"]
+    assert found["written"] is True
+    assert weight_of(run, collection) == found["weight"] < 1
+    again = run("tune", collection, judged).stdout
+    assert f"by its weight {found['weight']:g}" in again
+    assert "is unchanged: it has this weight" in again
+
+
 def test_a_weight_is_written_by_hand(run, collection: Path):
     assert "weighs vectors 0.4" in run("tune", collection, "--weight", "0.4").stdout
     assert weight_of(run, collection) == 0.4
@@ -72,9 +85,11 @@ def test_a_weight_is_written_by_hand(run, collection: Path):
 def test_what_is_not_sure_is_not_written(run, collection: Path, tmp_path: Path):
     answers = {f"{WORDS[number % 17]} elsewhere": f"d{number * 7 % 60}" for number in range(40)}
     answers |= {f"{word} and {word}": "d1" for word in WORDS}
-    result = run("tune", collection, written(tmp_path / "noise", answers))
-    assert "is unchanged, since the gain is not sure" in result.stdout
-    assert weight_of(run, collection) == 0.65
+    noise = written(tmp_path / "noise", answers)
+    assert "is unchanged: it has this weight" in run("tune", collection, noise).stdout
+    run("tune", collection, "--weight", "0")
+    assert "is unchanged, since the gain is not sure" in run("tune", collection, noise).stdout
+    assert weight_of(run, collection) == 0
 
 
 def test_wrong_use_says_what_to_do(run, collection: Path, judged: Path, tmp_path: Path):

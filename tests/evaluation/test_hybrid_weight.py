@@ -34,7 +34,7 @@ def test_the_better_side_gets_the_weight_and_a_sure_gain() -> None:
     words = chosen(200, 0.1, 0.9)
     assert words.weight < 0.5
     assert words.is_sure
-    assert words.gain.mean == pytest.approx(words.held_out - words.default)
+    assert words.gain.mean == pytest.approx(words.held_out - words.current)
     vectors = chosen(200, 0.9, 0.1)
     assert vectors.weight > 0.5
     assert vectors.figures[1.0] > vectors.figures[0.0]
@@ -49,8 +49,20 @@ def test_figures_are_those_of_fused_rankings() -> None:
         ranked = [[id_ for id_, _ in fuse(*pair, weight=weight)] for pair in zip(*sides, strict=True)]
         mean = np.mean([ndcg(one, judged, 10) for one, judged in zip(ranked, judgments, strict=True)])
         assert choice.figures[weight] == pytest.approx(mean)
-    assert choice.default == choice.figures[0.65]
+    assert choice.current == choice.figures[0.65]
     assert choice.figures[choice.weight] <= max(choice.figures.values())
+
+
+def test_the_gain_is_over_the_weight_that_is_in_use() -> None:
+    rng = np.random.default_rng(3)
+    sides = side(rng, 200, right=0.9), side(rng, 200, right=0.3)
+    judgments = [{f"d{number % 40}": 1} for number in range(200)]
+    bad, default = choose_weight(*sides, judgments, current=0.11), choose_weight(*sides, judgments)
+    assert bad.is_sure
+    assert bad.current < default.current
+    assert (bad.current_weight, default.current_weight) == (0.11, 0.65)
+    own = choose_weight(*sides, judgments, current=bad.weight)
+    assert own.weight == bad.weight
 
 
 def test_equal_sides_gain_nothing() -> None:
@@ -64,7 +76,7 @@ def test_equal_sides_gain_nothing() -> None:
 def test_noise_is_rarely_a_sure_gain() -> None:
     """The default is the best weight here: others gain on the queries that chose them, by chance."""
     found = [chosen(60, 0.5, 0.25, seed=seed) for seed in range(40)]
-    assert np.mean([one.figures[one.weight] - one.default for one in found]) > 0
+    assert np.mean([one.figures[one.weight] - one.current for one in found]) > 0
     assert np.mean([one.held_out - one.figures[one.weight] for one in found]) < 0
     assert np.mean([one.is_sure for one in found]) <= 0.2  # 95 % intervals of 60 queries
 
