@@ -346,6 +346,11 @@ def test_a_model_that_changes_while_it_is_in_use_is_an_error(papers: Collection,
     assert papers.search("a new text")[0].id == "new"
 
 
+def test_a_second_collection_in_its_place_is_refused(papers: Collection) -> None:
+    with pytest.raises(StoreError, match="Open it with"):
+        Collection.create(papers.store, siblings_of(papers), parent_key="page")
+
+
 def test_a_collection_opens_with_the_embedder_that_made_it(papers: Collection, plain: FunctionEmbedder) -> None:
     mixed = siblings_of(papers)
     hits = papers.search("river")

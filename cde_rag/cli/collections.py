@@ -169,7 +169,7 @@ def search(
             else searcher.search_groups(query, k, group_by=group_by, group_size=group_size, **asked)
         )
         hits = searcher.search(query, k, **asked) if group_by is None else []
-        nothing = "" if as_json or hits or groups else explain_no_hits(store, where, group_by)
+        nothing = "" if as_json or hits or groups else explain_no_hits(store, where, group_by, by)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:

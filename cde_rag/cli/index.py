@@ -394,9 +394,9 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
             f"{', '.join(options.headers or [])}. Leave --headers out, or make a new collection."
         )
     if options.windows and not opened.inspect().windows:
-        anew = f"cde-rag recontextualize {path} --windows"
+        anew = f"embed them anew with cde-rag recontextualize {path} --windows"
         if not isinstance(opened.embedder, ContextualEmbedder):
-            anew = "in Python move it to an embedder made with windows=True"
+            anew = "move it in Python to an embedder made with windows=True"
         raise StoreError(f"{path} cuts texts longer than the model's window. Leave --windows out, or {anew}.")
     if options.alone and opened.parent_key is not None:
         raise StoreError(

@@ -239,7 +239,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def explain_no_hits(store: "Store", where: Mapping[str, Any] | None, group_by: str | None) -> str:
+def explain_no_hits(store: "Store", where: Mapping[str, Any] | None, group_by: str | None, by: str) -> str:
     """Return an explanation of an empty result, with a passage's metadata to show its fields and types."""
     all_, matching = store.count(), store.count(where)
     one = _first(store)
@@ -256,6 +256,9 @@ def explain_no_hits(store: "Store", where: Mapping[str, Any] | None, group_by: s
         return f"0 of {all_:,} passages match the filter. {example}"
     if group_by is not None and group_by not in one.metadata:
         return f"{matching:,} of {all_:,} passages match, and what was found has no field {group_by!r}. {example}"
+    if by == "words":
+        hint = "none of them has a word of the query at this offset and score"
+        return f"{matching:,} of {all_:,} passages match; {hint}."
     return f"{matching:,} of {all_:,} passages match, none beyond the offset with such a score."
 
 

@@ -82,6 +82,8 @@ class Database:
         """Make the folder and an empty file in it, which is no store until its tables are committed."""
         with self._errors():
             check_folder(self.path.parent)
+            if self.exists():
+                raise _found_one(self.path.parent)
             check_new(self.path.parent, first=self.path.name, others=CREATED)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fsync_folder(self.path.parent.parent)
@@ -310,7 +312,7 @@ class Database:
 
 def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
     if _has_tables(connection):
-        raise StoreError(f"{path.parent}: expected no store, found one. Open it with Collection.open(…).")
+        raise _found_one(path.parent)
     for table in _TABLES:
         connection.execute(table)
     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -333,3 +335,7 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 def _roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+def _found_one(folder: Path) -> StoreError:
+    return StoreError(f"{folder}: expected no store, found one. Open it with Collection.open(…).")

@@ -77,7 +77,8 @@ class CDEVectorStore(VectorStore):
             store: The path of a new folder, such as "papers.faiss", an address of PostgreSQL, or a store of
                 `cde_rag.stores`. None for a temporary folder, which is deleted with the store or when the process ends.
             parent_key: The metadata key that names the longer document a text was cut from; each text is embedded
-                given the others of its parent. Texts without the key have no parent. None: no parents at all.
+                given the others of its parent. Texts without the key have no parent. None: no parents at all, as with
+                embeddings that read no siblings.
 
         Raises:
             ContextMissingError: The embedding has no context.
@@ -95,8 +96,9 @@ class CDEVectorStore(VectorStore):
                 'store="papers.faiss", or a store of cde_rag.stores.'
             )
         place = temporary_store() if store is None else store
+        key = parent_key if embedding.embedder.max_siblings else None
         try:
-            created = cls(Collection.create(place, embedding.embedder, parent_key=parent_key))
+            created = cls(Collection.create(place, embedding.embedder, parent_key=key))
         except StoreError as error:
             error.args = (str(error).replace("Collection.open(…)", "CDEVectorStore(Collection.open(store))"),)
             raise

@@ -22,6 +22,8 @@ from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_o
 from typing_extensions import Self, override
 
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, TruncationWarning
+from cde_rag.embedders.arithmetic import AnyEmbedder
+from cde_rag.embedders.protocol import Embedder
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
 
@@ -65,14 +67,18 @@ class CDEVectorStore(EmbeddingStore):
         return "CDEVectorStore"
 
     @classmethod
-    def create(cls, store: Store, embedder: ContextualEmbedder) -> Self:
-        """Make an empty collection in an empty store; raises as `Collection.create`."""
-        return cls(Collection.create(_store(store), embedder, parent_key=SOURCE))
+    def create(cls, store: Store, embedder: Embedder) -> Self:
+        """Make an empty collection in an empty store, with siblings if the embedder reads any.
+
+        Raises as `Collection.create`.
+        """
+        key = SOURCE if embedder.max_siblings else None
+        return cls(Collection.create(_store(store), embedder, parent_key=key))
 
     @classmethod
-    def open(cls, store: Store) -> Self:
-        """Open an existing collection, with its context and model; raises like `Collection.open`."""
-        return cls(Collection.open(_store(store)))
+    def open(cls, store: Store, *, model: "str | Path | CDEModel | AnyEmbedder | None" = None) -> Self:
+        """Open an existing collection, with its context and model; takes a model and raises as `Collection.open`."""
+        return cls(Collection.open(_store(store), model=model))
 
     @classmethod
     def from_documents(
