@@ -453,3 +453,9 @@ def test_windows_under_arithmetic(windowed: PlainEmbedder, tmp_path: Path) -> No
 def test_windows_of_a_model_without_limit(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"any length\. Leave windows out"):
         PlainEmbedder(write_static(tmp_path / "static"), windows=True)
+
+
+def test_a_sentence_transformer_in_place_of_a_contextual_model_is_named(tmp_path: Path) -> None:
+    folder = write_transformer(tmp_path / "plain")
+    with pytest.raises(ModelError, match=r"found a SentenceTransformer.*model=PlainEmbedder\(folder\)"):
+        CDEModel.from_pretrained(folder)

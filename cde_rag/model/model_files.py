@@ -139,6 +139,11 @@ def read_header(folder: Path, kind: str = "a model config") -> ModelHeader:
         digests = value.pop("weights_sha256"), value.pop("tokenizer_sha256"), value.pop("vocabulary_sha256", None)
         return ModelHeader(value, *digests)
     except (OSError, ValueError, KeyError, AttributeError) as error:
+        if (folder / "modules.json").exists():
+            raise ModelError(
+                f"{folder}: expected {kind}, found a SentenceTransformer, which reads no context. In Python it is an "
+                "embedder: ContextualEmbedder.from_corpus(texts, model=PlainEmbedder(folder))."
+            ) from error
         raise ModelError(
             f"Expected {kind} with the digests of its files at {folder / CONFIG}, found: {error!r}. Make or download "
             "the model again."

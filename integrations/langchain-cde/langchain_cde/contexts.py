@@ -9,6 +9,7 @@ from langchain_core.embeddings import Embeddings
 
 from cde_rag import CDEModel, Context, ContextFormatError, ContextMissingError, FunctionEmbedder, ModelError
 from cde_rag.embedders.active import loaded
+from cde_rag.embedders.function import FUNCTION
 from cde_rag.embedders.protocol import Embedder
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ def _own_remedies() -> Iterator[None]:
 def _bound(context: Context, model: str | Path | CDEModel | Embeddings | None) -> Embedder:
     """Bind the context to the given model, or to the one that it names."""
     name = context.identity.name
+    if context.identity.pooling == FUNCTION and not isinstance(model, Embeddings):
+        raise ModelError(
+            f"The context was made by the Embeddings {name!r}, found model={model!r:.80}. Give them as model=…."
+        )
     try:
         return loaded(context, model=function_of(model) if isinstance(model, Embeddings) else model)
     except ModelError as error:

@@ -22,6 +22,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.vector_stores.cde import CDEVectorStore, CollectionEmbedding
 
 from cde_rag import (
+    ArithmeticEmbedder,
     CDEModel,
     CDEWarning,
     Collection,
@@ -29,6 +30,7 @@ from cde_rag import (
     ContextualEmbedder,
     CorpusError,
     FilterError,
+    FunctionEmbedder,
     SmallContextWarning,
     StoreError,
     TruncationWarning,
@@ -65,6 +67,26 @@ def test_the_context_has_as_many_documents_as_the_model_expects(
     store = CDEVectorStore.from_documents(documents, FaissStore(tmp_path / "essays.faiss"), model=model)
     with store.collection as collection:
         assert collection.inspect().context_size == 70
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+def test_a_function_of_the_user_holds_nodes_with_or_without_siblings(tmp_path: Path, weight: float) -> None:
+    def letters(texts: list[str]) -> list[list[float]]:
+        return [[1.0 + text.count(chr(97 + letter)) for letter in range(26)] for text in texts]
+
+    function = FunctionEmbedder(letters, name="letters-1")
+    embedder = ArithmeticEmbedder.from_corpus([], model=function, weight=weight, corpus=False)
+    store = CDEVectorStore.create(FaissStore(tmp_path / "letters.faiss"), embedder)
+    nodes = [TextNode(text=text, id_=text) for text in ("zebra", "quagga", "tapir")]
+    for node in nodes:
+        node.relationships[NodeRelationship.SOURCE] = Document(text="", id_="animals").as_related_node_info()
+    store.add(nodes)
+    store.collection.close()
+    again = CDEVectorStore.open(FaissStore(tmp_path / "letters.faiss"), model=function)
+    found = again.collection.store.vectors(["zebra"], fingerprint=embedder.fingerprint)
+    parents = ["animals"] * 3 if weight else None
+    np.testing.assert_allclose(found, embedder.embed_documents([n.text for n in nodes], parents=parents)[:1], atol=1e-6)
+    assert index_of(again).as_retriever(similarity_top_k=1).retrieve("zebra zebra")[0].node.node_id == "zebra"
 
 
 def test_a_retriever_answers_as_the_collection(vector_store: CDEVectorStore) -> None:

@@ -8,7 +8,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
-from cde_rag import ArithmeticEmbedder, Collection, ContextMismatchError
+from cde_rag import ArithmeticEmbedder, Collection, ContextMismatchError, ModelError
 from cde_rag.stores.faiss import FaissStore
 from langchain_cde import CDEEmbeddings, CDEVectorStore
 from langchain_cde.contexts import function_of
@@ -61,7 +61,7 @@ def test_a_document_has_its_siblings_mean(tmp_path: Path) -> None:
 
 def test_the_class_comes_with_the_collection(tmp_path: Path) -> None:
     embeddings = CDEEmbeddings.from_documents(DOCUMENTS, model=Letters())
-    CDEVectorStore.from_documents(DOCUMENTS, embeddings, store=FaissStore(tmp_path / "games"), parent_key=None)
+    CDEVectorStore.from_documents(DOCUMENTS, embeddings, store=FaissStore(tmp_path / "games"))  # reads no siblings
     again = CDEVectorStore(Collection.open(FaissStore(tmp_path / "games"), model=function_of(Letters())))
     assert again.embeddings.fingerprint == embeddings.fingerprint
     with pytest.raises(ContextMismatchError, match="has changed"):
@@ -74,5 +74,7 @@ def test_a_saved_context_is_loaded_with_the_class(tmp_path: Path) -> None:
     again = CDEEmbeddings.load(tmp_path / "games.context.safetensors", model=Letters())
     assert again.fingerprint == embeddings.fingerprint
     assert again.embed_query("which rule") == embeddings.embed_query("which rule")
+    with pytest.raises(ModelError, match=r"by the Embeddings 'Letters\(letters-1\)', found model=None\. Give them"):
+        CDEEmbeddings.load(tmp_path / "games.context.safetensors")
     with pytest.raises(TypeError, match=r"ArithmeticEmbedder\.from_corpus"):
         CDEEmbeddings.from_texts(["one"], model=Letters(), seed=1)
