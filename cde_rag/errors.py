@@ -46,8 +46,8 @@ class ContextMismatchError(ContextError):
     """Vectors and embedder in different vector spaces.
 
     Args:
-        expected: Fingerprint (or model digest) of the stored vectors.
-        found: Fingerprint (or model digest) of the embedder.
+        expected: Fingerprint (or model digest) of the stored vectors; empty if it is not known.
+        found: Fingerprint (or model digest) of the embedder; empty if it is not known.
         remedy: Advice to the reader of the message.
     """
 
@@ -60,7 +60,8 @@ class ContextMismatchError(ContextError):
     ) -> None:
         self.expected = expected
         self.found = found
-        super().__init__(f"The vectors belong to {expected[:16]}…, but {found[:16]}… was given. {remedy}")
+        belong, given = (f"{one[:16]}…" if one else "another space" for one in (expected, found))
+        super().__init__(f"The vectors belong to {belong}, but {given} was given. {remedy}")
 
 
 class ContextFormatError(ContextError):

@@ -364,7 +364,7 @@ class BoundEmbedding(BaseEmbedding):
         check_owner(context, self.model)
         if self.fingerprint not in (None, context.fingerprint):
             remedy = "This embedding keeps its context; make another CDEEmbedding for another context."
-            raise ContextMismatchError(expected=str(self.fingerprint), found=context.fingerprint, remedy=remedy)
+            raise ContextMismatchError(expected=self.fingerprint or "", found=context.fingerprint, remedy=remedy)
         if self.windows and not context.identity.windows:
             remedy = "Its vectors are of texts that were cut: leave windows out, or choose another context_path."
             raise ContextMismatchError(

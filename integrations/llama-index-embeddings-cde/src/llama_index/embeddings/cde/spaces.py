@@ -45,7 +45,7 @@ def check_brought(caller: Caller, fingerprint: str | None) -> None:
     brought = (node for node in caller.nodes if node.embedding is not None)
     for mark in marks_on(brought) - {fingerprint}:
         remedy = "The nodes were embedded by another CDEEmbedding: give the index that one, or embed them anew."
-        raise ContextMismatchError(expected=str(fingerprint), found=mark, remedy=remedy)
+        raise ContextMismatchError(expected=fingerprint or "", found=mark, remedy=remedy)
 
 
 def check_alike(of_index: str | None, of_step: str | None) -> None:
@@ -60,4 +60,4 @@ def check_alike(of_index: str | None, of_step: str | None) -> None:
     """
     if of_step != of_index:
         remedy = "Give the build one and the same CDEEmbedding, in transformations and as embed_model."
-        raise ContextMismatchError(expected=str(of_index), found=str(of_step), remedy=remedy)
+        raise ContextMismatchError(expected=of_index or "", found=of_step or "", remedy=remedy)
