@@ -68,8 +68,8 @@ print(reference.add(texts, metadata=[{"topic": source} for source in sources]))
 
 # %% [markdown]
 # `by="hybrid"` ranks by vectors and by words together, which is better on most texts; on questions about code and on
-# filings vectors alone can be as good ([how to choose](../docs/guide/search.md#ranked-by)). A collection ranks by vectors
-# by default; those scores are cosines.
+# filings vectors alone can be as good ([how to choose](../docs/guide/search.md#ranked-by)). A collection ranks by
+# vectors by default; those scores are cosines.
 
 # %%
 for hit in reference.search("which values can't be a key?", k=3, by="hybrid"):

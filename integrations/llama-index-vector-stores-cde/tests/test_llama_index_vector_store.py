@@ -76,13 +76,13 @@ def test_a_function_of_the_user_holds_nodes_with_or_without_siblings(tmp_path: P
 
     function = FunctionEmbedder(letters, name="letters-1")
     embedder = ArithmeticEmbedder.from_corpus([], model=function, weight=weight, corpus=False)
-    store = CDEVectorStore.create(FaissStore(tmp_path / "letters.faiss"), embedder)
+    store = CDEVectorStore.create(tmp_path / "letters.faiss", embedder)
     nodes = [TextNode(text=text, id_=text) for text in ("zebra", "quagga", "tapir")]
     for node in nodes:
         node.relationships[NodeRelationship.SOURCE] = Document(text="", id_="animals").as_related_node_info()
     store.add(nodes)
     store.collection.close()
-    again = CDEVectorStore.open(FaissStore(tmp_path / "letters.faiss"), model=function)
+    again = CDEVectorStore.open(str(tmp_path / "letters.faiss"), model=function)
     found = again.collection.store.vectors(["zebra"], fingerprint=embedder.fingerprint)
     parents = ["animals"] * 3 if weight else None
     np.testing.assert_allclose(found, embedder.embed_documents([n.text for n in nodes], parents=parents)[:1], atol=1e-6)
@@ -359,10 +359,10 @@ def test_what_is_no_collection_store_or_node_is_refused(documents: list[Document
     for wrong in ("new.faiss", store):
         with pytest.raises(TypeError, match=rf"found {type(wrong).__name__}\. .*CDEVectorStore\.open\(FaissStore\("):
             CDEVectorStore(wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"found str\. Give FaissStore\("):
-        CDEVectorStore.open("new.faiss")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match=r"found str\. Give FaissStore\("):
-        CDEVectorStore.from_documents(documents, "new.faiss")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"found int\. Give the path of a folder"):
+        CDEVectorStore.open(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"found int\. Give the path of a folder"):
+        CDEVectorStore.from_documents(documents, 3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"found str in it\. Give \[Document\("):
         CDEVectorStore.from_documents(["a"], store)  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "new.faiss").exists()

@@ -26,6 +26,7 @@ from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
+from cde_rag.stores.kinds import store_at
 
 
 class CDEVectorStore(EmbeddingStore):
@@ -67,7 +68,7 @@ class CDEVectorStore(EmbeddingStore):
         return "CDEVectorStore"
 
     @classmethod
-    def create(cls, store: Store, embedder: Embedder) -> Self:
+    def create(cls, store: Store | str | Path, embedder: Embedder) -> Self:
         """Make an empty collection in an empty store, with siblings if the embedder reads any.
 
         Raises as `Collection.create`.
@@ -76,7 +77,7 @@ class CDEVectorStore(EmbeddingStore):
         return cls(Collection.create(_store(store), embedder, parent_key=key))
 
     @classmethod
-    def open(cls, store: Store, *, model: "str | Path | CDEModel | AnyEmbedder | None" = None) -> Self:
+    def open(cls, store: Store | str | Path, *, model: "str | Path | CDEModel | AnyEmbedder | None" = None) -> Self:
         """Open an existing collection, with its context and model; takes a model and raises as `Collection.open`."""
         return cls(Collection.open(_store(store), model=model))
 
@@ -84,7 +85,7 @@ class CDEVectorStore(EmbeddingStore):
     def from_documents(
         cls,
         documents: Sequence[BaseNode],
-        store: Store,
+        store: Store | str | Path,
         *,
         transformations: Sequence[TransformComponent] | None = None,
         model: str | Path | CDEModel = "cde-mini",
@@ -96,7 +97,7 @@ class CDEVectorStore(EmbeddingStore):
 
         Args:
             documents: The complete corpus.
-            store: Store without a collection.
+            store: Store without a collection, the path of a new folder, or an address, as in `Collection.create`.
             transformations: Such as a splitter; `Settings.transformations` by default.
             model: See `cde_rag.ContextualEmbedder`.
             context_size: As for `ContextualEmbedder.from_corpus`.
@@ -108,14 +109,14 @@ class CDEVectorStore(EmbeddingStore):
             StoreError: There is a collection already, or the store is not writable.
             TypeError: Something else than Documents or nodes, or no store.
         """
-        store, documents = _store(store), nodes_only(documents)
+        place, documents = _store(store), nodes_only(documents)
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
         texts = [content(node) for node in nodes]
         embedder = ContextualEmbedder.from_corpus(
             texts, model=model, context_size=context_size, seed=seed, windows=windows
         )
-        vector_store = cls.create(store, embedder)
+        vector_store = cls.create(place, embedder)
         vector_store.add(nodes)
         return vector_store
 
@@ -286,11 +287,13 @@ class CDEVectorStore(EmbeddingStore):
         return await asyncio.to_thread(self.query, query, **kwargs)
 
 
-def _store(store: Store) -> Store:
+def _store(store: Store | str | Path) -> Store:
+    if isinstance(store, str | Path):
+        return store_at(store)
     if not isinstance(store, Store):
         raise TypeError(
-            f"A collection needs a store of cde_rag, found {type(store).__name__}. Give "
-            'FaissStore("papers.faiss"), from cde_rag.stores.faiss, or another of cde_rag.stores.'
+            f"A collection needs a store of cde_rag, found {type(store).__name__}. Give the path of a folder, such as "
+            '"papers.faiss", an address of PostgreSQL, or a store of cde_rag.stores.'
         )
     return store
 
