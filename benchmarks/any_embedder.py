@@ -1,7 +1,8 @@
-"""NDCG@10 of plain embedders without context, with siblings, with a map of the corpus, and with both.
+"""NDCG@10 of embedders without context, with siblings, with context of the corpus, and with both.
 
+A plain embedder gets them by arithmetic. A contextual model reads them: without context it is in the null context.
 Vectors are kept in a folder from run to run. Run with: python -m benchmarks.any_embedder SETS.toml --data FOLDER
---vectors FOLDER --model NAME=FOLDER [--model …] [--code PAIRS.jsonl.gz] [--output FILE.csv]
+--vectors FOLDER [--model NAME=FOLDER …] [--contextual NAME …] [--code PAIRS.jsonl.gz] [--output FILE.csv]
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Float64
 
-from cde_rag import PlainEmbedder
+from cde_rag import CDEModel, Context, ContextualEmbedder, PlainEmbedder
 from cde_rag.context.sampling import sample_random
 from cde_rag.context.siblings import sibling_positions
 from cde_rag.embedders.mixing import CorpusMap, mixed, unit
@@ -92,11 +93,29 @@ def plain_systems(data: RetrievalSet, queries: np.ndarray, documents: np.ndarray
             yield f"siblings {weight:g}", (queries, mixed(documents, siblings, documents, weight))
 
 
-def embedded(embedder: PlainEmbedder, data: RetrievalSet) -> Vectors:
+def contextual_systems(model: CDEModel, data: RetrievalSet, folder: Path) -> Iterator[tuple[str, Vectors]]:
+    """Yield the vectors of each system, by the model's own ways to read context."""
+    texts, parents = data.corpus.texts, data.corpus.parents
+    null = ContextualEmbedder(model, Context.null(model))
+    own = ContextualEmbedder.from_corpus(texts, model=model, context_size=SAMPLE, seed=0)
+    for name, embedder, given in (
+        ("none", null, None),
+        ("siblings", null, parents),
+        ("corpus", own, None),
+        ("both", own, parents),
+    ):
+        if given is not None or name in ("none", "corpus"):
+            place = folder / f"{data.corpus.name}-{name}.npz"
+            yield name, kept(place, lambda e=embedder, p=given: embedded(e, data, parents=p))
+
+
+def embedded(
+    embedder: PlainEmbedder | ContextualEmbedder, data: RetrievalSet, *, parents: Sequence[str | None] | None = None
+) -> Vectors:
     """Embed queries and documents of a set."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)
-        return embedder.embed_queries(data.queries), embedder.embed_documents(data.corpus.texts)
+        return embedder.embed_queries(data.queries), embedder.embed_documents(data.corpus.texts, parents=parents)
 
 
 def measure(model: str, data: RetrievalSet, systems: Iterator[tuple[str, Vectors]]) -> Found:
@@ -155,6 +174,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--contextual", action="append", default=[], metavar="NAME")
     parser.add_argument("--code", type=Path, action="append", default=[], metavar="PAIRS.jsonl.gz")
     parser.add_argument("--output", type=Path, default=Path("docs/experiments/any-embedder.csv"))
     options = parser.parse_args()
@@ -171,6 +191,9 @@ def main() -> None:
                 options.vectors / name / f"{data.corpus.name}.npz", lambda e=embedder, d=data: embedded(e, d)
             )
             found.append(measure(name, data, plain_systems(data, *vectors)))
+    for name in options.contextual:
+        model = CDEModel.from_pretrained(name)
+        found += [measure(name, data, contextual_systems(model, data, options.vectors / name)) for data in sets]
     with options.output.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(["model", "sets", *SYSTEMS, *(f"{system} less none" for system in SYSTEMS[1:])])

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from typer.testing import CliRunner
 
-from cde_rag import Collection
+from cde_rag import Collection, FunctionEmbedder
 from cde_rag import records as intake
 from cde_rag.cli import app
 from cde_rag.cli.output import print_hits
@@ -407,3 +407,21 @@ def test_full_shows_whole_texts_with_their_line_breaks(run, tmp_path: Path):
     lines = run("search", tmp_path / "a.faiss", "first", "--full").stdout.splitlines()
     assert [line.strip() for line in lines[1:4]] == ["first", "second", ""]
     assert " ".join(lines).count("word") == 200
+
+
+def test_a_collection_of_a_function_says_what_works_without_it(tmp_path: Path):
+    runner, place = CliRunner(), str(tmp_path / "letters.faiss")
+
+    def letters(texts: list[str]) -> list[list[float]]:
+        return [[1.0 + text.count(letter) for letter in "abcde"] for text in texts]
+
+    function = FunctionEmbedder(letters, name="letters-1")
+    with Collection.create(place, function) as papers:
+        papers.add(["a bee", "a cab"], ids=["bee", "cab"])
+    result = runner.invoke(app, ["search", place, "bee"])
+    assert result.exit_code == 1
+    assert "made with the Python function 'letters-1', which the command does not have" in result.stderr
+    found = runner.invoke(app, ["search", place, "bee", "--by", "words", "--json"])
+    assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["bee"]
+    missing = runner.invoke(app, ["search", place, "zebra", "--by", "words"])
+    assert "none of them has a word of the query" in missing.stderr

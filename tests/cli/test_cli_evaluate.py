@@ -46,3 +46,11 @@ def test_unknown_systems_are_wrong_usage(run, folder: Path):
 def test_a_folder_without_a_set_is_named(run, tmp_path: Path):
     (tmp_path / "nothing").mkdir()
     assert "nothing" in run("evaluate", tmp_path / "nothing", code=1).stderr
+
+
+def test_systems_that_do_not_apply_are_named(run, folder: Path):
+    result = run("evaluate", folder, "--system", "bm25", "--system", "headers", "--system", "parents")
+    assert "Not run, since no set or model has what it needs: headers, parents" in result.stderr
+    assert "--parent-key" in result.stderr
+    assert "bm25" in result.stdout
+    assert "headers" not in result.stdout

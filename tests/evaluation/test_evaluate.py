@@ -249,7 +249,9 @@ def test_judged_documents_that_are_not_there_are_told(tmp_path: Path, tiny_model
 
 
 def test_systems_that_no_set_gives_ground_for_are_an_error(folders: list[Path], tiny_model: CDEModel) -> None:
-    with pytest.raises(CorpusError, match="found parents, lead: those with siblings need documents with parents"):
+    with pytest.raises(
+        CorpusError, match=r"found parents, lead\. Systems with siblings or headers need documents with"
+    ):
         evaluate(folders[:1], model=tiny_model, systems=["parents", "lead"])
     assert evaluate(folders[:2], model=tiny_model, systems=["parents"]).systems == ("parents",)
 
