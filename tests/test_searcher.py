@@ -302,6 +302,8 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.search_parents("river", 0): ValueError,
         lambda: papers.searcher("hybrid", candidates=0): ValueError,
         lambda: papers.searcher("hybrid", weight=1.1): ValueError,
+        lambda: papers.searcher("words", weight=0.5): ValueError,
+        lambda: papers.searcher("vectors", candidates=50): ValueError,
         lambda: papers.searcher("hybrid", weight=float("nan")): ValueError,
         lambda: papers.searcher("hybrid", fusion="ranks"): ValueError,
         lambda: papers.search("river", by="both"): ValueError,

@@ -290,11 +290,14 @@ class Collection(Searcher):
                 that `cde-rag tune` wrote to the collection, else 0.65, and 0.5 for reciprocal ranks.
 
         Raises:
-            ValueError: Another ranking or fusion, `candidates` is below 1, or the weight is outside [0, 1].
+            ValueError: Another ranking or fusion, `candidates` is below 1, the weight is outside [0, 1], or they are
+                given for another ranking.
         """
         if by not in WAYS:
             raise ValueError(f"Expected one of {', '.join(WAYS)} in by=…, found {by!r}. Name one of them.")
         check_positive(candidates, "candidates")
+        if by != "hybrid" and (candidates, fusion, weight) != (CANDIDATES, "convex", None):
+            raise ValueError(f"candidates, fusion and weight are of by='hybrid', found by={by!r}. Leave them out.")
         if weight is None and fusion == "convex":
             weight = self._settings.get(HYBRID_WEIGHT)
         weight, words, ranker = check_fusion(fusion, weight), BM25Retriever(self.store), self._ranker
