@@ -21,7 +21,7 @@ def audit(
         typer.Argument(
             metavar="TARGET",
             help="qdrant:URL#NAME, qdrant:FOLDER#NAME, chroma:FOLDER#NAME, lancedb:FOLDER#NAME, pgvector:URL#TABLE; or "
-            "the folder of a collection of cde-rag.",
+            "the folder or address of a collection of cde-rag.",
         ),
     ],
     model: Annotated[
@@ -64,8 +64,8 @@ def audit(
     from cde_rag.indexing.audit import source_of
 
     prefixes = _prefixes(document_prefix, query_prefix)
-    if _is_folder(target):
-        found = _of_collection(Path(target), model, sample, seed)
+    if _is_collection(target):
+        found = _of_collection(target, model, sample, seed)
     else:
         embedder = _embedder(model, context, prefixes)
         with source_of(target, text=text, vector=vector, seed=seed) as source:
@@ -78,16 +78,16 @@ def audit(
         raise typer.Exit(1)
 
 
-def _is_folder(target: str) -> bool:
-    """Return True if a target is the folder of a cde-rag collection."""
+def _is_collection(target: str) -> bool:
+    """Return True if a target is the folder or address of a cde-rag collection."""
     return not target.startswith(("qdrant:", "chroma:", "lancedb:", "pgvector:"))
 
 
-def _of_collection(folder: Path, model: str | None, sample: int, seed: int) -> "Audit":
+def _of_collection(place: str, model: str | None, sample: int, seed: int) -> "Audit":
     """Audit a cde-rag collection, each passage with its siblings."""
     from cde_rag.indexing.audit import audit_collection
 
-    with open_collection(existing(str(folder)), model) as opened:
+    with open_collection(existing(place), model) as opened:
         return audit_collection(opened.store, opened.embedder, opened.parent_key, sample=sample, seed=seed)
 
 

@@ -17,7 +17,16 @@ from cde_rag.cli.collections import (
     on_workers,
     open_collection,
 )
-from cde_rag.cli.output import JsonOption, ProgressOption, clock, print_fields, print_json, progress_bar, updating
+from cde_rag.cli.output import (
+    JsonOption,
+    ProgressOption,
+    clock,
+    print_fields,
+    print_json,
+    progress_bar,
+    shown_place,
+    updating,
+)
 from cde_rag.errors import CorpusError
 
 _TIMED = 32  # documents that are embedded to measure the speed
@@ -118,7 +127,7 @@ def _print_estimate(opened: "Collection", path: str) -> None:
     if not isinstance(opened.embedder, ContextualEmbedder) or opened.embedder.context.is_null:
         return
     if cost.documents < _WORTH_PROBING:
-        typer.echo(f"What a new context gains: cde-rag drift {path} estimates it.", err=True)
+        typer.echo(f"What a new context gains: cde-rag drift {shown_place(path)} estimates it.", err=True)
         return
     found = opened.drift(probes=_PROBED)
     low, high = found.interval

@@ -76,9 +76,13 @@ def backup(
       cde-rag backup papers.faiss backups/papers-2026-11-20
       cde-rag restore backups/papers-2026-11-20 papers.faiss
     """
+    from cde_rag.stores.kinds import tenants_at
+    from cde_rag.stores.tenant_names import is_common
     from cde_rag.transfer.backup import back_up
 
-    made = back_up(existing_place(collection) if tenant is None else existing(collection, tenant), folder)
+    store = existing_place(collection) if tenant is None else existing(collection, tenant)
+    whole = tenants_at(collection) if is_common(store.manifest().settings) else store
+    made = back_up(whole, folder)
     print_json(asdict(made)) if as_json else typer.echo(f"{folder}: {made.documents:,} passages")
 
 
@@ -94,7 +98,10 @@ def restore(
       cde-rag restore backups/papers-2026-11-20 papers.faiss
       cde-rag restore backups/acme customers.faiss --tenant acme
     """
+    from cde_rag.stores.kinds import tenants_at
+    from cde_rag.stores.tenant_stores import FOLDER
     from cde_rag.transfer.backup import restore as make
 
-    made = make(folder, new_store(collection, tenant), tenant=tenant)
+    of_all = tenant is None and (folder / FOLDER).is_dir()
+    made = make(folder, tenants_at(collection) if of_all else new_store(collection, tenant), tenant=tenant)
     print_json(asdict(made)) if as_json else typer.echo(f"{shown_place(collection)}: {made.documents:,} passages")

@@ -394,10 +394,12 @@ def _check_options(opened: "Collection", path: str, options: _Options) -> None:
             f"{', '.join(options.headers or [])}. Leave --headers out, or make a new collection."
         )
     if options.windows and not opened.inspect().windows:
-        anew = f"embed them anew with cde-rag recontextualize {path} --windows"
+        anew = f"embed them anew with cde-rag recontextualize {shown_place(path)} --windows"
         if not isinstance(opened.embedder, ContextualEmbedder):
             anew = "move it in Python to an embedder made with windows=True"
-        raise StoreError(f"{path} cuts texts longer than the model's window. Leave --windows out, or {anew}.")
+        raise StoreError(
+            f"{shown_place(path)} cuts texts longer than the model's window. Leave --windows out, or {anew}."
+        )
     if options.alone and opened.parent_key is not None:
         raise StoreError(
             f"{shown_place(path)} was made with the parent key {opened.parent_key!r}, by which passages have siblings. "

@@ -12,7 +12,7 @@ The folder is renamed to its final name once all of it is on the disk: a crash b
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -21,11 +21,11 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from cde_rag._files import file_sha256, fsync_folder
 from cde_rag._version import __version__
-from cde_rag.errors import StoreError, StoreFormatError
+from cde_rag.errors import StoreError, StoreFormatError, TenantError
 from cde_rag.stores.base import Folder, Store
 from cde_rag.stores.files import check_no_link, check_path, copy_durably, write_new
 from cde_rag.stores.tenant_names import check_is_of, is_common
-from cde_rag.stores.tenant_stores import FOLDER, FolderTenants
+from cde_rag.stores.tenant_stores import FOLDER, FolderTenants, TenantStores
 from cde_rag.transfer.parquet import export_collection, import_collection
 
 FORMAT: Final = 2
@@ -68,40 +68,45 @@ class Backup:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def back_up(store: Store, folder: str | Path) -> Backup:
+def back_up(store: Store | TenantStores, folder: str | Path) -> Backup:
     """Copy a collection into a new folder, and verify the copy by reading it once.
 
     Others may read and write meanwhile. A folder of tenants is copied with all of them. (A folder of Qdrant Edge is
     open in one process, which has to make the backup.)
 
     Args:
-        store: Holds a collection.
+        store: Holds a collection; or the stores of all tenants, such as `PgTenants(dsn, "customers")`.
         folder: Folder of the backup; must not exist yet.
 
     Raises:
         ContextMismatchError: During an export the collection was moved to another context meanwhile.
         StoreError: `folder` exists or cannot be written, or there is no collection in the store.
         StoreFormatError: The collection is damaged.
+        TenantError: The store is the one that tenants on a server have in common.
     """
+    tenants = _tenant_stores(store)
+    common = store.common() if isinstance(store, TenantStores) else store
     with _new_folder(Path(folder)) as new:
-        documents, fingerprint = _copied(store, new)
-        for key, tenant in _tenants(store):
-            (new / FOLDER / key).mkdir(parents=True)
-            documents += _copied(tenant, new / FOLDER / key)[0]
+        documents, fingerprint = _copied(common, new)
+        if tenants is not None:
+            for key in tenants.listed():
+                (new / FOLDER / key).mkdir(parents=True)
+                with closing(tenants.of(key)) as tenant:
+                    documents += _copied(tenant, new / FOLDER / key)[0]
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        settings = dict(store.manifest().settings)
+        settings = dict(common.manifest().settings)
         backup = Backup(documents, fingerprint, created, __version__, _files(new), settings)
         write_new(new / _MANIFEST, json.dumps({"format": FORMAT, **asdict(backup)}, indent=2).encode())
     return backup
 
 
-def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> Backup:
+def restore(folder: str | Path, store: Store | TenantStores, *, tenant: str | None = None) -> Backup:
     """Restore a collection from a backup into an empty store; every file is compared with its checksum first.
 
     Args:
         folder: Folder of the backup; not modified.
-        store: Empty store. A FaissStore for the backup of one; a store of any kind for other backups, except that a
-            backup with tenants needs a folder.
+        store: Empty store. A FaissStore for the backup of one; a store of any kind for other backups. For a backup with
+            tenants a folder, or the stores of tenants, such as `PgTenants(dsn, "customers")`.
         tenant: Tenant that the backup must belong to, if the store is a tenant's.
 
     Raises:
@@ -117,6 +122,11 @@ def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> B
         check_is_of(backup.settings, tenant)
         if isinstance(store, Folder):
             store.folder.parent.mkdir(exist_ok=True)  # there were no tenants yet
+    if isinstance(store, FolderTenants):
+        store = store.common()
+    if isinstance(store, TenantStores):
+        _restore_tenants(folder, store)
+        return backup
     if store.exists():
         raise StoreError(f"Expected a store without a collection, found one in {store!r}. Restore into a new one.")
     if (folder / _EXPORT).exists() and not (folder / FOLDER).exists():
@@ -125,7 +135,10 @@ def restore(folder: str | Path, store: Store, *, tenant: str | None = None) -> B
         with _new_folder(store.folder, copied=lambda new: _restore_folder(folder, store, new)):
             pass
     else:
-        raise StoreError(f"{folder}: a backup of a folder; restore it as one, then export and import its collections.")
+        raise StoreError(
+            f"{folder}: expected a folder for this backup, found {store!r}. Restore it as a folder, then export and "
+            "import its collections; or give the stores of tenants, such as PgTenants(dsn, name)."
+        )
     return backup
 
 
@@ -142,13 +155,33 @@ def _copied(store: Store, folder: Path) -> tuple[int, str]:
     return told
 
 
-def _tenants(store: Store) -> Iterator[tuple[str, Store]]:
-    """Yield key and store of each tenant in a common store; nothing for any other store."""
-    if isinstance(store, Folder) and is_common(store.manifest().settings):
-        stores = FolderTenants(store.folder, store.at)
-        for key in stores.listed():
-            with closing(stores.of(key)) as tenant:
-                yield key, tenant
+def _tenant_stores(store: Store | TenantStores) -> TenantStores | None:
+    """Return the stores of tenants whose common store this is; None for a collection without tenants."""
+    if isinstance(store, TenantStores):
+        return store
+    if not is_common(store.manifest().settings):
+        return None
+    if not isinstance(store, Folder):
+        raise TenantError(
+            f"Expected the stores of all tenants, found the one that they have in common: {store!r}. Give them, such "
+            "as PgTenants(dsn, name)."
+        )
+    return FolderTenants(store.folder, store.at)
+
+
+def _restore_tenants(folder: Path, stores: TenantStores) -> None:
+    """Restore the exports of tenants, and last the common store, without which they cannot be opened."""
+    with closing(stores.common()) as common:
+        there = stores.listed()
+        if there or common.exists():
+            raise StoreError(
+                f"Expected no tenants at {common!r}, found {len(there)} of them, or of a restore that was interrupted. "
+                "Restore under another name, or remove them."
+            )
+        for path in sorted((folder / FOLDER).iterdir()) if (folder / FOLDER).exists() else ():
+            with closing(stores.of(path.name)) as tenant:
+                _import(path, tenant)
+        _import(folder, common)
 
 
 def _restore_folder(folder: Path, store: Folder, new: Path) -> None:
@@ -164,12 +197,16 @@ def _restore_folder(folder: Path, store: Folder, new: Path) -> None:
 
 
 def _restore_collection(folder: Path, store: Store, new: Path) -> None:
-    if (folder / _EXPORT).exists():
-        import_collection(folder / _EXPORT, store)
-    elif isinstance(store, CopiedFolder):
+    if not (folder / _EXPORT).exists() and isinstance(store, CopiedFolder):
         copy_durably(folder / _COPY, new)
     else:
+        _import(folder, store)
+
+
+def _import(folder: Path, store: Store) -> None:
+    if not (folder / _EXPORT).exists():
         raise StoreError(f"{folder}: a backup of a FaissStore; restore it as one, then export and import that.")
+    import_collection(folder / _EXPORT, store)
 
 
 def _read(folder: Path) -> Backup:

@@ -26,13 +26,15 @@ from word_scores import table_scores
 
 from cde_rag import Collection, ContextualEmbedder
 from cde_rag.cli import app
-from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError
+from cde_rag.errors import ContextMismatchError, CorpusError, StoreError, StoreFormatError, TenantError
 from cde_rag.readers.pgvector_table import LANGCHAIN, LLAMA_INDEX, table_records, table_vectors
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import parse
+from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.postgres.pg_tables import condition
 from cde_rag.stores.postgres.pgvector_index import PgIndex
+from cde_rag.transfer.backup import back_up
 from cde_rag.transfer.parquet import export_collection, import_collection
 
 NAMES = itertools.count()
@@ -77,6 +79,7 @@ def test_commands_backups_and_tenants_take_an_address(address: str, tmp_path: Pa
     assert run("recontextualize", address, "--context-size", 1)["documents"] == 2
     assert run("rollback", address)
     assert run("verify", address)
+    assert run("audit", address)["share"] == 1
     run("backup", address, tmp_path / "copy")
     other = address.replace("?", "_restored?")
     run("restore", tmp_path / "copy", other)
@@ -94,7 +97,20 @@ def test_commands_backups_and_tenants_take_an_address(address: str, tmp_path: Pa
     assert (plan["added"], plan["deleted"], run("inspect", address)["documents"]) == (1, 2, 2)
     everybody = address.replace("?", "_all?")
     assert run("index", source, everybody, "--tenant", "acme")["added"] == 1
-    assert run("search", everybody, "river", "-k", 1, "--tenant", "acme")["hits"][0]["id"] == "c"
+    found = run("search", everybody, "river", "-k", 1, "--tenant", "acme")["hits"]
+    assert found[0]["id"] == "c"
+    source.write_text('{"id": "d", "text": "a loan"}\n{"id": "e", "text": "a bank"}\n')
+    assert run("index", source, everybody, "--tenant", "globex")["added"] == 2
+    assert run("backup", everybody, tmp_path / "tenants")["documents"] == 3
+    restored = address.replace("?", "_all_restored?")
+    assert run("restore", tmp_path / "tenants", restored)["documents"] == 3
+    assert run("search", restored, "river", "-k", 1, "--tenant", "acme")["hits"] == found
+    assert run("inspect", restored, "--tenant", "globex")["documents"] == 2
+    again = CliRunner().invoke(app, ["restore", str(tmp_path / "tenants"), restored])
+    assert "found 2 of them" in again.stderr
+    with pytest.raises(TenantError, match="Expected the stores of all tenants"):
+        back_up(store_at(restored), tmp_path / "no")
+    assert not (tmp_path / "no").exists()
 
 
 def test_commands_print_no_password(address: str, tmp_path: Path):
@@ -106,6 +122,7 @@ def test_commands_print_no_password(address: str, tmp_path: Path):
         ("index", source, secret, "--dry-run"),
         ("index", source, secret, "--parent-key", "year"),
         ("inspect", secret),
+        ("recontextualize", secret, "--context-size", 1),
         ("verify", secret),
         ("backup", secret, copy),
         ("restore", copy, secret.replace("?", "_restored?")),
