@@ -95,6 +95,11 @@ def _rows(
     try:
         with psycopg.connect(dsn) as connection:
             connection.read_only = True
+            if collection is not None:
+                named = connection.execute("SELECT name FROM langchain_pg_collection ORDER BY name").fetchall()
+                if collection not in [name for (name,) in named]:
+                    there = ", ".join(repr(name) for (name,) in named[:9]) or "none"
+                    raise StoreError(f"{table}: expected the collection {collection!r:.80}, found {there}. Name one.")
             with connection.cursor("records") as cursor:
                 cursor.itersize = _PAGE
                 for id_, text, metadata, numbers in cursor.execute(statement, parameters):

@@ -909,6 +909,52 @@ def own_server(open_folder: Path) -> Iterator[OwnServer]:
     made.server.cleanup()
 
 
+def test_an_index_is_that_of_the_collection_and_changed_by_reindex(postgres: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cde_rag.stores.postgres.pg_indexing.LEAST_ROWS", 10)
+    dice, dim, space = np.random.default_rng(0), 64, "1" * 64
+    vectors = dice.normal(size=(50, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    store = PgVectorStore(postgres, name())
+    store.create(dim=dim, fingerprint=space, context=b"context", settings={})
+    store.add([Row(Record(str(n), f"text {n}"), str(n)) for n in range(50)], vectors, fingerprint=space)
+    expected = store.search(vectors[:1], 5, fingerprint=space)
+    with pytest.raises(StoreError, match=r"change its index with reindex"):
+        PgVectorStore(postgres, store.name, index="hnsw").manifest()
+
+    def indexes() -> list[str]:
+        with psycopg.connect(postgres) as connection:
+            found = connection.execute(
+                "SELECT indexdef FROM pg_indexes WHERE indexname = 'nearest_1' AND schemaname = %s", [store.name]
+            )
+            return [one for (one,) in found]
+
+    other = PgVectorStore(postgres, store.name)
+    other.search(vectors[:1], 5, fingerprint=space)
+    for quantization, kind in ((None, "vector_ip_ops"), ("half", "halfvec_ip_ops"), ("binary", "bit_hamming_ops")):
+        store.reindex(index="hnsw", quantization=quantization)
+        assert kind in indexes()[0]
+        assert store.verify() == []
+        assert PgVectorStore(postgres, store.name, index="hnsw", quantization=quantization).manifest().dim == dim
+        for searched in (store, other):  # the other knew the index of before
+            assert searched.search(vectors[:1], 5, fingerprint=space)[0][0] == expected[0][0]
+    store.reindex(index=None)
+    assert indexes() == []
+    assert other.search(vectors[:1], 5, fingerprint=space) == expected
+    with pytest.raises(ValueError, match="index"):
+        store.reindex(index="flat")
+
+
+def test_an_empty_schema_becomes_a_collection(postgres: str):
+    made, role = name(), name()
+    mine = logging_in(postgres, role, also=f"CREATE SCHEMA {made} AUTHORIZATION {role}")
+    store = PgVectorStore(mine, made)
+    assert not store.exists()
+    store.create(dim=4, fingerprint="1" * 64, context=b"context", settings={})
+    assert store.exists()
+    with pytest.raises(StoreError, match="takes CREATE on the database"):
+        PgVectorStore(mine, name()).create(dim=4, fingerprint="1" * 64, context=b"context", settings={})
+
+
 def test_a_wrong_password_is_told(own_server: OwnServer):
     uri = own_server.server.get_uri()
     with psycopg.connect(uri, autocommit=True) as connection:
@@ -1058,6 +1104,8 @@ def test_tables_of_langchain_and_llama_index_become_a_collection(postgres: str, 
             """.encode()
         )
     some = table_records(postgres, f"langchain_{theirs}", LANGCHAIN, collection="mine")
+    with pytest.raises(StoreError, match=r"expected the collection 'zz', found .*'mine'"):
+        list(table_records(postgres, f"langchain_{theirs}", LANGCHAIN, collection="zz"))
     assert list(some) == [Record("a", "a river bank", metadata={"year": 1})]
     papers = Collection.create(address, ContextualEmbedder.from_corpus(["a river", "a bank"]))
     for _ in range(2):  # the second time there is nothing to do

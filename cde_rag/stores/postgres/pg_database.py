@@ -67,6 +67,9 @@ class PgDatabase:
             schema = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self.name]).fetchone()
             if schema is None:
                 return False
+            holds = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = %s LIMIT 1"
+            if connection.execute(holds, [self.name]).fetchone() is None:
+                return False  # an empty schema, such as an administrator makes for a role
             columns = connection.execute(
                 "SELECT array_agg(column_name::text) FROM information_schema.columns "
                 "WHERE table_schema = %s AND table_name = 'manifest'",
@@ -98,11 +101,14 @@ class PgDatabase:
         taken = f"{self.where}: expected no collection, found one. Collection.open opens it."
         if self.exists():
             raise StoreError(taken)
-        duplicates = (self._psycopg.errors.DuplicateSchema, self._psycopg.errors.UniqueViolation)
+        errors = self._psycopg.errors
+        duplicates = (errors.DuplicateSchema, errors.DuplicateTable, errors.UniqueViolation)
         try:
             with self._connection() as connection, connection.transaction():
                 self._make_extension(connection)
-                connection.execute(f'CREATE SCHEMA "{self.name}"')
+                there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self.name]).fetchone()
+                if there is None:
+                    connection.execute(f'CREATE SCHEMA "{self.name}"')
                 self._enter(connection, "LOCAL")
                 connection.execute(TABLES + FIELD_INDEXES)
                 fill(connection)
@@ -311,7 +317,8 @@ class PgDatabase:
             ) from error
         except errors.InsufficientPrivilege as error:
             raise StoreError(
-                f"{self.where}: expected a role that may do this, found: {_first(error)}. Grant it the right."
+                f"{self.where}: expected a role that may do this, found: {_first(error)}. Grant it the right; a new "
+                "collection takes CREATE on the database, or on an empty schema of its name."
             ) from error
         except errors.DiskFull as error:
             raise StoreError(

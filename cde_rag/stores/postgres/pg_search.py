@@ -39,7 +39,7 @@ def plan(tables: PgTables, manifest: PgManifest, generation: GenerationRow) -> P
     """Return the plan of a search in a generation."""
     there = manifest.index.kind is not None and built(tables, generation.number)
     due = "" if there or manifest.index.kind is None else f", {presence(generation.number)}"
-    state = f"SELECT concat_ws(' ', tableoid, format, active{due}) AS state FROM manifest m"  # noqa: S608
+    state = f"SELECT concat_ws(' ', tableoid, format, active, index, quantization{due}) AS state FROM manifest m"  # noqa: S608
     return Plan(state, tables.rows(state)[0][0], generation, manifest.dim, manifest.index if there else PgIndex())
 
 

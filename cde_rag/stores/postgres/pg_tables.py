@@ -94,7 +94,10 @@ def read_record(id_: str, title: str, text: str, metadata: str, checksum: bytes)
         StoreFormatError: The row is not as it was written.
     """
     if checksum_of(id_, title, text, metadata) != checksum:
-        raise StoreFormatError(f"Record {unescaped(id_)!a:.80}: expected it as it was written, found a changed row.")
+        raise StoreFormatError(
+            f"Record {unescaped(id_)!a:.80}: expected it as it was written, found a changed row. Delete it with "
+            "collection.store.delete([id]), run cde-rag reindex, and add it again."
+        )
     return Record(unescaped(id_), unescaped(text), unescaped(title), json.loads(metadata))
 
 

@@ -58,7 +58,7 @@ class PgVectorStore:
         dsn: Address of the database for libpq, such as `postgresql://user@host/database`.
         name: Name of the collection, which gets a schema of this name.
         index: `hnsw`, `ivfflat` or None, which compares a query with every vector. Stored by `create`; built once a
-            generation has 10 000 records.
+            generation has 10 000 records. Leave it out to open a collection, or name the one that it has.
         quantization: `half` or `binary` for what the index holds; the table keeps full vectors, which give the scores.
 
     Raises:
@@ -129,6 +129,30 @@ class PgVectorStore:
         """
         self._write(lambda tables: restrict(tables, self.name))
 
+    def reindex(self, *, index: str | None, quantization: str | None = None) -> None:
+        """Change the vector index, in one transaction; nothing is embedded, and searches wait for it.
+
+        Args:
+            index: As in the class.
+            quantization: As in the class.
+
+        Raises:
+            StoreError: This role does not own the tables.
+            ValueError: `index` or `quantization` is another, or the vectors have too many dimensions for it.
+        """
+        new = PgIndex(index, quantization).check()
+
+        def change(tables: PgTables) -> None:
+            new.check(tables.manifest().dim)
+            tables.run("UPDATE manifest SET index = %s, quantization = %s", *new)
+            manifest = tables.manifest()
+            for state in manifest.generations:
+                tables.run(f"DROP INDEX IF EXISTS nearest_{state.number}")
+                build(tables, manifest, state.number)
+
+        self._write(change)
+        self._index = new
+
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Make the schema and its tables in one transaction."""
         encoded = encode(settings, "The store's settings")
@@ -153,6 +177,11 @@ class PgVectorStore:
     def manifest(self) -> StoreManifest:
         """Return the store's manifest."""
         found = self._read(PgTables.manifest)
+        if self._index.kind is not None and found.index != self._index:
+            raise StoreError(
+                f"{self!r}: expected a collection with {self._index}, found one with {found.index}. Leave index and "
+                "quantization out to open it, or change its index with reindex(…)."
+            )
         return StoreManifest(found.dim, found.serving.fingerprint, found.active, found.settings)
 
     def context(self, generation: int | None = None) -> bytes:
