@@ -873,7 +873,9 @@ def test_other_addresses_are_refused_without_their_password(address: str, messag
 
 
 def test_a_server_that_is_not_there_is_named_without_a_password():
-    with pytest.raises(StoreError, match="Does the server run") as raised:
+    with pytest.raises(
+        StoreError, match=r"found: OperationalError, Connection refused\. Does the server run"
+    ) as raised:
         Collection.open("postgresql://me:secret@127.0.0.1:9/app/papers")
     assert "secret" not in f"{raised.value} {raised.value.__cause__}"
     assert "postgresql://me@127.0.0.1:9/app/papers" in str(raised.value)

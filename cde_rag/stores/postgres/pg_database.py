@@ -1,6 +1,7 @@
 """Connections to PostgreSQL and transactions on the tables of one collection."""
 
 import contextlib
+import logging
 import os
 import selectors
 import threading
@@ -278,6 +279,8 @@ class PgDatabase:
                 self._owner = os.getpid()
                 pools = require("psycopg_pool", "postgres")
                 self._try_connection()
+                if not (logger := logging.getLogger("psycopg.pool")).handlers:
+                    logger.addHandler(logging.NullHandler())  # its warnings of a lost server are this store's errors
                 self._pool = pools.ConnectionPool(
                     self.dsn,
                     min_size=0,
@@ -345,11 +348,12 @@ def _check(ask: Callable[[Any], None], connection: Any) -> None:
 
 
 def _first(error: Exception) -> str:
-    """Return a server's message, without positions in SQL, and without the address that libpq repeats."""
+    """Return a server's message, without positions in SQL, and without the address and the hint that libpq repeats."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     lines = [line.strip() for line in (primary or str(error)).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Is the server running")]
     with contextlib.suppress(IndexError):
-        return f"{type(error).__name__}, {lines[-1][:300].rstrip('.?')}"
+        return f"{type(error).__name__}, {lines[-1].rpartition(' failed: ')[2][:300].rstrip('.?')}"
     return type(error).__name__
 
 
