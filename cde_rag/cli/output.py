@@ -165,7 +165,7 @@ def printable(text: str) -> str:
 
 
 def shown_place(place: str | Path) -> str:
-    """Return the path of a collection, or its address without password and parameters."""
+    """Return the path of a collection, or its address without passwords and secrets."""
     if "://" not in str(place):
         return str(place)
     from cde_rag.stores.postgres.address import without_password

@@ -32,6 +32,7 @@ from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import parse
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
+from cde_rag.stores.postgres.address import without_password
 from cde_rag.stores.postgres.pg_tables import condition
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.transfer.backup import back_up
@@ -870,6 +871,20 @@ def test_other_addresses_are_refused_without_their_password(address: str, messag
     with pytest.raises(StoreError, match=message) as raised:
         Collection.open(address)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://me:pa?ss@host/db", "postgresql://me@host/db/papers"),
+        ("postgresql://me:p@ss@host/db?sslmode=require", "postgresql://me@host/db/papers?sslmode=require"),
+        ("postgresql:///db?host=%2Ftmp&PassWord=a&p%61ssword=b&sslpassword=c", "postgresql:///db/papers?host=%2Ftmp"),
+        ("postgres://host?password=a&oauth_client_secret=b", "postgres://host/papers"),
+        ("host=here password=a", "PostgreSQL/papers"),
+    ],
+)
+def test_addresses_are_shown_with_their_parameters_and_without_secrets(address: str, shown: str):
+    assert without_password(address, "papers") == shown
 
 
 def test_a_server_that_is_not_there_is_named_without_a_password():

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from cde_rag.errors import StoreError
 
 SCHEMES: Final = ("postgresql", "postgres")
+_SECRET: Final = re.compile("password|secret", re.IGNORECASE)  # in names of libpq's parameters
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
 
@@ -58,15 +59,23 @@ def checked_name(name: str) -> str:
     return name
 
 
-def without_password(dsn: str) -> str:
-    """Return a database's address for messages, without its password and parameters.
+def without_password(address: str, collection: str = "") -> str:
+    """Return an address for messages, without passwords and secrets.
+
+    Args:
+        address: Address of a database, or of a collection.
+        collection: A collection's name to add to the address of its database.
 
     Example:
-        >>> without_password("postgresql://me:secret@localhost:5433/app?sslpassword=secret")
-        'postgresql://me@localhost:5433/app'
+        >>> without_password("postgresql://me:secret@localhost:5433/app?sslpassword=secret&host=/tmp", "papers")
+        'postgresql://me@localhost:5433/app/papers?host=/tmp'
     """
-    if "://" not in dsn:  # keywords and values, in which a password is hard to tell
-        return "PostgreSQL"
-    scheme, _, rest = dsn.partition("://")
-    user, found, host = rest.partition("?")[0].rpartition("@")
-    return f"{scheme}://{user.partition(':')[0]}{found}{host}"
+    added = f"/{collection}" if collection else ""
+    if "://" not in address:  # keywords and values, in which a password is hard to tell
+        return f"PostgreSQL{added}"
+    scheme, _, rest = address.partition("://")
+    authority = rest.partition("/")[0]
+    user, at, _ = authority.rpartition("@")
+    place, _, query = rest[len(user) + len(at) :].partition("?")
+    kept = "&".join(part for part in query.split("&") if part and not _SECRET.search(unquote(part.partition("=")[0])))
+    return f"{scheme}://{user.partition(':')[0]}{at}{place}{added}{'?' if kept else ''}{kept}"

@@ -43,7 +43,7 @@ class PgDatabase:
     def __init__(self, dsn: str, name: str) -> None:
         self.dsn = dsn
         self.name = checked_name(name)
-        self.where = f"{without_password(dsn)}/{name}"
+        self.where = without_password(dsn, name)
         self._psycopg: Any = require("psycopg", "postgres")
         self._lock = threading.Lock()
         self._pool: Any = None  # made by the first call
