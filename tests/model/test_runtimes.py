@@ -229,12 +229,35 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(folders, cache, monkey
     with monkeypatch.context() as patch:
         patch.setattr("cde_rag.model.runtimes.stage_graphs.second_stage_graph", None)  # whoever builds it fails
         load(folders["deep"], "onnx")
-    path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+    (weights,) = (cache / "graphs").glob(f"{digest[:32]}-second-*.weights")
+    intact_weights = weights.read_bytes()
+    assert len(intact) < len(intact_weights)
     expected = ContextualEmbedder(load(folders["deep"], "torch"), Context.null(load(folders["deep"], "torch")))
-    found = ContextualEmbedder(load(folders["deep"], "onnx"), expected.context).embed_documents(DOCUMENTS)
-    np.testing.assert_allclose(found, expected.embed_documents(DOCUMENTS), atol=TOLERANCE)
-    assert path.read_bytes() == intact
-    assert {each.suffix for each in path.parent.iterdir()} == {".onnx"}
+    for damage in (
+        lambda: path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1])),
+        lambda: weights.write_bytes(intact_weights[:-1] + bytes([intact_weights[-1] ^ 1])),
+        weights.unlink,
+    ):
+        damage()
+        found = ContextualEmbedder(load(folders["deep"], "onnx"), expected.context).embed_documents(DOCUMENTS)
+        np.testing.assert_allclose(found, expected.embed_documents(DOCUMENTS), atol=TOLERANCE)
+        assert path.read_bytes() == intact
+        assert weights.read_bytes() == intact_weights
+    assert {each.suffix for each in path.parent.iterdir()} == {".onnx", ".weights"}
+
+
+def test_graphs_of_earlier_formats_are_removed(folders, cache):
+    digest = loading.StoredModel.read(folders["deep"]).digest
+    old = cache / "graphs" / f"{digest[:32]}-second-1.{'0' * 64}.onnx"
+    other = cache / "graphs" / f"{'0' * 32}-second-1.{'0' * 64}.onnx"
+    for path in (old, other):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"graph")
+    for path in (cache / "graphs").glob(f"{digest[:32]}-second-2.*"):
+        path.unlink()
+    load(folders["deep"], "onnx")
+    assert not old.exists()
+    assert other.exists()
 
 
 def test_a_runtime_works_without_a_cache(folders, monkeypatch, tmp_path):

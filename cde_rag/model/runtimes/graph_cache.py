@@ -1,23 +1,26 @@
-"""User's cache of ONNX graphs: one file for each stage of a model, whose name has the sha256 of its content.
+"""User's cache of ONNX graphs: for each stage of a model a graph, and the file of its weights.
 
-    $XDG_CACHE_HOME/cde-rag/graphs/<model>-<stage>-<format>.<sha256>.onnx      by default in ~/.cache
+    $XDG_CACHE_HOME/cde-rag/graphs/<model>-<stage>-<format>.<sha256>.<sha256 of the weights>.onnx
+    $XDG_CACHE_HOME/cde-rag/graphs/<model>-<stage>-<format>.<sha256>.weights         by default in ~/.cache
 
-A file appears complete or not at all. One whose content is not that of its name is built again. Files can be deleted at
-any time.
+Weights have a file of their own, which runtimes map into memory: processes share its pages, and pages of rare word
+pieces are not read. A file appears complete or not at all. One whose content is not that of its name is built again.
+Files can be deleted at any time.
 """
 
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from cde_rag._files import file_sha256
+from cde_rag._files import file_sha256, replacing, write_durably
 from cde_rag.context.cache import cache_folder
-from cde_rag.errors import ContextError
+from cde_rag.errors import ContextError, require
 
-FORMAT: Final = 1  # of the graphs; raised when `stage_graphs` changes them
+FORMAT: Final = 2  # of the files and graphs; raised when this module or `stage_graphs` changes them
+EXTRA: Final = "onnx"
+_LARGE: Final = 1024  # bytes of a weight that goes into the file of weights
+_PAGE: Final = 4096  # bytes; where weights begin, so that they can be mapped
 
 
 def graphs_folder() -> Path:
@@ -35,7 +38,7 @@ def kept_graph(digest: str, stage: str, build: Callable[[], bytes]) -> Path | by
     Args:
         digest: Digest of the model.
         stage: Name of the stage.
-        build: Builds the graph.
+        build: Builds the graph, with its weights.
     """
     start = f"{digest[:32]}-{stage}-{FORMAT}"
     try:
@@ -44,34 +47,50 @@ def kept_graph(digest: str, stage: str, build: Callable[[], bytes]) -> Path | by
     except (ContextError, OSError):  # no home, or one that may not be entered, as that of a systemd unit
         return build()
     for path in found_paths:
-        if (found := _sha256(path)) is not None and path.name == f"{start}.{found}.onnx":
+        if _is_intact(path, start):
             return path
     content = build()
-    path = folder / f"{start}.{hashlib.sha256(content).hexdigest()}.onnx"
-    return path if _write(path, content) else content
-
-
-def _write(path: Path, content: bytes) -> bool:
-    """Write a file atomically; returns False if the folder is not writable, or full."""
-    temporary = ""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except OSError:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _write(folder, start, content)
+    except OSError:  # not writable, or full
+        return content
+
+
+def _write(folder: Path, start: str, content: bytes) -> Path:
+    """Write the files of a graph, the weights first; files of earlier formats are removed."""
+    onnx: Any = require("onnx", EXTRA)
+    model = onnx.load_model_from_string(content)
+    large = [tensor for tensor in model.graph.initializer if len(tensor.raw_data) >= _LARGE]
+    digest = hashlib.sha256()
+    for tensor in large:
+        digest.update(_padded(tensor.raw_data))
+    weights = folder / f"{start}.{digest.hexdigest()}.weights"
+    with replacing(weights) as temporary, temporary.open("xb") as file:
+        for tensor in large:
+            length, offset = len(tensor.raw_data), file.tell()
+            file.write(_padded(tensor.raw_data))
+            onnx.external_data_helper.set_external_data(tensor, weights.name, offset=offset, length=length)
+            tensor.ClearField("raw_data")
+    graph = model.SerializeToString(deterministic=True)
+    path = folder / f"{start}.{hashlib.sha256(graph).hexdigest()}.{digest.hexdigest()}.onnx"
+    write_durably(path, graph)
+    model_and_stage = start.rpartition("-")[0]
+    for old in folder.glob(f"{model_and_stage}-*"):
+        if not old.name.startswith(f"{start}."):
+            old.unlink(missing_ok=True)
+    return path
+
+
+def _padded(weight: bytes) -> bytes:
+    """Return a weight with zeros up to the next page."""
+    return weight + bytes(-len(weight) % _PAGE)
+
+
+def _is_intact(path: Path, start: str) -> bool:
+    """Return True if the files of a graph have the content that their names say."""
+    try:
+        _, graph, weights = path.stem.rsplit(".", 2)
+        return file_sha256(path) == graph and file_sha256(path.with_name(f"{start}.{weights}.weights")) == weights
+    except (OSError, ValueError):  # cannot be read, or another name
         return False
-    return True
-
-
-def _sha256(path: Path) -> str | None:
-    """Return the sha256 of a file in hex; None if it cannot be read."""
-    try:
-        return file_sha256(path)
-    except OSError:
-        return None
