@@ -29,6 +29,7 @@ PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
 
+_TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
     r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t\r]*|<!--.*-->[ \t\r]*|[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t\r]*)+)$", re.MULTILINE
@@ -142,14 +143,16 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
         yield str(path), reason
         return
     headings = Headings(text) if markdown else None
-    first = headings.all[0] if headings and headings.all and named in ("", headings.all[0].text) else None
+    first = headings.all[0] if headings and headings.all else None
     title = named or (path.stem if first is None else first.text)
+    said = {named, *_TITLE_PARTS.split(named)}  # headings that the title repeats: of the page, and of the site
     shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
     spans = split(shown, max_characters, markdown=markdown)
     whole = _with_headings(text, shown, spans, max_characters) if markdown else spans
     for number, (offset, end) in enumerate(whole):
         place: dict[str, Any] = {**metadata, "offset": offset}
-        if headings and (below := [heading.text for heading in headings.above(offset) if heading != first]):
+        above = headings.above(offset) if headings else ()
+        if below := [one.text for one in above if (one.text not in said if named else one != first)]:
             place[SECTION_KEY] = " > ".join(below)
         record = Record(f"{metadata[PARENT_KEY]}#{number}", text[offset:end], title, place)
         yield f"{path}, character {offset}", record
