@@ -45,6 +45,7 @@ train-tiny: $(READY) ## train a real tiny model with three seeds, and see whethe
 
 docs: $(READY) ## execute the notebooks that changed (the one that trains takes ten minutes) and build the site into build/site
 	@$(BIN)/python docs/hooks/notebooks.py
+	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>build/mkdocs.log || { cat build/mkdocs.log; exit 1; }
 	@echo "docs: in build/site; with its search: $(BIN)/python -m http.server --directory build/site"
 

@@ -134,7 +134,8 @@ class UnknownFieldWarning(CDEWarning):
 
 _LIBRARIES = frozenset(
     "asyncio cde_rag concurrent contextlib functools haystack haystack_integrations jaxtyping langchain_cde "
-    "langchain_core llama_index llama_index_instrumentation pydantic threading wrapt".split()
+    "langchain_chroma langchain_classic langchain_community langchain_core langchain_qdrant llama_index "
+    "llama_index_instrumentation pydantic threading wrapt".split()
 )
 
 

@@ -98,7 +98,7 @@ def test_vectors_of_the_model_and_context_are_reproduced(fill: Fill, tmp_path: P
     assert found.others == ()
     assert not found.mixed
     assert 0.9 < found.interval[0] < found.interval[1] == 1.0
-    assert "Nothing is to be done" in found.advice
+    assert "Nothing to do" in found.advice
 
 
 def test_those_of_another_context_are_not(fill: Fill, tmp_path: Path):
@@ -239,7 +239,7 @@ def test_a_stamp_of_another_space_is_told(tmp_path: Path):
     found = audited(target)
     assert found.stamp == THEIRS.fingerprint
     assert "stamp names" in found.advice
-    assert "Nothing is to be done" not in found.advice
+    assert "Nothing to do" not in found.advice
 
 
 def test_a_name_that_is_not_there_is_told(fill: Fill, tmp_path: Path):

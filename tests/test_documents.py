@@ -47,6 +47,23 @@ def test_documents_are_read_with_their_headings(folder: Path):
     assert next(iter(RecordReader(folder / "b.pdf"))).text == records["docs/b.pdf#0"].text
 
 
+def test_a_page_of_html_is_titled_by_itself_and_not_by_its_first_heading(folder: Path):
+    menu = "<h2>Keyboard shortcuts</h2><p>Press s.</p><h1>The book</h1><h2>Swifts</h2><p>They sleep on the wing.</p>"
+    (folder / "a.html").write_text(f"<html><head><title> Swifts -\n The book</title></head><body>{menu}</body></html>")
+    (folder / "b.html").write_text(f"<html><head><title> </title></head><body>{menu}</body></html>")
+    (folder / "c.html").write_text(f"<html><head><title>Keyboard shortcuts</title></head><body>{menu}</body></html>")
+    titled, untitled, same = RecordReader(folder)
+    assert (titled.title, titled.metadata["section"]) == ("Swifts - The book", "Keyboard shortcuts")
+    (folder / "a.html").write_text(
+        f"<title>Swifts - The book</title><h1>The book</h1><h2>Swifts</h2><p>{'They sleep. ' * 40}</p><h3>Nests</h3>"
+        f"<p>{'They build. ' * 40}</p>"
+    )
+    sections = [record.metadata.get("section") for record in RecordReader(folder / "a.html")]
+    assert (sections[0], sections[-1]) == (None, "Nests")  # the title says the others
+    for found in (untitled, same):
+        assert (found.title, found.metadata.get("section")) == ("Keyboard shortcuts", None)
+
+
 def test_without_the_extra_documents_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(documents, "readable", lambda: False)
     (folder / "a.html").write_text(HTML)

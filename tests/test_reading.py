@@ -174,7 +174,7 @@ def test_skipped_lines_are_counted_and_reported(tmp_path: Path) -> None:
         (b"b,x", "line 4: expected 3 cells as in the header, found 2"),
         (b"b,x,y,z", "line 4: expected 3 cells as in the header, found 4"),
         (b"b,\xff,y", "line 4: not UTF-8"),
-        (b"b,,y", "line 4: no field 'text' (found: 'id', 'colour')"),
+        (b"b,,y", "line 4: the text in 'text' is blank"),
         (b"b,  ,y", "line 4: the text in 'text' is blank"),
         (b'b,"x"y,z', "line 4: not CSV: ',' expected after '\"' in line 4"),
         (b'b,"open\nc,d,e', "line 4: not CSV: unexpected end of data in line 5"),

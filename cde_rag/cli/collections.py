@@ -16,6 +16,7 @@ from cde_rag.cli.output import (
     explain_no_hits,
     groups_json,
     hits_json,
+    in_passages,
     print_fields,
     print_groups,
     print_hits,
@@ -125,8 +126,9 @@ def search(
         typer.Option(parser=_metadata_key, metavar="KEY", help="Group hits by this metadata field."),
     ] = None,
     group_size: Annotated[
-        int, typer.Option(min=1, max=_MOST, help="Maximum number of hits per group, with --group-by.")
-    ] = 3,
+        int | None,
+        typer.Option(min=1, max=_MOST, help="Maximum number of hits per group, with --group-by.  [default: 3]"),
+    ] = None,
     score_threshold: Annotated[
         float | None,
         typer.Option(parser=_number, metavar="FLOAT", help="Minimum score of a hit."),
@@ -154,6 +156,8 @@ def search(
 
     if not query.strip():
         raise typer.BadParameter("it is blank", param_hint="QUERY")
+    if group_size is not None and group_by is None:
+        raise typer.BadParameter("it needs --group-by KEY", param_hint="--group-size")
     if not at(collection).exists() and Path(query).exists() and at(query).exists():
         raise typer.BadParameter(f"{query} is the collection, and comes first", param_hint="COLLECTION")
     with contextlib.closing(existing(collection, tenant)) as store, warnings.catch_warnings():
@@ -166,10 +170,11 @@ def search(
         groups = (
             []
             if group_by is None
-            else searcher.search_groups(query, k, group_by=group_by, group_size=group_size, **asked)
+            else searcher.search_groups(query, k, group_by=group_by, group_size=group_size or 3, **asked)
         )
         hits = searcher.search(query, k, **asked) if group_by is None else []
-        nothing = "" if as_json or hits or groups else explain_no_hits(store, where, group_by, by)
+        narrowed = offset > 0 or score_threshold is not None
+        nothing = "" if as_json or hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
@@ -264,7 +269,7 @@ def reindex(collection: CollectionArgument, tenant: TenantOption = None, as_json
     store.index_texts()
     documents = store.count()
     print_json({"documents": documents}) if as_json else typer.echo(
-        f"{shown_place(collection)}: {documents:,} passages"
+        f"{shown_place(collection)}: {in_passages(documents)}"
     )
 
 

@@ -9,8 +9,10 @@ from cde_rag.cli.output import JsonOption, print_json
 
 
 def convert(
-    model: Annotated[str, typer.Argument(help="Hub id such as jxm/cde-small-v2, also with @revision; or a folder.")],
-    folder: Annotated[Path, typer.Argument(help="New folder; must not exist.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Hub id such as jxm/cde-small-v2, also with @revision; or a folder.")
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder; must not exist.")],
     as_json: JsonOption = False,
 ) -> None:
     """Make a folder of a published model that works without network: weights, tokenizer, and their digests.

@@ -25,6 +25,7 @@ from cde_rag.cli.output import (
     INTERRUPTED,
     JsonOption,
     ProgressOption,
+    in_passages,
     print_json,
     printable,
     progress_bar,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from cde_rag.indexing.upsert import AddReport, Progress
     from cde_rag.readers import RecordReader
     from cde_rag.stores.base import Record, Store
+
+_ROWS = frozenset({".csv", ".jsonl", ".parquet", ".tsv"})  # suffixes of records, read only where they are named
 
 
 class _Options(NamedTuple):
@@ -212,7 +215,7 @@ def index(
         print_json({"documents": documents, **counts})
     else:
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "nothing to do"
-        typer.echo(f"{shown_place(collection)}: {documents:,} passages ({found})")
+        typer.echo(f"{shown_place(collection)}: {in_passages(documents)} ({found})")
 
 
 def _check_ray(excluded: bool) -> None:
@@ -267,7 +270,7 @@ def _on_ray(
     else:
         counts = {**asdict(indexed.report), "buckets": indexed.buckets, "reused": indexed.reused}
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        typer.echo(f"{shown_place(path)}: {indexed.documents:,} passages ({found})")
+        typer.echo(f"{shown_place(path)}: {in_passages(indexed.documents)} ({found})")
 
 
 def _options(
@@ -292,12 +295,14 @@ def _print_unread(reader: "RecordReader") -> None:
     if unread := reader.unread():
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
+        if rows := sorted(_ROWS & unread.keys()):
+            remedy += f" Name files of rows ({', '.join(rows)}) one by one: cde-rag index FILE COLLECTION."
         if code := [f"--as-text {suffix}" for suffix, _ in unread.most_common() if suffix in SOURCE_CODE][:3]:
             remedy += f" To read source code, add {' '.join(code)}."
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
     if empty := reader.empty_files:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-        typer.echo(printable(f"Files without a text: {', '.join(empty[:3])}{more}."), err=True)
+        typer.echo(printable(f"Files without text: {', '.join(empty[:3])}{more}."), err=True)
 
 
 def _warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:

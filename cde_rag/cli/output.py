@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, cast, runtime_checkable
 
 import typer
 
@@ -179,12 +179,25 @@ def one_line(text: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
+def in_passages(count: int) -> str:
+    """Return a number of passages in words: "1 passage", "2,140 passages"."""
+    return f"{count:,} passage{'s' * (count != 1)}"
+
+
 def print_fields(fields: dict[str, Any]) -> None:
-    """Print one `name  value` per line; the JSON field `documents` of a collection is printed as passages."""
+    """Print one `name  value` per line; the JSON field `documents` of a collection is printed as passages.
+
+    None and empty lists are printed as a dash.
+    """
     labelled = {"passages" if name == "documents" else name: value for name, value in fields.items()}
     width = max(map(len, labelled))
     for name, value in labelled.items():
-        typer.echo(f"{name.replace('_', ' '):<{width}}  {'–' if value is None else printable(str(value))}")
+        shown = "–" if value in (None, ()) else printable(_listed(value))
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {shown}")
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)
 
 
 @contextmanager
@@ -239,8 +252,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def explain_no_hits(store: "Store", where: Mapping[str, Any] | None, group_by: str | None, by: str) -> str:
-    """Return an explanation of an empty result, with a passage's metadata to show its fields and types."""
+def explain_no_hits(
+    store: "Store", where: Mapping[str, Any] | None, group_by: str | None, by: str, *, narrowed: bool = False
+) -> str:
+    """Return an explanation of an empty result, with a passage's metadata to show its fields and types.
+
+    Args:
+        store: The searched store.
+        where: The search's filter.
+        group_by: The field of its groups.
+        by: Its ranking.
+        narrowed: True if the search had an offset or a least score.
+    """
     all_, matching = store.count(), store.count(where)
     one = _first(store)
     if one is None:
@@ -256,6 +279,8 @@ def explain_no_hits(store: "Store", where: Mapping[str, Any] | None, group_by: s
         return f"0 of {all_:,} passages match the filter. {example}"
     if group_by is not None and group_by not in one.metadata:
         return f"{matching:,} of {all_:,} passages match, and what was found has no field {group_by!r}. {example}"
+    if by == "words" and not narrowed:
+        return f"no word of the query is in {'any passage' if where is None else 'a passage that matches the filter'}."
     if by == "words":
         hint = "none of them has a word of the query at this offset and score"
         return f"{matching:,} of {all_:,} passages match; {hint}."

@@ -23,8 +23,9 @@ LLM_KEY_VARIABLE = "CDE_RAG_LLM_KEY"
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="[NAME=]PATH…", help="Folders of collections, or *.context.safetensors files."),
+    typer.Argument(metavar="[NAME=]PATH…", help="Folders or addresses of collections, or *.context.safetensors files."),
 ]
+Collections = Annotated[list[str], typer.Argument(metavar="[NAME=]PATH…", help="Folders or addresses of collections.")]
 
 
 def _role(text: str) -> str:
@@ -250,7 +251,7 @@ def _keys(path: Path | None) -> list[str]:
     return keys if variable is None else [*keys, variable]
 
 
-def mcp(paths: Paths, model: ModelOption = None) -> None:
+def mcp(paths: Collections, model: ModelOption = None) -> None:
     """Serve collections to coding agents over stdio (Model Context Protocol). Needs the extra `mcp`.
 
     Tools: search (vectors and words), get, list_collections, and context, the passages around a hit. All of them read.

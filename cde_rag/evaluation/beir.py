@@ -276,7 +276,8 @@ def _plain_or_gzip(folder: Path, name: str) -> Path | None:
 def _existing(folder: Path, name: str) -> Path:
     path = _plain_or_gzip(folder, name)
     if path is None:
-        raise CorpusError(f"{folder}: expected {name} or {name}.gz as in BEIR's layout, found neither.")
+        other = ", or Markdown files" if name == "corpus.jsonl" else ""
+        raise CorpusError(f"{folder}: expected {name} or {name}.gz as in BEIR's layout{other}, found neither.")
     return path
 
 

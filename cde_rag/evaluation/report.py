@@ -208,11 +208,9 @@ class Evaluation:
                 cut = f"{one.truncated_passages} of {one.passages} texts were cut"
                 lines.append(f"{one.name}: {cut}; with at most 600 characters a passage few are (--max-characters)")
             if one.blank_queries:
-                lines.append(f"{one.name}: {one.blank_queries} judged queries are blank: they are left out")
+                lines.append(f"{one.name}: blank judged queries, left out: {one.blank_queries}")
             if one.missing_documents:
-                lines.append(
-                    f"{one.name}: {one.missing_documents} judged documents are not there: they are never found"
-                )
+                lines.append(f"{one.name}: judged documents that the corpus lacks: {one.missing_documents}")
         return "\n".join(lines)
 
     @property

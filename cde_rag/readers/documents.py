@@ -3,12 +3,14 @@
 import importlib.util
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cde_rag.errors import require
 from cde_rag.readers.columns import UnusableError
+from cde_rag.readers.headings import LONGEST
 
-DOCUMENTS: Final = frozenset({".pdf", ".html", ".htm", ".docx", ".pptx"})
+_HTML: Final = frozenset({".html", ".htm"})
+DOCUMENTS: Final = _HTML | {".pdf", ".docx", ".pptx"}
 
 
 def readable() -> bool:
@@ -16,7 +18,14 @@ def readable() -> bool:
     return importlib.util.find_spec("markitdown") is not None
 
 
-def markdown_of(path: Path) -> str:
+class Converted(NamedTuple):
+    """A file as Markdown, and its own title: `<title>` of HTML, or ""."""
+
+    markdown: str
+    title: str
+
+
+def convert(path: Path) -> Converted:
     """Convert a file to Markdown. Nothing is fetched from elsewhere, and no plugin is loaded.
 
     Raises:
@@ -25,10 +34,12 @@ def markdown_of(path: Path) -> str:
     """
     converter = _converter()
     try:
-        return converter.convert_local(path).markdown
+        converted = converter.convert_local(path)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise UnusableError(f"not readable as {path.suffix}: {reason:.200}") from error
+        raise UnusableError(f"not readable as {path.suffix}: {reason.lstrip('- '):.200}") from error
+    title = " ".join((converted.title or "").split()) if path.suffix.lower() in _HTML else ""
+    return Converted(converted.markdown, title[:LONGEST])
 
 
 @lru_cache(1)

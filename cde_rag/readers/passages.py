@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.readers import documents
 from cde_rag.readers.columns import EmptyFileError, Found, UnusableError
-from cde_rag.readers.documents import DOCUMENTS, markdown_of
+from cde_rag.readers.documents import DOCUMENTS, Converted, convert
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
 from cde_rag.readers.splitting import Span, split
@@ -29,6 +29,7 @@ PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
 
+_TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
     r"^(?:#{1,6}[ \t].*|\S.*\n(?:=+|-+)[ \t\r]*|<!--.*-->[ \t\r]*|[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t\r]*)+)$", re.MULTILINE
@@ -125,15 +126,16 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
         max_characters: Longest passage.
 
     Returns:
-        Passages in order, titled with the file's first heading, else its name. `metadata["offset"]` is where the
-        passage begins in the file, in characters: `text[offset : offset + len(passage)] == passage`. A heading is
-        kept with the beginning of its text. `metadata["section"]` has the headings under which that text stands, such
-        as "Roll back > By hand", if there are any besides the title; each is cut to 200 characters.
+        Passages in order, titled with the `<title>` of HTML, else with the file's first heading, else with its name.
+        `metadata["offset"]` is where the passage begins in the file, in characters:
+        `text[offset : offset + len(passage)] == passage`. A heading is kept with the beginning of its text.
+        `metadata["section"]` has the headings under which that text stands, such as "Roll back > By hand", if there are
+        any besides the title; each is cut to 200 characters.
     """
     markdown = kind != "text"
     try:
         "".join(metadata.values()).encode("utf-8")
-        text = _text(path, kind)
+        text, named = _text(path, kind)
     except UnicodeEncodeError:
         yield str(path), UnusableError("its path is not UTF-8; rename it")
         return
@@ -141,13 +143,16 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
         yield str(path), reason
         return
     headings = Headings(text) if markdown else None
-    title = headings.all[0].text if headings and headings.all else path.stem
+    first = headings.all[0] if headings and headings.all else None
+    title = named or (path.stem if first is None else first.text)
+    said = {named, *_TITLE_PARTS.split(named)}  # headings that the title repeats: of the page, and of the site
     shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
     spans = split(shown, max_characters, markdown=markdown)
     whole = _with_headings(text, shown, spans, max_characters) if markdown else spans
     for number, (offset, end) in enumerate(whole):
         place: dict[str, Any] = {**metadata, "offset": offset}
-        if headings and (below := [heading.text for heading in headings.above(offset) if heading != headings.all[0]]):
+        above = headings.above(offset) if headings else ()
+        if below := [one.text for one in above if (one.text not in said if named else one != first)]:
             place[SECTION_KEY] = " > ".join(below)
         record = Record(f"{metadata[PARENT_KEY]}#{number}", text[offset:end], title, place)
         yield f"{path}, character {offset}", record
@@ -189,13 +194,13 @@ def _is_heading_only(passage: str) -> bool:
     return fences < 2 and not _HEADING.sub("", without).strip()
 
 
-def _text(path: Path, kind: Kind | None) -> str:
+def _text(path: Path, kind: Kind | None) -> Converted:
     try:
-        text = markdown_of(path) if kind == "document" else path.read_bytes().decode("utf-8-sig")
+        found = convert(path) if kind == "document" else Converted(path.read_bytes().decode("utf-8-sig"), "")
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UnusableError(f"not UTF-8: byte {error.object[error.start]:#04x} at byte {error.start}") from error
-    if not text.strip():
+    if not found.markdown.strip():
         raise EmptyFileError("the file holds no text")
-    return text
+    return found

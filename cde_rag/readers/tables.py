@@ -10,7 +10,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import date, time, timedelta
 from functools import partial
 from io import BufferedIOBase
@@ -79,7 +79,7 @@ def _check_first(line: bytes, where: str) -> None:
 def csv_rows(
     file: BufferedIOBase, name: str, delimiter: str, fields: Fields, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Rows:
-    """Yield rows under one header line, in UTF-8. Cells are strings; an empty cell, but for an id, is a missing field.
+    """Yield rows under one header line, in UTF-8. Cells are strings; an empty cell, but for id or text, is no field.
 
     Args:
         file: Open for reading.
@@ -104,7 +104,7 @@ def csv_rows(
     except csv.Error as error:
         raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
     check_columns(header, name)
-    ids = id_field(header, fields)
+    kept = frozenset((id_field(header, fields), fields.text))
     other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
     if other is not None:
         raise CorpusError(
@@ -121,7 +121,7 @@ def csv_rows(
             yield where, partial(_refuse_row, f"{error} in line {reader.line_num}")
         else:
             if cells:
-                yield where, partial(_parse_cells, header, cells, ids)
+                yield where, partial(_parse_cells, header, cells, kept)
 
 
 def parquet_rows(path: Path, fields: Fields) -> Rows:
@@ -269,14 +269,14 @@ def _refuse_row(error: str) -> NoReturn:
     raise UnusableError(f"not CSV: {error}")
 
 
-def _parse_cells(header: list[str], cells: list[str], ids: str | None) -> Mapping[str, Any]:
+def _parse_cells(header: list[str], cells: list[str], kept: Container[str | None]) -> Mapping[str, Any]:
     if len(cells) != len(header):
         raise UnusableError(f"expected {len(header)} cells as in the header, found {len(cells)}")
     try:
         "".join(cells).encode("utf-8")
     except UnicodeEncodeError as error:
         raise UnusableError("not UTF-8") from error
-    return {name: cell for name, cell in zip(header, cells, strict=True) if cell or name == ids}
+    return {name: cell for name, cell in zip(header, cells, strict=True) if cell or name in kept}
 
 
 def _parse_values(row: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:

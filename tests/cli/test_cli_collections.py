@@ -228,6 +228,29 @@ def test_a_group_has_as_many_hits_as_asked(run, collection: Path):
     assert {len(group["hits"]) for group in groups} == {1}
 
 
+def test_the_size_of_groups_needs_groups(run, collection: Path):
+    told = run("search", collection, "river", "--group-size", 1, code=2).stderr
+    assert "--group-size" in told
+    assert "it needs --group-by KEY" in told
+
+
+def test_one_passage_is_one(run, tmp_path: Path):
+    (tmp_path / "one.jsonl").write_text('{"text": "Swifts sleep on the wing."}\n')
+    told = run("index", tmp_path / "one.jsonl", tmp_path / "one.faiss").stdout
+    assert told.endswith("one.faiss: 1 passage (1 added)\n")
+
+
+def test_a_list_without_elements_is_a_dash(run, collection: Path):
+    assert "headers                 –\n" in run("inspect", collection).stdout
+
+
+def test_words_that_no_passage_has_are_told_without_an_offset_that_nobody_gave(run, collection: Path):
+    told = run("search", collection, "xylophone", "--by", "words").stderr
+    assert told == "No hits: no word of the query is in any passage.\n"
+    told = run("search", collection, "xylophone", "--by", "words", "--offset", 1).stderr
+    assert "at this offset and score" in told
+
+
 def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: Path, model_folder: Path):
     with Collection.open(FaissStore(collection), model=model_folder) as opened:
         opened.delete(["r0", "r1"])
@@ -424,4 +447,4 @@ def test_a_collection_of_a_function_says_what_works_without_it(tmp_path: Path):
     found = runner.invoke(app, ["search", place, "bee", "--by", "words", "--json"])
     assert [hit["id"] for hit in json.loads(found.stdout)["hits"]] == ["bee"]
     missing = runner.invoke(app, ["search", place, "zebra", "--by", "words"])
-    assert "none of them has a word of the query" in missing.stderr
+    assert "no word of the query is in any passage" in missing.stderr

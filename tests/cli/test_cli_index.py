@@ -158,7 +158,7 @@ def test_folders_of_one_name_do_not_overwrite_each_other(run, tmp_path: Path):
     assert (
         f"{tmp_path / 'p'} holds passages of another folder 'docs', {folders[0]}, which those of {folders[1]}" in stderr
     )
-    assert run("index", folders[0], tmp_path / "p").stdout.endswith("1 passages (1 unchanged)\n")
+    assert run("index", folders[0], tmp_path / "p").stdout.endswith("1 passage (1 unchanged)\n")
     folders[1] = folders[1].rename(tmp_path / "b/docs2")
     run("index", folders[1], tmp_path / "p")
     assert ids(run, tmp_path / "p") == ["docs/readme.md#0", "docs2/readme.md#0"]
@@ -322,6 +322,15 @@ def test_files_that_are_not_read_are_counted_and_source_code_has_its_options(run
     done = run("index", folder, tmp_path / "code.faiss", "--as-text", ".toml", "--as-text", ".py")
     assert "Files not read: .png 1.\n" in done.stderr
     assert done.stdout.endswith("4 passages (4 added)\n")
+
+
+def test_files_of_rows_in_a_folder_are_read_where_they_are_named(run, tmp_path: Path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("readme.md", "a.csv", "b.jsonl"):
+        (folder / name).write_text("words")
+    stderr = run("index", folder, tmp_path / "project.faiss").stderr
+    assert "Name files of rows (.csv, .jsonl) one by one: cde-rag index FILE COLLECTION." in stderr
 
 
 def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):

@@ -245,7 +245,7 @@ def test_judged_documents_that_are_not_there_are_told(tmp_path: Path, tiny_model
     folder = write_set(tmp_path / "some", corpus, queries, [("q0", "d0", 1), ("q1", "d1", 1), ("q1", "gone", 2)])
     found = evaluate([folder], model=tiny_model, systems=["null"])
     assert found.to_json()["sets"]["some"]["missing_documents"] == 1
-    assert "some: 1 judged documents are not there: they are never found" in str(found)
+    assert "some: judged documents that the corpus lacks: 1" in str(found)
 
 
 def test_systems_that_no_set_gives_ground_for_are_an_error(folders: list[Path], tiny_model: CDEModel) -> None:

@@ -57,7 +57,7 @@ def test_a_collection_opens_with_it_and_says_what_to_install_where_it_is_gone(
 def test_the_first_model_is_in_a_package_that_an_error_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checkpoints.find("cde-mini-0").parent.name == "cde_rag_models_legacy"
     register(monkeypatch)
-    with pytest.raises(ModelError, match="pip install cde-rag-models-legacy"):
+    with pytest.raises(ModelError, match=r"in a clone: pip install \./models/cde-rag-models-legacy"):
         CDEModel.from_pretrained("cde-mini-0")
     with pytest.raises(ModelError, match="pip install cde-rag-models-legacy"):
         resolve(ModelName(base="cde-mini-0"), token=None)

@@ -176,6 +176,11 @@ def test_it_fits_a_phone_and_has_contrast(server: Running, browser: Browser, sch
     assert wide == 0
     visit.page.get_by_role("navigation").get_by_text("Hybrid").click()
     expect(visit.page.locator("#column-hybrid h2")).to_be_in_viewport()
+    visit.page.get_by_role("link", name="Chat").click()
+    box = visit.page.get_by_label("Question").bounding_box()
+    assert box is not None
+    assert box["width"] > 300
+    visit.page.get_by_role("link", name="Search").click()
     for element in ("#status", "section > p", "li .text", "li .facts", "button[type=submit]", "#about"):
         assert visit.page.locator(element).first.evaluate(CONTRAST) >= 4.5, element
     visit.page.close()

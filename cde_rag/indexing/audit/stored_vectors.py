@@ -116,12 +116,12 @@ class Audit:
         low, high = (f"{100 * bound:.1f}" for bound in self.interval)
         found = (
             f"{self.target}: {self.reproduced} of {self.sampled} sampled vectors equal those of {self.model} for their "
-            f"texts ({low} to {high} % of all {self.stored}, with 95 %)."
+            f"texts ({low} to {high} % of all {self.stored}, at 95 % confidence)."
         )
         if self.stamp not in (None, self.fingerprint):
             found += f" The store's stamp names {self.stamp:.16}…, this embedder is {self.fingerprint[:16]}…."
         if not self.others:
-            return found if self.stamp not in (None, self.fingerprint) else f"{found} Nothing is to be done."
+            return found if self.stamp not in (None, self.fingerprint) else f"{found} Nothing to do."
         if self.mixed:
             found += " Vectors of several spaces are mixed, and searches cannot rank them with each other."
         return " ".join([found, *self._causes(), self._remedy()])

@@ -1,12 +1,12 @@
 """Conversion of records and hits to LangChain's documents, and the warning of texts that were cut."""
 
-import warnings
 from typing import Final
 
 from langchain_core.documents import Document
 
 from cde_rag import Hit, Record, TruncationWarning
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import warn_user
 
 _CHARACTERS_A_TOKEN: Final = 600 / 256  # of passages that nearly always fit; `cde-rag index` has the same
 
@@ -24,10 +24,9 @@ def warn_of_cut_texts(cut: int, total: int, embedder: Embedder) -> None:
     if cut:
         identity = embedder.context.identity
         size = int(identity.max_length * _CHARACTERS_A_TOKEN)
-        warnings.warn(
+        warn_user(
             f"{cut} of {total} texts exceed the limit of {identity.max_length} tokens of {identity.name} and were "
             f"truncated. LangChain's splitters often make chunks of 1000 characters: take "
             f"RecursiveCharacterTextSplitter(chunk_size={size}, chunk_overlap={size // 10}).",
             TruncationWarning,
-            stacklevel=3,
         )

@@ -14,14 +14,13 @@ its methods are looked up, other stores do not.
 """
 
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from langchain_core.vectorstores import VectorStore
 
 from cde_rag import ContextError
-from cde_rag.errors import CDEWarning
+from cde_rag.errors import CDEWarning, warn_user
 from langchain_cde.space import Role, cache_namespace, record_name, record_namespace
 from langchain_cde.stamps import check_chroma, check_faiss
 
@@ -67,13 +66,12 @@ def _warn_of(store: type[VectorStore]) -> None:
     """Warn once about a class of store that cannot be checked."""
     if store not in _WARNED:
         _WARNED.add(store)
-        warnings.warn(
+        warn_user(
             f"{store.__name__} keeps nothing that says which context its vectors are of: opened with embeddings of "
             "another context, it returns wrong results without an error. Keep its vectors apart by name, and save the "
             "context with them (embeddings.save); or use CDEVectorStore, Qdrant, Chroma or FAISS, where that is an "
             "error.",
             UnstampedStoreWarning,
-            stacklevel=3,
         )
 
 

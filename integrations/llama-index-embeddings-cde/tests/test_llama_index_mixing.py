@@ -114,6 +114,7 @@ def test_a_users_summary_stays(fresh: Fresh) -> None:
 def test_two_indexes_share_one_space_with_a_warning(fresh: Fresh) -> None:
     embedding = fresh()
     one = VectorStoreIndex.from_documents(corpus(), embed_model=embedding)
-    with pytest.warns(ContextReusedWarning):
+    with pytest.warns(ContextReusedWarning) as told:
         two = VectorStoreIndex.from_documents(corpus(seed=1), embed_model=embedding)
+    assert [warning.filename for warning in told if warning.category is ContextReusedWarning] == [__file__]
     assert marks_on(one.docstore.docs.values()) == marks_on(two.docstore.docs.values())

@@ -194,6 +194,7 @@ def test_a_store_that_keeps_nothing_is_told_of_once(
         InMemoryVectorStore.from_texts(TEXTS, embeddings).similarity_search(ANYTHING)
     (warning,) = [found for found in recwarn if issubclass(found.category, keepers.UnstampedStoreWarning)]
     assert "InMemoryVectorStore keeps nothing" in str(warning.message)
+    assert warning.filename == __file__  # the user's line
 
 
 def test_the_error_is_one_of_ours(tmp_path: Path, embeddings: CDEEmbeddings, others: CDEEmbeddings) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import warnings
 from typing import Any
 
 from llama_index.core.indices.base import BaseIndex
@@ -13,6 +12,7 @@ from llama_index.embeddings.cde.weak_map import WeakMap
 
 from cde_rag import CDEWarning, Context, ContextError, ContextFormatError, ContextMissingError, StoreError
 from cde_rag.context.cache import cache_context, cached_context, cached_path
+from cde_rag.errors import warn_user
 
 COLLECTION = "cde_contexts"  # in the index's key-value store, next to LlamaIndex's own collections
 
@@ -67,11 +67,10 @@ def _write_to_qdrant(store: Any, context: Context) -> None:
     try:
         write_context(store.client, store.collection_name, context.to_bytes(), fingerprint=context.fingerprint)
     except StoreError as error:
-        warnings.warn(
+        warn_user(
             f"The context is not stored with the collection {store.collection_name!r}: {error} This machine finds it "
             "in its cache; for others write it to a file, embedding.save(path).",
             CDEWarning,
-            stacklevel=2,
         )
 
 
@@ -84,11 +83,10 @@ def cache(context: Context) -> None:
     try:
         cache_context(context)
     except ContextError as error:
-        warnings.warn(
+        warn_user(
             f"The context is not in the cache. {error} Until then it is lost with this process, unless you persist "
             "the index or call embedding.save(path).",
             CDEWarning,
-            stacklevel=2,
         )
 
 

@@ -1,6 +1,5 @@
 """Conditions for making a context from incoming texts, and for refusals and warnings."""
 
-import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +22,7 @@ from cde_rag import (
 )
 from cde_rag._validation import digest
 from cde_rag.embedders.function import PROBE_DIGESTS
+from cde_rag.errors import warn_user
 
 
 class FittedEmbedding(BoundEmbedding):
@@ -106,13 +106,12 @@ class FittedEmbedding(BoundEmbedding):
         partial = len(texts) == getattr(caller.index, "_insert_batch_size", None)
         self._fit(texts, "first_slice" if partial else "all")
         if partial:
-            warnings.warn(
+            warn_user(
                 f"The context was made of the first {len(texts)} nodes, all that the index shows at once; if there are "
                 "more, their texts had no part in it. To make it of all, use embed_model=CDEEmbedding.from_documents("
                 "documents), or the embedding also as a transformation: VectorStoreIndex.from_documents(documents, "
                 "transformations=[splitter, embedding], embed_model=embedding).",
                 PartialContextWarning,
-                stacklevel=2,
             )
 
 
@@ -123,10 +122,9 @@ def _warn_reused(context: Context, texts: Sequence[str]) -> None:
     seen = context.manifest.documents_seen
     if 2 * len(unique & sampled) * seen >= len(sampled) * min(len(unique), seen):
         return
-    warnings.warn(
+    warn_user(
         f"A corpus is embedded in the context {context.fingerprint[:16]}…, which was made before, of "
         f"{context.manifest.documents_seen} texts. That is right for the same documents, and for indexes that are "
         "searched as one. For others take an embedding of their own: CDEEmbedding.from_documents(documents).",
         ContextReusedWarning,
-        stacklevel=2,
     )

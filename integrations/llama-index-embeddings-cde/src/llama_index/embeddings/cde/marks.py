@@ -1,7 +1,6 @@
 """Marks of the vector space: on nodes, in LlamaIndex's own stores, and in names of vectors in Qdrant."""
 
 import re
-import warnings
 from collections.abc import Iterable
 
 from llama_index.core.graph_stores import SimplePropertyGraphStore
@@ -11,6 +10,7 @@ from llama_index.embeddings.cde.callers import Caller, holds_vectors
 from llama_index.embeddings.cde.weak_map import WeakMap
 
 from cde_rag import CDEWarning
+from cde_rag.errors import warn_user
 
 SUMMARY = re.compile("Vectors of the cde-rag context ([0-9a-f]{64})")  # of an index that older versions built
 KEY = "cde_context"  # beside the nodes' ids in a SimpleVectorStore's metadata, with which it is persisted
@@ -55,12 +55,11 @@ def named(store: object) -> str | None:
 def warn_unmarked(caller: Caller) -> None:
     """Warn of vectors without a mark, which may be of another context or another model."""
     if _unmarked(caller):
-        warnings.warn(
+        warn_user(
             "There are vectors already, and nothing says in which context they were made: by another embedding, or by "
             "nodes that brought theirs. Vectors of two spaces cannot be compared. "
             "Unless you know that they are of this context, build the index anew with this embedding.",
             CDEWarning,
-            stacklevel=2,
         )
 
 

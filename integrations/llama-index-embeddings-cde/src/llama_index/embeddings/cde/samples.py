@@ -1,7 +1,6 @@
 """Samples of nodes, whose marks name the context of the vectors that a store has already."""
 
 import asyncio
-import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from llama_index.embeddings.cde.callers import Caller
 from llama_index.embeddings.cde.marks import named
 
 from cde_rag import CDEWarning, ContextMissingError
+from cde_rag.errors import warn_user
 
 SIZE = 16  # nodes; any vector's nearest neighbours are as good as others
 
@@ -89,4 +89,4 @@ def _refusals(caller: Caller, store: BasePydanticVectorStore, dim: int) -> Gener
                 'CDEEmbedding(model_name="…"); of your own embedding, CDEEmbedding(model=…).'
             ) from error
         if not caller.builds and caller.pipeline is None:
-            warnings.warn(f"{said} If it is new, that is as it should be.", CDEWarning, stacklevel=2)
+            warn_user(f"{said} If it is new, that is as it should be.", CDEWarning)

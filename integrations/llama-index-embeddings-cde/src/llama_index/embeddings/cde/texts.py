@@ -1,6 +1,5 @@
 """Input of the embedder: texts of nodes, with a warning if they exceed the model's token limit."""
 
-import warnings
 from collections.abc import Iterable, Sequence
 
 from llama_index.core.base.embeddings.base import Embedding
@@ -9,6 +8,7 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from cde_rag import TruncationWarning
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import warn_user
 
 
 def content(node: BaseNode) -> str:
@@ -55,12 +55,11 @@ def embed_documents(
     embedded = embedder.embed_passages(texts, siblings, progress=progress)
     if count := int(embedded.truncated.sum()):
         size = identity.max_length * 2 // 3  # a splitter counts other tokens, and fewer of them
-        warnings.warn(
+        warn_user(
             f"{count} of {len(texts)} texts exceed the limit of {identity.max_length} tokens of {identity.name} and "
             "were truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: set "
             f"Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
             f"SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8}).",
             TruncationWarning,
-            stacklevel=3,
         )
     return embedded.vectors.tolist()

@@ -1,7 +1,6 @@
 """CDEVectorStore: a collection of cde-rag as LlamaIndex stores and searches."""
 
 import asyncio
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing_extensions import Self, override
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, TruncationWarning
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import warn_user
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
 from cde_rag.stores.kinds import store_at
@@ -148,21 +148,19 @@ class CDEVectorStore(EmbeddingStore):
             TruncationWarning: Nodes exceed the model's token limit, with the splitter's setting that makes them fit.
         """
         if embedded := sum(bool(node.embedding) for node in nodes):
-            warnings.warn(
+            warn_user(
                 f"{embedded} nodes came with vectors, which a collection does not take: it makes its own. To embed "
                 "them once, give the index embed_model=vector_store.embed_model.",
                 CDEWarning,
-                stacklevel=2,
             )
         report = self._collection.add_records([record_of(node) for node in nodes])
         if report.truncated:
             size = self._collection.embedder.context.identity.max_length * 2 // 3  # splitters count fewer tokens
-            warnings.warn(
+            warn_user(
                 f"{report.truncated} nodes were truncated. LlamaIndex's default splitter makes chunks of 1024 tokens: "
                 f"set Settings.chunk_size, Settings.chunk_overlap = {size}, {size // 8}, or give "
                 f"transformations=[SentenceSplitter(chunk_size={size}, chunk_overlap={size // 8})].",
                 TruncationWarning,
-                stacklevel=2,
             )
         return [node.node_id for node in nodes]
 
