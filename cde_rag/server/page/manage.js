@@ -48,7 +48,11 @@ export async function describe() {
   );
   const jobs = (await call("v1/jobs")).data;
   const mine = jobs.find((job) => job.collection === byId("collection").value && job.status === "running");
-  if (mine && !watched) await watch(mine, mine.kind);
+  if (mine && !watched) {
+    const job = await watch(mine, mine.kind);
+    byId("outcome").textContent = `${job.kind}: ${job.status}.`;
+    await refreshed(); // the facts above are those from before it ended
+  }
 }
 
 // Shows a job until it ends; returns it.
