@@ -76,6 +76,6 @@ async def _metrics(service: Serving) -> Response:
 
 
 async def _ready(service: Serving) -> Json:
-    """Answer 200 once the collections can be read."""
+    """Answer 200 once the collections can be read; without their names, since it needs no key."""
     models = await in_thread(service.registry.models)
-    return Json({"status": "ready", "models": [model.id for model in models]})
+    return Json({"status": "ready", "models": len(models)})

@@ -205,6 +205,19 @@ def test_without_a_key_only_localhost_is_answered() -> None:
         check_host(header, ApiKeys(["key"]))
 
 
+def test_a_name_that_was_bound_to_this_machine_is_refused_over_http(server: Running, tmp_path: Path) -> None:
+    """DNS rebinding: a page's own name leads to this server, with no key in its way."""
+    evil = {"host": "evil.example", "origin": "http://evil.example"}
+    with server.client() as client:
+        for path in ("/", "/v1/models", "/health"):
+            response = client.get(path, headers=evil)
+            assert (response.status_code, response.json()["error"]["code"]) == (421, "wrong_host")
+    service, _ = make(tmp_path / "with a key", keys=ApiKeys(["key"]))
+    with running(service) as url:
+        given = {**evil, "authorization": "Bearer key"}
+        assert httpx.get(f"{url}/v1/models", headers=given, trust_env=False).status_code == 200
+
+
 def test_a_body_above_the_bound_is_413(tmp_path: Path) -> None:
     service, _ = make(tmp_path, max_body_bytes=2_000)
     body = json.dumps({"model": MODEL, "input": ["river " * 1000], "input_type": "query"}).encode()
