@@ -249,3 +249,25 @@ def test_of_two_deletions_of_a_context_one_is_answered_with_404(
         with ThreadPoolExecutor(2) as threads:
             found = threads.map(lambda _: client.delete("/v1/contexts/other").status_code, range(2))
             assert sorted(found) == [200, 404]
+
+
+def test_a_stop_waits_for_jobs_that_write_alone() -> None:
+    """Drift takes minutes on a large collection, cannot be cancelled, and changes nothing."""
+    jobs, gate, ended = Jobs(), threading.Event(), threading.Event()
+
+    def reads(_: object) -> dict[str, Any]:
+        gate.wait(60)
+        return {}
+
+    def writes(_: object) -> dict[str, Any]:
+        time.sleep(0.2)
+        ended.set()
+        return {}
+
+    jobs.start("drift", "papers", reads)
+    jobs.start("upload", "notes", writes)
+    started = time.monotonic()
+    jobs.close()
+    assert ended.is_set()
+    assert time.monotonic() - started < 30
+    gate.set()

@@ -176,8 +176,8 @@ def test_logs_have_routes_and_no_texts(papers: Path, model: Path) -> None:
 def test_keys(tmp_path: Path) -> None:
     service, _ = make(tmp_path, keys=ApiKeys(["first", "second"]))
     with running(service) as url, httpx.Client(base_url=url, trust_env=False) as client:
-        for header in ({}, {"Authorization": "Bearer third"}, {"Authorization": "first"}, {"Authorization": ""}):
-            response = client.get("/v1/models", headers=header)
+        for given in (None, "Bearer third", "first", "", "Basic first", "Bearer", "Bearer first second"):
+            response = client.get("/v1/models", headers={} if given is None else {"Authorization": given})
             assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
         for key in ("first", "second"):
             assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
