@@ -341,6 +341,29 @@ def test_an_answer_that_is_left_stays_in_its_conversation(chatting: Running, llm
 
 
 @needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers#manage")
+    page = visit.page
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.locator("#problem")).to_contain_text("nothing to roll back", timeout=60_000)
+    expect(page.locator("#job")).to_be_hidden()
+    page.wait_for_timeout(1_000)  # the facts and collections are read again
+    expect(page.locator("#problem")).to_contain_text("nothing to roll back")
+    files: Any = [
+        {"name": name, "mimeType": "text/markdown", "buffer": text}
+        for name, text in (("full.md", b"# Rivers\n\nA river has a bank."), ("empty.md", b""))
+    ]
+    page.get_by_label("Text or Markdown files").set_input_files(files)
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator("#outcome")).to_contain_text("1 added", timeout=60_000)
+    page.wait_for_timeout(1_000)
+    expect(page.locator("#problem")).to_contain_text("empty.md holds no text")
+    expect(page.locator("#facts")).to_contain_text("Passages41")
+    page.close()
+
+
+@needs_a_browser
 def test_a_page_that_is_opened_amid_a_job_shows_what_came_of_it(server: Running, browser: Browser) -> None:
     gate, papers = threading.Event(), server.service.registry.collection("papers").collection
 

@@ -111,6 +111,8 @@ async function upload(event) {
   byId("outcome").textContent = "";
   const files = [...byId("files").files];
   const counts = { added: 0, replaced: 0, unchanged: 0, deleted: 0 };
+  const told = () =>
+    `Passages: ${Object.entries(counts).map(([key, count]) => `${number(count)} ${key}`).join(", ")}.`;
   let place = 0;
   let stopped = false;
   try {
@@ -122,11 +124,11 @@ async function upload(event) {
       if (stopped) break;
       for (const key of Object.keys(counts)) counts[key] += job.result[key];
     }
-    const told = Object.entries(counts).map(([key, count]) => `${number(count)} ${key}`);
-    byId("outcome").textContent = `${stopped ? "Cancelled. " : ""}Passages: ${told.join(", ")}.`;
+    byId("outcome").textContent = (stopped ? "Cancelled. " : "") + told();
     byId("upload").reset();
   } catch (error) {
     problem(`${files[place - 1]?.name ?? ""}: ${error.message}`);
+    if (place > 1) byId("outcome").textContent = `The files before it are added. ${told()}`;
   }
   await refreshed();
 }
