@@ -14,7 +14,9 @@ class FakeLLM:
     """Answers of the stub, and its requests."""
 
     pieces: list[str] = field(default_factory=lambda: ["Rivers ", "have banks [1]", "."])
+    raw: list[str] | None = None  # these events in place of the pieces
     status: int = 200
+    message: str = "no room"
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)  # answers wait for it after their first piece
@@ -38,11 +40,14 @@ def fake_llm() -> Iterator[FakeLLM]:  # noqa: C901 (a handler of many lines)
             fake.asked.append(body)
             fake.keys.append(self.headers["authorization"])
             if fake.status != 200:
-                self._send(fake.status, {"error": {"message": "no room", "type": "server_error"}})
+                self._send(fake.status, {"error": {"message": fake.message, "type": "server_error"}})
                 return
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.end_headers()
+            if fake.raw is not None:
+                self.wfile.write("".join(f"data: {event}\n\n" for event in [*fake.raw, "[DONE]"]).encode())
+                return
             try:
                 for number, piece in enumerate(fake.pieces):
                     self._event({"delta": {"content": piece}, "finish_reason": None})

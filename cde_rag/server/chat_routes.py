@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from pydantic import Field, field_validator
 from starlette.responses import Response, StreamingResponse
 
+from cde_rag._validation import utf8
 from cde_rag.server.citations import cited, prompt, without_model
 from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
 from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling
@@ -74,7 +75,18 @@ class ChatRequest(RequestBody):
     def _ends_with_a_question(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
         if messages[-1].role != "user" or not messages[-1].text.strip():
             raise ValueError("expected a last message of the role user that is not blank")
+        for place, message in enumerate(messages):
+            utf8(message.text, where=f"Message {place}")
         return messages
+
+    @field_validator("stop")
+    @classmethod
+    def _stops_at_text(cls, stop: str | list[str] | None) -> str | list[str] | None:
+        for text in [stop] if isinstance(stop, str) else stop or ():
+            utf8(text, where="A text")
+            if not text:
+                raise ValueError("expected texts at which the answer ends, found an empty one")
+        return stop
 
     @property
     def sampling(self) -> Sampling:

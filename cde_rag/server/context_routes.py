@@ -105,7 +105,7 @@ async def delete_context(name: str, service: Serving) -> Json:
     if path is None or not path.exists():
         message = f"{name!r} was given when the server started. Start it without that file."
         raise RequestError(400, message, code="invalid_value", param="name")
-    await in_thread(path.unlink)
+    await in_thread(partial(path.unlink, missing_ok=True))  # of two requests at once, the second gets a 404
     service.registry.remove_context(name)
     return Json({"name": name, "object": "context", "deleted": True})
 
@@ -155,10 +155,10 @@ def _texts(corpus: IO[bytes]) -> Iterator[str]:
             match json.loads(line):
                 case {"title": str(title), "text": str(text)}:
                     yield embedded_text(Record("", text, title))
-                case {"text": str(text)}:
+                case {"text": str(text), **others} if others.get("title") is None:
                     yield text
                 case _:
-                    raise CorpusError(f'Line {number}: expected {{"text": …}}, with "title" or without.')
+                    raise CorpusError(f'Line {number}: expected {{"text": "…"}}, with a "title" of text or without.')
         except (ValueError, RecursionError) as error:
             if isinstance(error, CorpusError):
                 raise

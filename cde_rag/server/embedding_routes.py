@@ -123,7 +123,8 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
     texts = [body.input] if isinstance(body.input, str) else body.input
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
     if body.late_chunking:
-        vectors = await in_thread(partial(_late, texts, role, model), limiter=service.one_at_a_time)
+        with service.registry.batcher.reserved(sum(tokens)):
+            vectors = await in_thread(partial(_late, texts, role, model), limiter=service.one_at_a_time)
         data = _listed(first_dimensions(vectors, body.first), body.encoding_format)
         return _answer(data, model, sum(tokens), full)
     embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))
@@ -158,6 +159,12 @@ def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.nd
     if role == "query" or not isinstance(model.embedder, ContextualEmbedder):
         found = "queries" if role == "query" else model.id
         message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
+        raise RequestError(400, message, param="late_chunking", code="unsupported_value")
+    if model.embedder.model.runtime != "torch":
+        message = (
+            f"late_chunking: expected a model in torch, found one in {model.embedder.model.runtime}. Start the server "
+            "with CDE_RAG_RUNTIME=torch in its environment, or send the chunks to /v1/contextualizedembeddings."
+        )
         raise RequestError(400, message, param="late_chunking", code="unsupported_value")
     return model.embedder.embed_chunks([texts])[0]
 

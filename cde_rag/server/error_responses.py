@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from cde_rag.errors import CanaryError, CDEError, ContextError, ContextMismatchError, ModelError, StoreError
@@ -94,13 +95,24 @@ def add_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return error_response(RequestError(error.status_code, error.detail, headers=error.headers))
 
-    def fields(_: Request, error: Exception) -> Response:
+    def fields(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return error_response(_of_field(error.errors()[0]))
+        problem, content_type = error.errors()[0], request.headers.get("content-type", "")
+        if tuple(problem["loc"]) == ("body",) and problem["type"] != "missing" and "json" not in content_type.lower():
+            found = repr(content_type[:100]) if content_type else "none"
+            message = (
+                f"Expected a body with the header 'Content-Type: application/json', found {found}. Add the header."
+            )
+            return error_response(RequestError(400, message, code="invalid_content_type"))
+        return error_response(_of_field(problem))
+
+    def gone(_: Request, __: Exception) -> Response:
+        return Response(status_code=499)  # nobody reads it; the log has the status
 
     app.add_exception_handler(CDEError, library)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, fields)
+    app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, library)
 
 

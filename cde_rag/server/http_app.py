@@ -23,7 +23,7 @@ from cde_rag.server import (
 )
 from cde_rag.server.error_responses import Json, add_handlers
 from cde_rag.server.middleware import RequestMiddleware
-from cde_rag.server.service import Service, Serving, check_is_no_tenants
+from cde_rag.server.service import Service, Serving, check_is_no_tenants, check_parameters
 
 THREADS: Final = 256  # requests that read, write, or wait for their batch at one time; others queue
 
@@ -50,7 +50,7 @@ def create_app(service: Service, tenants: Mapping[str, Service] | None = None) -
     app.state.service, app.state.tenants = service, tenants
     served = (embedding_routes, vector_store_routes, chat_routes, collection_routes, context_routes, job_routes)
     for routes in (*served, judgments, page_routes):
-        app.include_router(routes.router)
+        app.include_router(routes.router, dependencies=[] if routes is page_routes else [Depends(check_parameters)])
     app.add_api_route("/health", _health, methods=["GET"])
     app.add_api_route("/metrics", _metrics, methods=["GET"], dependencies=[Depends(check_is_no_tenants)])
     app.add_api_route("/ready", _ready, methods=["GET"])
@@ -76,6 +76,6 @@ async def _metrics(service: Serving) -> Response:
 
 
 async def _ready(service: Serving) -> Json:
-    """Answer 200 once the collections can be read."""
+    """Answer 200 once the collections can be read; without their names, since it needs no key."""
     models = await in_thread(service.registry.models)
-    return Json({"status": "ready", "models": [model.id for model in models]})
+    return Json({"status": "ready", "models": len(models)})

@@ -27,6 +27,10 @@ class CanaryQuery(RequestBody):
     ids: list[str] = Field(min_length=1)
 
 
+class NoFields(RequestBody):
+    """Body without fields; it may be left out."""
+
+
 class RecontextualizeRequest(RequestBody):
     """Body that starts a move to a new context."""
 
@@ -59,7 +63,7 @@ async def start_recontextualize(name: str, body: RecontextualizeRequest, service
 
 
 @router.post("/collections/{name}/rollback", status_code=202)
-async def start_rollback(name: str, service: Serving) -> Json:
+async def start_rollback(name: str, service: Serving, _: NoFields | None = None) -> Json:
     """Start the return of a collection to the context before."""
     served = service.registry.collection(name)
 
@@ -70,7 +74,7 @@ async def start_rollback(name: str, service: Serving) -> Json:
 
 
 @router.post("/collections/{name}/drift", status_code=202)
-async def start_drift(name: str, service: Serving) -> Json:
+async def start_drift(name: str, service: Serving, _: NoFields | None = None) -> Json:
     """Start an estimate of the gain of a new context; it changes nothing, and cannot be cancelled."""
     served = service.registry.collection(name)
 

@@ -14,6 +14,7 @@ from cde_rag.server.error_responses import RequestError, as_request_error
 OnProgress: TypeAlias = Callable[[Progress], None]
 Run: TypeAlias = Callable[[OnProgress], dict[str, Any]]
 KEPT: Final = 100  # jobs that have ended
+READING: Final = frozenset({"drift"})  # kinds of jobs that write nothing, and cannot be cancelled
 _log = logging.getLogger("cde_rag.server")
 
 
@@ -103,13 +104,14 @@ class Jobs:
         return job
 
     def close(self) -> None:
-        """Cancel all jobs, and wait for their last writes."""
+        """Cancel all jobs, and wait for their last writes; those that only read end with the process."""
         with self._lock:
-            running = [job.id for job in self._jobs.values() if job.status == "running"]
-        for id_ in running:
-            self._cancelled[id_].set()
-        for id_ in running:
-            self._threads[id_].join()
+            running = [job for job in self._jobs.values() if job.status == "running"]
+        for job in running:
+            self._cancelled[job.id].set()
+        for job in running:
+            if job.kind not in READING:
+                self._threads[job.id].join()
 
     def _work(self, job: Job, run: Run) -> None:
         cancelled = self._cancelled[job.id]

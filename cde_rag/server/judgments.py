@@ -14,6 +14,7 @@ from pydantic import Field
 from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, Response
 
+from cde_rag._validation import utf8
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError
 from cde_rag.server.service import RequestBody, Serving
@@ -56,8 +57,11 @@ def retrieval_set(collection: Collection, judgments: Sequence[Judgment]) -> IO[b
         judgments: Grades are 1 for right and 0 for wrong; queries without a right one are left out.
 
     Raises:
-        CorpusError: No query has a passage that is right.
+        CorpusError: No query has a passage that is right, or a text holds a lone surrogate.
     """
+    for judgment in judgments:
+        for text in (judgment.query, *judgment.right, *judgment.wrong):
+            utf8(text, where="A text of the judgments")
     asked = [judgment for judgment in judgments if judgment.query.strip() and judgment.right]
     if not asked:
         raise CorpusError("Expected a query with a passage that is right, found none. Mark one first.")

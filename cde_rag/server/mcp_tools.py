@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
@@ -103,12 +104,24 @@ def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
     tools = CollectionTools(collections)
     names = ", ".join(sorted(collections))
     instructions = f"Search before you answer from memory. Collections: {names}. Cite the ids of passages."
-    server = MCPServer[Any]("cde-rag", version=__version__, instructions=instructions, log_level="WARNING")
-    server.add_tool(_with_tool_errors(tools.search), annotations=READING)
-    server.add_tool(_with_tool_errors(tools.get), annotations=READING)
-    server.add_tool(_with_tool_errors(tools.list_collections), annotations=READING)
-    server.add_tool(_with_tool_errors(tools.context), annotations=READING)
-    return server
+    calls = (tools.search, tools.get, tools.list_collections, tools.context)
+    return MCPServer[Any](
+        "cde-rag",
+        version=__version__,
+        instructions=instructions,
+        log_level="WARNING",
+        tools=[_tool(call) for call in calls],
+    )
+
+
+def _tool(call: Callable[..., Any]) -> Tool:
+    """Return a tool that refuses unknown arguments: a filter under another name is never ignored."""
+    tool = Tool.from_function(_with_tool_errors(call), annotations=READING)
+    arguments = tool.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    tool.parameters = arguments.model_json_schema(by_alias=True)
+    return tool
 
 
 def _with_tool_errors(tool: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

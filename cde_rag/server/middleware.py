@@ -53,12 +53,14 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         started, status = time.monotonic(), 499  # the client left before there was an answer
+        is_answered = False
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_answered
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
+            is_answered = message["type"] == "http.response.body" and not message.get("more_body")
 
         self._running += 1
         with operation("cde_rag.request", {"http.request.method": scope["method"]}) as note:
@@ -68,9 +70,10 @@ class RequestMiddleware:
             except RequestError as error:
                 await error_response(error)(scope, receive, sending)
             except Exception as error:
-                if status != 499:  # half of the answer has been sent
+                if status == 499:
+                    await error_response(as_request_error(error))(scope, receive, sending)
+                elif not is_answered:  # half of the answer has been sent; the server cuts the connection
                     raise
-                await error_response(as_request_error(error))(scope, receive, sending)
             finally:
                 self._running -= 1
                 note({"http.route": _route(scope), "http.response.status_code": status})

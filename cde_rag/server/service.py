@@ -84,6 +84,22 @@ async def service_of(request: Request) -> Service:  # async, since FastAPI runs 
     return request.app.state.service if tenant is None else request.app.state.tenants[tenant]
 
 
+async def check_parameters(request: Request) -> None:
+    """Refuse parameters of the address that the route does not have: one that changes vectors is never ignored.
+
+    Raises:
+        RequestError: 400, with the name of the first.
+    """
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            message = (
+                f"Unknown parameter {name!r:.200} in the address; there are: {', '.join(sorted(known)) or 'none'}. "
+                "Other fields stand in the body."
+            )
+            raise RequestError(400, message, code="unknown_field", param=name)
+
+
 async def check_is_no_tenants(request: Request) -> None:
     """Refuse a tenant's key where counts of all tenants are shown.
 

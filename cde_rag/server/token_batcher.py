@@ -4,9 +4,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -117,6 +117,22 @@ class TokenBatcher:
         if not texts:
             call.future.set_result(Embedded(call.vectors, np.zeros(0, np.bool_)))
         return call.future
+
+    @contextmanager
+    def reserved(self, tokens: int) -> Generator[None, None, None]:
+        """Count tokens that are embedded outside the batches as pending ones.
+
+        Raises:
+            RequestError: As in `submit`.
+        """
+        with self._changed:
+            self._admit(tokens)
+            self._pending += tokens
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pending -= tokens
 
     def close(self) -> None:
         """Embed the queued texts, and end the thread."""

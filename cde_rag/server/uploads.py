@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from cde_rag.collection.collection import Collection
+from cde_rag.errors import CorpusError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
 from cde_rag.server.error_responses import RequestError
 from cde_rag.stores.base import Record
 
 SUFFIXES: Final = (".md", ".markdown", ".txt", ".text", ".rst")
+MAX_NAME_BYTES: Final = 200  # file systems take 255
 PLACE: Final = "uploads"  # the folder that passages name in front of their file
 
 
@@ -25,6 +27,11 @@ def check_upload(filename: str) -> None:
     plain = filename == Path(filename).name and "\\" not in filename and filename.isprintable()
     if not plain or filename.startswith(".") or Path(filename).suffix.lower() not in SUFFIXES:
         message = f"filename: expected a name without folders that ends in {', '.join(SUFFIXES)}, found {filename!r}."
+        raise RequestError(400, message, param="filename", code="invalid_value")
+    if (size := len(filename.encode())) > MAX_NAME_BYTES:
+        message = (
+            f"filename: expected at most {MAX_NAME_BYTES} bytes of UTF-8, found {size}. Give the file a shorter name."
+        )
         raise RequestError(400, message, param="filename", code="invalid_value")
 
 
@@ -47,7 +54,13 @@ def uploaded(
         place = Path(folder) / PLACE
         place.mkdir()
         (place / filename).write_bytes(content)
-        records = [_placed(record, source, parent_key) for record in RecordReader(place)]
+        reader = RecordReader(place, skip_bad=True)
+        records = [_placed(record, source, parent_key) for record in reader]
+    if reader.reports:
+        reason = reader.reports[0].rpartition(f"{PLACE}/{filename}: ")[2]
+        raise CorpusError(f"{filename}: {reason}. Save it as text in UTF-8, and send it again.")
+    if not records:
+        raise CorpusError(f"{filename} holds no text, so its passages stay as they are. Delete them, or send the text.")
     before = {record.id for record in collection.scroll({PARENT_KEY: source})}
     report = collection.add_records(records, on_progress=on_progress)
     gone = before - {record.id for record in records}

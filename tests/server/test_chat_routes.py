@@ -18,7 +18,8 @@ from served import Running, make, running
 
 from cde_rag import CDEError
 from cde_rag.server.citations import prompt
-from cde_rag.server.language_model import RemoteModel, Sampling, SmallModel
+from cde_rag.server.error_responses import RequestError
+from cde_rag.server.language_model import PROMPT_TOKENS, RemoteModel, Sampling, SmallModel
 
 ASKED: Any = [{"role": "user", "content": "Where does a river have a bank?"}]
 
@@ -141,6 +142,48 @@ def test_a_failing_language_model_is_named(chatting: Running, llm: FakeLLM, stre
             assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "event",
+    [
+        "{no JSON",
+        "[1]",
+        '{"choices": ["x"]}',
+        '{"choices": [{"index": 0, "delta": {"content": 5}}]}',
+        '{"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": {}}]}',
+        '{"choices": []}',
+        None,
+    ],
+)
+def test_an_address_that_sends_something_else_is_named(
+    chatting: Running, llm: FakeLLM, event: str | None, stream: bool
+) -> None:
+    llm.raw = [] if event is None else [event]
+    with client_of(chatting) as client:
+        if stream:
+            with pytest.raises(openai.APIError, match="fake-1"):
+                list(client.chat.completions.create(model="papers", messages=ASKED, stream=True))
+        else:
+            with pytest.raises(openai.InternalServerError, match="fake-1") as caught:
+                client.chat.completions.create(model="papers", messages=ASKED)
+            assert caught.value.status_code == 502
+
+
+def test_a_last_event_without_a_delta_ends_the_answer(chatting: Running, llm: FakeLLM) -> None:
+    piece = '{"choices": [{"index": 0, "delta": {"content": "Yes."}}]}'
+    llm.raw = [piece, '{"choices": [{"index": 0, "finish_reason": "length"}]}']
+    with client_of(chatting) as client:
+        choice = client.chat.completions.create(model="papers", messages=ASKED).choices[0]
+    assert (choice.message.content, choice.finish_reason) == ("Yes.", "length")
+
+
+def test_the_key_of_the_address_is_in_no_answer(chatting: Running, llm: FakeLLM) -> None:
+    llm.status, llm.message = 401, "Incorrect API key provided: secret"
+    with client_of(chatting) as client, pytest.raises(openai.InternalServerError, match="Incorrect") as caught:
+        client.chat.completions.create(model="papers", messages=ASKED)
+    assert "secret" not in str(caught.value)
+
+
 def test_an_address_where_nobody_answers_is_a_502(tmp_path: Path) -> None:
     service, _ = make(tmp_path, language_model=RemoteModel("http://127.0.0.1:9/v1", model="none"))
     with running(service) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
@@ -179,6 +222,9 @@ def test_without_a_language_model_the_answer_is_the_passages_and_the_reason(serv
         ({"stream_options": {"include_usage": True}}, "include_usage"),
         ({"where": {"year": {"near": 3}}}, "near"),
         ({"stream": "yes"}, "stream"),
+        ({"messages": [{"role": "system", "content": "\ud800"}, *ASKED]}, "Message 0"),
+        ({"stop": ["\ud800"]}, "stop"),
+        ({"stop": [""]}, "stop"),
     ],
 )
 def test_bad_fields_of_a_chat_are_named(server: Running, change: Any, message: str) -> None:
@@ -216,6 +262,10 @@ def test_the_small_model_answers_and_stops() -> None:
         beginning, _ = await said(model, 1)
         assert first[0].startswith(beginning)
         assert (await asyncio.gather(said(model), said(model))) == [first, first]
+        with pytest.raises(RequestError, match="shorter question") as caught:  # it would hold up everybody for minutes
+            async for _ in model.stream([{"role": "user", "content": "hello " * PROMPT_TOKENS}], Sampling()):
+                pass
+        assert caught.value.status == 400
 
     asyncio.run(talk())
 

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,7 @@ def test_a_context_is_made_fetched_and_deleted(maker: Running, tmp_path: Path) -
     [
         ({"name": "new"}, b'{"text": "river"}\n{"txt": "bank"}\n', "Line 2"),
         ({"name": "new"}, b'{"text": "river"}\n{', "Line 2"),
+        ({"name": "new"}, b'{"text": "river"}\n{"text": "bank", "title": 5}\n', "Line 2"),
         ({"name": "new"}, b"", "no text"),
         ({"name": "../new"}, b'{"text": "river"}\n', "name"),
         ({"name": "new", "model": "nobody"}, b'{"text": "river"}\n', "nobody"),
@@ -229,3 +231,43 @@ def test_a_collection_that_cannot_be_left_is_intact(server: Running) -> None:
     found = papers.store.vectors([f"n{i}" for i in range(9)], fingerprint=server.embedder.fingerprint)
     np.testing.assert_allclose(found, expected, **NEAR)
     assert papers.verify() == []
+
+
+def test_of_two_deletions_of_a_context_one_is_answered_with_404(
+    maker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, unlink = threading.Barrier(2), Path.unlink
+
+    def both(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "other.context.safetensors":
+            gate.wait(30)
+        unlink(path, missing_ok)
+
+    with maker.client() as client:
+        client.post("/v1/contexts", params={"name": "other", "context_size": 64}, content=lines(texts(64)))
+        monkeypatch.setattr(Path, "unlink", both)
+        with ThreadPoolExecutor(2) as threads:
+            found = threads.map(lambda _: client.delete("/v1/contexts/other").status_code, range(2))
+            assert sorted(found) == [200, 404]
+
+
+def test_a_stop_waits_for_jobs_that_write_alone() -> None:
+    """Drift takes minutes on a large collection, cannot be cancelled, and changes nothing."""
+    jobs, gate, ended = Jobs(), threading.Event(), threading.Event()
+
+    def reads(_: object) -> dict[str, Any]:
+        gate.wait(60)
+        return {}
+
+    def writes(_: object) -> dict[str, Any]:
+        time.sleep(0.2)
+        ended.set()
+        return {}
+
+    jobs.start("drift", "papers", reads)
+    jobs.start("upload", "notes", writes)
+    started = time.monotonic()
+    jobs.close()
+    assert ended.is_set()
+    assert time.monotonic() - started < 30
+    gate.set()

@@ -213,6 +213,26 @@ def test_late_chunking_takes_the_list_as_one_document(server: Running) -> None:
     assert np.abs(np.array(found) - server.embedder.embed_documents(given)).max() > 1e-3
 
 
+def test_late_chunking_keeps_to_the_bound_of_pending_tokens(tmp_path: Path) -> None:
+    service, embedder = make(tmp_path, pending_tokens=60)
+    given = texts(30)
+    body = {"model": MODEL, "input": given, "input_type": "document", "late_chunking": True}
+    with running(service) as url:
+        server = Running(url, service, embedder)
+        assert server.post("/v1/embeddings", body, 413)["error"]["code"] == "request_too_large"
+        few = {**body, "input": given[:2]}
+        with service.registry.batcher.reserved(60):
+            assert server.post("/v1/embeddings", few, 429)["error"]["code"] == "queue_full"
+        server.post("/v1/embeddings", few)
+        assert service.registry.batcher.pending == 0
+
+
+def test_late_chunking_without_torch_names_what_to_do(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(server.embedder.model), "runtime", "openvino")
+    body = {"model": MODEL, "input": texts(2), "input_type": "document", "late_chunking": True}
+    assert "CDE_RAG_RUNTIME=torch" in server.post("/v1/embeddings", body, 400)["error"]["message"]
+
+
 class Gate(ContextualEmbedder):
     """Embeds once it may; notes the size of each batch, and fails for the text "fish"."""
 

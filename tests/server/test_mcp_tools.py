@@ -76,6 +76,8 @@ WRONG_CALLS = [
     ("search", {"query": "river", "k": 0}, "greater than or equal to 1"),
     ("context", {"id": "nobody"}, "There is no passage"),
     ("get", {"ids": []}, "at least 1 item"),
+    ("search", {"query": "river", "filters": {"book": "b0"}}, "filters"),
+    ("list_collections", {"collection": "papers"}, "collection"),
 ]
 
 

@@ -1,5 +1,6 @@
 """The server as a process: keys, bounds, bad requests, logs without texts, a stop that loses nothing, and kill -9."""
 
+import http.client
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,8 @@ def test_logs_have_routes_and_no_texts(papers: Path, model: Path) -> None:
 def test_keys(tmp_path: Path) -> None:
     service, _ = make(tmp_path, keys=ApiKeys(["first", "second"]))
     with running(service) as url, httpx.Client(base_url=url, trust_env=False) as client:
-        for header in ({}, {"Authorization": "Bearer third"}, {"Authorization": "first"}, {"Authorization": ""}):
-            response = client.get("/v1/models", headers=header)
+        for given in (None, "Bearer third", "first", "", "Basic first", "Bearer", "Bearer first second"):
+            response = client.get("/v1/models", headers={} if given is None else {"Authorization": given})
             assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
         for key in ("first", "second"):
             assert client.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
@@ -202,6 +203,19 @@ def test_without_a_key_only_localhost_is_answered() -> None:
         with pytest.raises(RequestError, match="localhost"):
             check_host(header, ApiKeys())
         check_host(header, ApiKeys(["key"]))
+
+
+def test_a_name_that_was_bound_to_this_machine_is_refused_over_http(server: Running, tmp_path: Path) -> None:
+    """DNS rebinding: a page's own name leads to this server, with no key in its way."""
+    evil = {"host": "evil.example", "origin": "http://evil.example"}
+    with server.client() as client:
+        for path in ("/", "/v1/models", "/health"):
+            response = client.get(path, headers=evil)
+            assert (response.status_code, response.json()["error"]["code"]) == (421, "wrong_host")
+    service, _ = make(tmp_path / "with a key", keys=ApiKeys(["key"]))
+    with running(service) as url:
+        given = {**evil, "authorization": "Bearer key"}
+        assert httpx.get(f"{url}/v1/models", headers=given, trust_env=False).status_code == 200
 
 
 def test_a_body_above_the_bound_is_413(tmp_path: Path) -> None:
@@ -337,3 +351,70 @@ def test_what_cannot_be_served_is_one_sentence(papers: Path, model: Path, argume
     result = CliRunner().invoke(app, ["serve", *given, "--model", str(model)])
     assert result.exit_code == 1
     assert message in " ".join(result.output.split())
+
+
+def test_a_connection_outlives_an_internal_error(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer promises to keep the connection, and so the next request in it is answered, too."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(server.service.registry, "models", broken)
+    connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2]), timeout=60)
+    with closing(connection):
+        connection.connect()
+        connection.auto_open = 0  # a second connection would hide that the first was cut
+        for path, status in (("/v1/models", 500), ("/v1/jobs", 200), ("/v1/models", 500), ("/v1/jobs", 200)):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            response.read()
+            assert response.status == status
+            time.sleep(0.2)
+
+
+def test_a_client_that_leaves_amid_its_body_is_no_internal_error(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="cde_rag.server")
+    port = int(server.url.rpartition(":")[2])
+    for path in ("/v1/collections/papers/files?filename=a.md", "/v1/contexts?name=a"):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nriver"
+            connection.sendall(head.encode())
+    deadline = time.monotonic() + 30
+    while len(caplog.records) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    found = {json.loads(record.getMessage())["route"]: json.loads(record.getMessage()) for record in caplog.records}
+    assert found["/v1/collections/{name}/files"]["status"] == 499
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/embeddings?dimensions=4"),
+        ("POST", "/v1/contexts?name=new&sed=4"),
+        ("GET", "/v1/vector_stores?before=papers"),
+        ("GET", "/v1/collections/papers/records?ids=r1&id=r2"),
+    ],
+)
+def test_a_parameter_of_the_address_that_is_not_understood_is_refused(server: Running, method: str, path: str) -> None:
+    body = {"model": MODEL, "input": "river", "input_type": "query"}
+    with server.client() as client:
+        response = client.request(method, path, json=body if method == "POST" else None)
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "unknown_field")
+        assert client.get("/?collection=papers&q=river").status_code == 200
+
+
+def test_a_body_that_is_not_said_to_be_json_is_told_the_header(server: Running) -> None:
+    """curl -d sends a form's content type where none is given."""
+    with server.client() as client:
+        for headers in ({"content-type": "application/x-www-form-urlencoded"}, {}):
+            response = client.post("/v1/collections/papers/search", content=b'{"query": "river"}', headers=headers)
+            assert response.status_code == 400
+            assert "Content-Type: application/json" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["rollback", "drift"])
+def test_fields_of_a_job_that_has_none_are_refused(server: Running, path: str) -> None:
+    found = server.post(f"/v1/collections/papers/{path}", {"generation": 1}, 400)
+    assert found["error"]["code"] == "unknown_field"

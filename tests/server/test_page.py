@@ -4,6 +4,7 @@ works by keyboard, at phone width and in the dark."""
 
 import json
 import shutil
+import threading
 import zipfile
 from collections.abc import Generator
 from pathlib import Path
@@ -313,6 +314,78 @@ def test_an_answer_is_streamed_stopped_and_never_html(chatting: Running, llm: Fa
     page.get_by_role("button", name="Ask").click()
     expect(page.get_by_role("alert")).to_contain_text("no room")
     page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_an_answer_that_is_left_stays_in_its_conversation(chatting: Running, llm: FakeLLM, browser: Browser) -> None:
+    llm.pieces = ["the beginning ", "the end"]
+    llm.gate.clear()
+    visit = Visit(browser, f"{chatting.url}/?collection=papers#chat")
+    page = visit.page
+    page.get_by_label("Question").fill("The first river?")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".answer .said")).to_contain_text("the beginning")
+    page.get_by_role("button", name="New conversation").click()
+    assert llm.cut.wait(60)
+    llm.gate.set()
+    page.get_by_label("Question").fill("The second river?")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".answer .said")).to_contain_text("the end")
+    expect(page.locator("#talk > *")).to_have_count(2)  # the question and its answer
+    page.get_by_text("Earlier conversations").click()
+    page.get_by_role("button", name="The first river?").click()
+    page.get_by_label("Question").fill("And then?")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".answer .said").last).to_contain_text("the end")
+    sent = [(turn["role"], turn["content"]) for turn in llm.asked[-1]["messages"][1:]]
+    assert [role for role, _ in sent] == ["user", "assistant", "user"]
+    assert sent[1][1].startswith("the beginning")
+    assert visit.errors == []
+    page.close()
+
+
+@needs_a_browser
+@pytest.mark.filterwarnings("ignore::cde_rag.errors.TruncationWarning")
+def test_the_reason_of_a_failed_job_stays(server: Running, browser: Browser) -> None:
+    visit = Visit(browser, f"{server.url}/?collection=papers#manage")
+    page = visit.page
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.locator("#problem")).to_contain_text("nothing to roll back", timeout=60_000)
+    expect(page.locator("#job")).to_be_hidden()
+    page.wait_for_timeout(1_000)  # the facts and collections are read again
+    expect(page.locator("#problem")).to_contain_text("nothing to roll back")
+    files: Any = [
+        {"name": name, "mimeType": "text/markdown", "buffer": text}
+        for name, text in (("full.md", b"# Rivers\n\nA river has a bank."), ("empty.md", b""))
+    ]
+    page.get_by_label("Text or Markdown files").set_input_files(files)
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator("#outcome")).to_contain_text("1 added", timeout=60_000)
+    page.wait_for_timeout(1_000)
+    expect(page.locator("#problem")).to_contain_text("empty.md holds no text")
+    expect(page.locator("#facts")).to_contain_text("Passages41")
+    page.close()
+
+
+@needs_a_browser
+def test_a_page_that_is_opened_amid_a_job_shows_what_came_of_it(server: Running, browser: Browser) -> None:
+    gate, papers = threading.Event(), server.service.registry.collection("papers").collection
+
+    def run(_: object) -> dict[str, Any]:
+        gate.wait(60)
+        papers.delete(["r0"])
+        return {}
+
+    server.service.jobs.start("upload", "papers", run)
+    visit = Visit(browser, f"{server.url}/?collection=papers#manage")
+    expect(visit.page.locator("#job-label")).to_contain_text("upload")
+    expect(visit.page.locator("#facts")).to_contain_text("Passages40")
+    gate.set()
+    expect(visit.page.locator("#outcome")).to_have_text("upload: succeeded.", timeout=60_000)
+    expect(visit.page.locator("#facts")).to_contain_text("Passages39")
+    assert visit.errors == []
+    visit.page.close()
 
 
 @needs_a_browser

@@ -62,6 +62,7 @@ def test_a_file_is_split_added_and_replaced(server: Running) -> None:
         (".md", b"river", "ends in"),
         ("x.exe", b"river", "ends in"),
         ("x\n.md", b"river", "without folders"),
+        ("🌊" * 60 + ".md", b"river", "at most 200 bytes"),
     ],
 )
 def test_names_that_are_no_file_are_refused(server: Running, name: str, content: bytes, message: str) -> None:
@@ -70,9 +71,22 @@ def test_names_that_are_no_file_are_refused(server: Running, name: str, content:
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\xfa", b"", b" \n"])
 def test_a_file_without_text_fails_and_changes_nothing(server: Running, content: bytes) -> None:
+    """The passages of the file before stay, and the reason names the file as the client does."""
+    upload(server, "x.md", GUIDE.encode())
+    before = server.get("/v1/collections/papers")["documents"]
+    assert before > 40
     job = upload(server, "x.md", content)
-    assert (job["status"], bool(job["error"]) or job["result"]["added"] == 0) in (("failed", True), ("succeeded", True))
-    assert server.get("/v1/collections/papers")["documents"] == 40
+    assert job["status"] == "failed"
+    assert job["error"].startswith("x.md")
+    assert server.get("/v1/collections/papers")["documents"] == before
+
+
+@pytest.mark.parametrize("field", ["query", "right", "wrong"])
+def test_judgments_that_no_file_can_hold_are_refused(server: Running, field: str) -> None:
+    judged = {"query": "river", "right": ["r1"], "wrong": ["r2"]}
+    judged[field] = "\ud800" if field == "query" else ["\ud800"]
+    found = server.post("/v1/collections/papers/judgments", {"judgments": [judged]}, 400)
+    assert "surrogate" in found["error"]["message"]
 
 
 def test_judgments_are_a_set_that_evaluate_reads(server: Running, tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ async function ask(event) {
   const question = byId("question").value.trim();
   if (!question || running) return;
   const name = byId("collection").value;
+  const mine = turns; // another conversation may begin before the answer ends
   problem();
   byId("question").value = "";
   if (!turns.length) byId("talk").replaceChildren();
-  turns.push({ role: "user", content: question });
+  mine.push({ role: "user", content: question });
   const shown = made("article", undefined, { className: "answer" });
   const text = made("div", "Searching …", { className: "said" });
   shown.append(made("h2", "Answer", { className: "who" }), text);
@@ -33,7 +34,7 @@ async function ask(event) {
   busy(true);
   let ended = "";
   try {
-    const body = { model: name, messages: turns.map(({ role, content }) => ({ role, content })), stream: true };
+    const body = { model: name, messages: mine.map(({ role, content }) => ({ role, content })), stream: true };
     for await (const chunk of events(await send("v1/chat/completions", { body, signal: running.signal }))) {
       if (chunk.error) throw new Error(chunk.error.message);
       if (chunk.citations) Object.assign(answer, { citations: chunk.citations, noAnswer: chunk.no_answer });
@@ -50,7 +51,7 @@ async function ask(event) {
     busy(false);
   }
   finish(shown, text, answer, name, ended);
-  turns.push({ role: "assistant", content: answer.text || "(no answer)" });
+  mine.push({ role: "assistant", content: answer.text || "(no answer)" });
   byId("question").focus();
 }
 

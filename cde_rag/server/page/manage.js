@@ -48,7 +48,11 @@ export async function describe() {
   );
   const jobs = (await call("v1/jobs")).data;
   const mine = jobs.find((job) => job.collection === byId("collection").value && job.status === "running");
-  if (mine && !watched) await watch(mine, mine.kind);
+  if (mine && !watched) {
+    const job = await watch(mine, mine.kind);
+    byId("outcome").textContent = `${job.kind}: ${job.status}.`;
+    await refreshed(); // the facts above are those from before it ended
+  }
 }
 
 // Shows a job until it ends; returns it.
@@ -107,6 +111,8 @@ async function upload(event) {
   byId("outcome").textContent = "";
   const files = [...byId("files").files];
   const counts = { added: 0, replaced: 0, unchanged: 0, deleted: 0 };
+  const told = () =>
+    `Passages: ${Object.entries(counts).map(([key, count]) => `${number(count)} ${key}`).join(", ")}.`;
   let place = 0;
   let stopped = false;
   try {
@@ -118,11 +124,11 @@ async function upload(event) {
       if (stopped) break;
       for (const key of Object.keys(counts)) counts[key] += job.result[key];
     }
-    const told = Object.entries(counts).map(([key, count]) => `${number(count)} ${key}`);
-    byId("outcome").textContent = `${stopped ? "Cancelled. " : ""}Passages: ${told.join(", ")}.`;
+    byId("outcome").textContent = (stopped ? "Cancelled. " : "") + told();
     byId("upload").reset();
   } catch (error) {
     problem(`${files[place - 1]?.name ?? ""}: ${error.message}`);
+    if (place > 1) byId("outcome").textContent = `The files before it are added. ${told()}`;
   }
   await refreshed();
 }

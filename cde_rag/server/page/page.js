@@ -29,7 +29,8 @@ async function start() {
   const selected = byId("collection").value;
   byId("collection").replaceChildren(...known.map((each) => made("option", each.name, { value: each.name })));
   if (known.some((each) => each.name === selected)) byId("collection").value = selected;
-  say(known.length ? "" : "This server has no collection to search.");
+  // the reason why a job failed stays: this runs after it
+  byId("status").textContent = known.length ? "" : "This server has no collection to search.";
   describe();
 }
 
@@ -223,6 +224,7 @@ byId("close").addEventListener("click", () => byId("passage").close());
 byId("save").addEventListener("click", save);
 byId("save-set").addEventListener("click", saveSet);
 byId("key").addEventListener("change", async () => {
+  problem();
   await start();
   await openView();
 });
