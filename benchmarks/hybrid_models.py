@@ -39,7 +39,7 @@ class Measured:
 
 
 def system_vectors(
-    plain: Sequence[str], contextual: Sequence[str], data: RetrievalSet, folder: Path
+    plain: Sequence[str], contextual: Sequence[str], data: RetrievalSet, folder: Path, dtype: str | None
 ) -> Iterator[tuple[str, Vectors]]:
     """Yield each system with its vectors; those in the folder are read."""
 
@@ -47,7 +47,7 @@ def system_vectors(
         return name, kept(folder / name / f"{data.corpus.name}.npz", lambda: embedded(embedder(), data))
 
     for name, place in (named.split("=", 1) for named in plain):
-        yield of(name, lambda place=place: PlainEmbedder(place, max_length=TOKENS))
+        yield of(name, lambda place=place: PlainEmbedder(place, max_length=TOKENS, dtype=dtype))
     for name in contextual:
         model = CDEModel.from_pretrained(name)
         yield of(name, lambda model=model: ContextualEmbedder.from_corpus(data.corpus.texts, model=model, seed=0))
@@ -118,10 +118,11 @@ def main() -> None:
     parser.add_argument("--vectors", type=Path, required=True)
     parser.add_argument("--plain", action="append", required=True, metavar="NAME=FOLDER")
     parser.add_argument("--contextual", action="append", default=[], metavar="NAME")
+    parser.add_argument("--dtype", help="of plain embedders, such as bfloat16; by default float32")
     parser.add_argument("--output", type=Path, default=Path("docs/experiments/hybrid-models.csv"))
     options = parser.parse_args()
     measured = [
-        measure(data, system_vectors(options.plain, options.contextual, data, options.vectors))
+        measure(data, system_vectors(options.plain, options.contextual, data, options.vectors, options.dtype))
         for data in read_sets(read_recipe(options.sets, SetsConfig), options.data)
     ]
     with options.output.open("w", encoding="utf-8", newline="") as lines:

@@ -14,7 +14,8 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -159,13 +160,14 @@ def index(
                 num_gpus=num_gpus,
             )
         )
-        commit = _Commit(_rows(written, timeout_s), documents, started, on_progress)
-        if address is None:
-            writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
-            ready = ReadyVectors(serving.fingerprint, commit.vectors)
-            report = writer.add(commit.records(folder, serving.fingerprint), documents, None, ready)
-        else:
-            report = commit.reports()
+        with closing(_rows(written, timeout_s)) as rows:
+            commit = _Commit(rows, documents, started, on_progress)
+            if address is None:
+                writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
+                ready = ReadyVectors(serving.fingerprint, commit.vectors)
+                report = writer.add(commit.records(folder, serving.fingerprint), documents, None, ready)
+            else:
+                report = commit.reports()
         return Indexed(
             documents=collection.count(),
             report=report,
@@ -206,8 +208,8 @@ def sample_dataset(
     names = check_headers(headers)
     counter = ContextualEmbedder(model, Context.null(model)) if names else None
     drawn = dataset.map_batches(DrawSample(fields, names, counter, size, seed), batch_format="pyarrow", batch_size=None)
-    parts = (Sample(row["documents"], row["documents_seen"]) for row in _rows(drawn, TIMEOUT_S))
-    return merge_samples(parts, size, seed=seed)
+    with closing(_rows(drawn, TIMEOUT_S)) as rows:
+        return merge_samples((Sample(row["documents"], row["documents_seen"]) for row in rows), size, seed=seed)
 
 
 class _Commit:
@@ -294,29 +296,38 @@ def _guarded(call: Callable[[], int]) -> int:
         raise library_error(error) or PoolError(f"Ray could not read the dataset: {error}") from error
 
 
-def _rows(dataset: Any, timeout_s: float) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a dataset as they are computed."""
-    found: queue.Queue[dict[str, Any] | Exception | None] = queue.Queue(maxsize=16)
+def _rows(dataset: Any, timeout_s: float) -> Generator[dict[str, Any], None, None]:
+    """Yield the rows of a dataset as they are computed; closing it ends the computation with its next row."""
+    found = queue.SimpleQueue[dict[str, Any] | Exception | None]()
+    closed = threading.Event()
 
     def read() -> None:
         try:
             for row in dataset.iter_rows():
+                if closed.is_set():
+                    return  # Ray gives the workers back when its iterator is gone
                 found.put(row)
             found.put(None)
         except Exception as error:  # noqa: BLE001 -- goes to the thread that waits
             found.put(error)
 
     threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            row = found.get(timeout=timeout_s)
-        except queue.Empty:
-            raise PoolError(
-                f"No worker finished a bucket in {timeout_s:.0f} s: the cluster may lack the resources that the "
-                "workers need. Written records stay: look at `ray status`, and run it again."
-            ) from None
-        if row is None:
-            return
-        if isinstance(row, Exception):
-            raise library_error(row) or PoolError(f"A worker failed: {row}") from row
-        yield row
+    try:
+        while (row := _next(found, timeout_s)) is not None:
+            yield row
+    finally:
+        closed.set()
+
+
+def _next(found: "queue.SimpleQueue[dict[str, Any] | Exception | None]", timeout_s: float) -> dict[str, Any] | None:
+    """Return the next row; None after the last one."""
+    try:
+        row = found.get(timeout=timeout_s)
+    except queue.Empty:
+        raise PoolError(
+            f"No worker finished a bucket in {timeout_s:.0f} s: the cluster may lack the resources that the "
+            "workers need. Written records stay: look at `ray status`, and run it again."
+        ) from None
+    if isinstance(row, Exception):
+        raise library_error(row) or PoolError(f"A worker failed: {row}") from row
+    return row

@@ -217,6 +217,21 @@ def test_killed_driver_is_resumed(one: Collection, model: CDEModel, tmp_path: Pa
         check_equal(found, one)
 
 
+def test_a_run_that_failed_does_not_go_on(model: CDEModel, tmp_path: Path):
+    def fail(_: object) -> None:
+        raise KeyError("the user's own")
+
+    place = tmp_path / "two.faiss"
+    with pytest.raises(KeyError) as raised:
+        index(dataset(rows(800)), place, model=model, context_size=64, bucket_rows=4, on_progress=fail)
+    waited = time.monotonic() + 60
+    while ray.available_resources().get("CPU", 0) < 2 and time.monotonic() < waited:
+        time.sleep(0.2)
+    assert ray.available_resources().get("CPU") == 2  # the workers are given back
+    assert 0 < len(list(Path(f"{place}.shards").glob("*.parquet"))) < 150
+    assert raised.tb  # a notebook keeps the traceback too, with all that it refers to
+
+
 @pytest.mark.parametrize("blocks", [1, 4, 11])
 def test_sample_is_that_of_one_process(model: CDEModel, blocks: int):
     some = rows(100)
