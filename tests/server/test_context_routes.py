@@ -1,6 +1,7 @@
 """Contexts over HTTP: chunks with their siblings as Voyage's clients send them, contexts made from documents, and moves
 of a collection to another context as jobs."""
 
+import base64
 import json
 import threading
 import time
@@ -41,6 +42,19 @@ def test_chunks_get_each_other_as_siblings(server: Running) -> None:
     np.testing.assert_allclose(plain.embeddings, server.embedder.embed_documents(texts(3)), **NEAR)
 
 
+def test_perplexitys_names_of_the_fields_give_the_same_vectors(server: Running) -> None:
+    url, given = f"{server.url}/v1/contextualizedembeddings", {"model": f"{MODEL}:document"}
+    voyage = httpx.post(url, json={**given, "inputs": DOCUMENTS, "output_dimension": 6}).json()
+    fields = {**given, "input": DOCUMENTS, "dimensions": 6}
+    numbers = httpx.post(url, json={**fields, "encoding_format": "float"}).json()
+    assert numbers == voyage
+    found = httpx.post(url, json={**fields, "encoding_format": "base64"}).json()
+    assert [len(document["data"]) for document in found["data"]] == [5, 1, 30]
+    for document, expected in zip(found["data"], voyage["data"], strict=True):
+        vectors = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in document["data"]]
+        np.testing.assert_allclose(vectors, [one["embedding"] for one in expected["data"]], **NEAR)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -52,6 +66,12 @@ def test_chunks_get_each_other_as_siblings(server: Running) -> None:
         ({"inputs": [["river", "bank"]], "input_type": "query"}, "a query is one text"),
         ({"output_dtype": "int8"}, "output_dtype"),
         ({"enable_auto_chunking": True}, "enable_auto_chunking"),
+        ({"input": [["river"]]}, "found both"),
+        ({"inputs": None}, "found none"),
+        ({"inputs": None, "input": [["river"]]}, "Send encoding_format float"),
+        ({"inputs": None, "input": [["river"]], "encoding_format": "base64_int8"}, "Send encoding_format float"),
+        ({"inputs": None, "input": [["river"]], "encoding_format": "base64_binary"}, "Send encoding_format float"),
+        ({"dimensions": 4, "output_dimension": 6}, "two names of one number"),
         ({"model": "nobody"}, "nobody"),
     ],
 )
