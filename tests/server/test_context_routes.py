@@ -228,6 +228,29 @@ def test_a_job_is_cancelled_at_its_next_write_and_resumed() -> None:
     jobs.close()
 
 
+def test_a_move_is_cancelled_within_its_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, embedder = make(tmp_path)
+    papers = service.registry.collection("papers").collection
+    papers.add_records(records(900))
+    started, passages = threading.Event(), ContextualEmbedder.embed_passages
+
+    def slow(self: ContextualEmbedder, texts: Any, siblings: Any, *, progress: bool = False) -> Any:
+        started.set()
+        time.sleep(len(texts) / 100)
+        return passages(self, texts, siblings, progress=progress)
+
+    with running(service) as url:
+        server = Running(url, service, embedder)
+        monkeypatch.setattr(ContextualEmbedder, "embed_passages", slow)
+        job = server.post("/v1/collections/papers/recontextualize", {"seed": 7, "context_size": 64}, 202)
+        assert started.wait(60)
+        server.post(f"/v1/jobs/{job['id']}/cancel", {})
+        found = ended(server, job["id"])
+        monkeypatch.undo()
+        assert (found["status"], found["done"], found["total"]) == ("cancelled", 128, 900)
+        assert server.get("/v1/collections/papers")["fingerprint"] == embedder.fingerprint
+
+
 def test_metrics_count_and_hold_no_texts(server: Running) -> None:
     body = {"model": MODEL, "input": ["river secret", "bank"], "input_type": "query"}
     tokens = server.post("/v1/embeddings", body)["usage"]["total_tokens"]
