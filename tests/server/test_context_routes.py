@@ -140,6 +140,24 @@ def test_what_makes_no_context_is_named(
     assert sorted(tmp_path.rglob("*.safetensors")) == before
 
 
+def test_a_line_beyond_the_bound_is_not_read_into_memory(tmp_path: Path) -> None:
+    service, _ = make(tmp_path, contexts=tmp_path, max_body_bytes=5_000)
+    sent = list[int]()
+
+    def long() -> Iterator[bytes]:
+        yield from lines(texts(64))
+        for _ in range(200):
+            sent.append(1)
+            yield b" " * 1_000
+
+    with running(service) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        refused = client.post("/v1/contexts", params={"name": "other"}, content=long())
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
+        assert refused.json()["error"]["message"].startswith("Line 65 has more than 5,000 bytes.")
+        query = {"name": "other", "context_size": 64}
+        assert client.post("/v1/contexts", params=query, content=lines(texts(200))).status_code == 201
+
+
 def test_without_a_folder_no_context_is_made(server: Running) -> None:
     with server.client() as client:
         response = client.post("/v1/contexts", params={"name": "new"}, content=lines(texts(3)))
