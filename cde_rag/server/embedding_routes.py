@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal, cast
@@ -155,7 +156,8 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
     if body.late_chunking:
         with service.registry.batcher.reserved(sum(tokens)):
-            vectors = await in_thread(partial(_late, texts, role, model), limiter=service.one_at_a_time)
+            late = partial(_late, texts, role, model, sum(tokens), service)
+            vectors = await in_thread(late, limiter=service.one_at_a_time)
         data = _listed(first_dimensions(vectors, body.first), body.encoding_format)
         return _answer(data, model, sum(tokens), full)
     embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))
@@ -186,8 +188,10 @@ async def create_contextualized_embeddings(body: ContextualizedRequest, service:
     return await in_thread(answer)
 
 
-def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.ndarray, "chunks dim"]:
-    """Embed the chunks of one document together."""
+def _late(
+    texts: Sequence[str], role: Role, model: ServedModel, tokens: int, service: Service
+) -> Float32[np.ndarray, "chunks dim"]:
+    """Embed the chunks of one document together, and count them as a batch."""
     if role == "query" or not isinstance(model.embedder, ContextualEmbedder):
         found = "queries" if role == "query" else model.id
         message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
@@ -198,7 +202,11 @@ def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.nd
             "with CDE_RAG_RUNTIME=torch in its environment, or send the chunks to /v1/contextualizedembeddings."
         )
         raise RequestError(400, message, param="late_chunking", code="unsupported_value")
-    return model.embedder.embed_chunks([texts])[0]
+    started = time.monotonic()
+    vectors = model.embedder.embed_chunks([texts])[0]
+    if (on_batch := service.registry.batcher.on_batch) is not None:
+        on_batch(len(texts), tokens, time.monotonic() - started)
+    return vectors
 
 
 def _prepared(
