@@ -282,7 +282,7 @@ def _loaded(model: "str | Path | CDEModel", options: EmbedderOptions) -> "CDEMod
 
 
 def _corpus(store: Store, on_progress: Callable[[Progress], None] | None) -> Iterator[str]:
-    """Yield the texts of all documents; tells now and then that none is embedded yet, so that the caller can stop."""
+    """Yield the texts of all documents; calls `on_progress` now and then, so that it can end the run."""
     started, total = time.monotonic(), store.count()
     for place, row in enumerate(store.scroll(), 1):
         if on_progress is not None and place % ROWS_SAMPLED == 0:

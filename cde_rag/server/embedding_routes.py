@@ -93,7 +93,7 @@ class ContextualizedRequest(RequestBody):
         if self.dimensions and self.output_dimension not in (None, self.dimensions):
             raise ValueError("dimensions and output_dimension are two names of one number; leave one out")
         if self.input is not None and self.encoding_format is None:  # Perplexity's default is base64_int8
-            raise ValueError(f"input without encoding_format asks for Perplexity's base64_int8; {_ONLY_FLOAT32}")
+            raise ValueError(f"input without encoding_format means Perplexity's base64_int8; {_ONLY_FLOAT32}")
         return self
 
     @field_validator("encoding_format", mode="before")
