@@ -17,6 +17,7 @@ class FakeLLM:
     raw: list[str] | None = None  # these events in place of the pieces
     status: int = 200
     message: str = "no room"
+    retry_after: str | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)  # answers wait for it after their first piece
@@ -69,6 +70,8 @@ def fake_llm() -> Iterator[FakeLLM]:  # noqa: C901 (a handler of many lines)
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
+            if fake.retry_after is not None:
+                self.send_header("retry-after", fake.retry_after)
             self.end_headers()
             self.wfile.write(body)
 

@@ -18,6 +18,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing import backfill as generations
+from cde_rag.indexing import recontextualization
 from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.recontextualization import estimate
 from cde_rag.indexing.upsert import Progress
@@ -458,3 +459,23 @@ def test_a_generation_that_is_never_complete_is_given_up(papers: Collection) -> 
     assert len(tries) == generations.ACTIVATIONS
     assert move(papers).documents == 30 + len(tries)
     assert papers.verify() == []
+
+
+def test_a_run_can_be_ended_while_it_samples_and_after_each_part(papers: Collection):
+    told: list[int] = []
+
+    def kill(progress: Progress) -> None:
+        told.append(progress.done)
+        if len(told) == 2:
+            raise KilledError
+
+    with mock.patch.object(recontextualization, "ROWS_SAMPLED", 8), pytest.raises(KilledError):
+        move(papers, on_progress=kill)
+    assert told == [0, 0]
+    assert [one.number for one in papers.store.generations()] == [1]
+    told.clear()
+    parts: Any = {"ROWS_AT_ONCE": 1024, "FIRST_PART": 8, "SMALLEST_PART": 5, "PART_S": 0.0}
+    with mock.patch.multiple(generations, **parts), pytest.raises(KilledError):
+        move(papers, on_progress=kill)
+    assert told == [8, 13]
+    assert move(papers).generation == 2

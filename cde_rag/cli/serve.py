@@ -212,12 +212,11 @@ def _opened_tenants(paths: list[str], names: set[str], model: str | None) -> "di
 def _tenant_keys(path: Path | None) -> dict[str, str]:
     """Read tenants' names by their keys."""
     found: dict[str, str] = {}
-    for number, line in enumerate([] if path is None else path.read_text(encoding="utf-8").splitlines(), 1):
-        key, _, tenant = line.strip().partition(" ")
-        if line.strip() and (not tenant.strip() or key in found):
+    for number, line in _lines(path):
+        key, _, tenant = line.partition(" ")
+        if not tenant.strip() or key in found:
             raise CDEError(f"{path}:{number}: expected 'KEY TENANT', each key once, found another line. Mend it.")
-        if line.strip():
-            found[key] = tenant.strip()
+        found[key] = tenant.strip()
     if path is not None and not found:
         raise CDEError(
             f"{path} holds no API key. Write 'KEY TENANT' per line; a key is made with: openssl rand -hex 32"
@@ -242,9 +241,22 @@ def _embedder(path: Path, model: str | None) -> "Embedder":
     return loaded(Context.load(path), model=model)
 
 
-def _keys(path: Path | None) -> list[str]:
+def _lines(path: Path | None) -> list[tuple[int, str]]:
+    """Return the lines of a file of keys with their numbers, without empty ones and comments ("# …")."""
     lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
-    keys = [line for line in lines if line.strip()]
+    found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+    return [(number, line) for number, line in found if line and not line.startswith("#")]
+
+
+def _keys(path: Path | None) -> list[str]:
+    keys = list[str]()
+    for number, line in _lines(path):
+        if len(line.split()) > 1:
+            raise CDEError(
+                f"{path}:{number}: expected one key without blanks, found a line with some. A comment is a line of its "
+                "own that begins with '#'."
+            )
+        keys.append(line)
     if path is not None and not keys:
         raise CDEError(f"{path} holds no API key. Write one per line, such as: openssl rand -hex 32 > {path}")
     variable = os.environ.get(KEY_VARIABLE)

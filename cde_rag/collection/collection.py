@@ -430,8 +430,8 @@ class Collection(Searcher):
             canary: Queries that must still find their documents; run when all is embedded, before the switch.
             grace_s: Minimum seconds since the start of the run before generations older than the previous one are
                 dropped; queries in flight do not need it, but other readers of a Qdrant collection may.
-            on_progress: Called after each write. Records that arrive at the end of the run are embedded while writers
-                wait.
+            on_progress: Called after each write, every few seconds, and while the sample is read. An exception that it
+                raises ends the run. Records that arrive at the end of the run are embedded while writers wait.
 
         Raises:
             CanaryError: The new context fails too many canary queries, and is not activated; the same call without a

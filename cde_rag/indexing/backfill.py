@@ -12,11 +12,11 @@ from cde_rag.embedders.active import bound
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
-from cde_rag.indexing.upsert import Progress
+from cde_rag.indexing.upsert import FIRST_PART, PART_S, SMALLEST_PART, Progress
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Row, Store
 
-ROWS_AT_ONCE = 1024  # embedded between two writes; what a kill can cost
+ROWS_AT_ONCE = 1024  # read at one time, and embedded in parts, each of which is written
 LAST_ROWS = 64  # that came during a run and are embedded while writers wait: some seconds
 ACTIVATIONS = 8  # tries to activate a generation while others write
 LAST_PASSES = 8  # over what came meanwhile; after that writers wait for all of it, or the run would never end
@@ -50,7 +50,7 @@ def roll_back(
         store: Holds a collection.
         embedder: Its model is used if it made the generation before; else that generation's is loaded by name.
         parent_key: The metadata key that names a record's parent; None if parents are not used.
-        on_progress: Called after each write.
+        on_progress: Called after each write, every few seconds.
 
     Raises:
         ContextMismatchError: The generation before was made by another model, which cannot be found under its name.
@@ -81,7 +81,7 @@ def complete(
         number: Number of the generation.
         embedder: Bound to the generation's Context.
         parent_key: As for `roll_back`.
-        on_progress: Called after each write.
+        on_progress: Called after each write, every few seconds.
         check: Called when it is about to be activated; raises where it must not be.
 
     Raises:
@@ -145,7 +145,7 @@ class _RowEmbedder:
 
 
 def _fill(store: Store, number: int, embedding: _RowEmbedder, behind: int) -> Iterator[int]:
-    """Embed the rows that a generation lacks, chunk by chunk; yields the number of vectors of each chunk.
+    """Embed the rows that a generation lacks, in parts of some seconds; yields the number of vectors of each part.
 
     If new rows keep arriving it ends before all are embedded, and leaves the rest to `Store.activate`.
 
@@ -155,7 +155,7 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, behind: int) -> It
         embedding: Embeds rows in its space.
         behind: Number of missing rows when the run began; any more arrived meanwhile.
     """
-    passes, after = 0, None
+    passes, after, size = 0, None, FIRST_PART
     while (lacking := store.lacking(number, limit=ROWS_AT_ONCE, after=after)) or after is not None:
         if not lacking:
             after = None  # once more from the first row: those that changed after they were read
@@ -163,10 +163,13 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, behind: int) -> It
         if behind <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
             return
         passes += behind <= 0
-        taken = store.add_to_generation(number, lacking, *embedding.embed(lacking))
-        behind -= len(lacking)
-        after = lacking[-1]
-        yield taken
+        while lacking:
+            part, lacking, started = lacking[:size], lacking[size:], time.monotonic()
+            taken = store.add_to_generation(number, part, *embedding.embed(part))
+            size = max(SMALLEST_PART, int(PART_S * len(part) / max(time.monotonic() - started, 1e-3)))
+            behind -= len(part)
+            after = part[-1]
+            yield taken
 
 
 def _vectors(store: Store, number: int) -> int:

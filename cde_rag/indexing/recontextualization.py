@@ -7,7 +7,7 @@ its vector there), so that no log is needed, and an interrupted run resumes.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,8 @@ from cde_rag.stores.base import Store
 
 if TYPE_CHECKING:
     from cde_rag.model import CDEModel
+
+ROWS_SAMPLED = 1024  # read for the sample between two calls of on_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def recontextualize(
     with store.lease():
         number = _unfinished(store, target)
         if number is None:
-            embedder = target.start(store)
+            embedder = target.start(_corpus(store, on_progress))
             if embedder.fingerprint == store.manifest().fingerprint:  # the same documents were sampled
                 return report(store, 0, started)
             number = _begin(store, embedder)
@@ -142,12 +144,12 @@ class _Sample:
         size = self.model.context_size or min(self.context_size, context.manifest.documents_seen)
         return begun_with == (self.model.identity.reading(windows=self.windows), self.seed, self.strategy, size)
 
-    def start(self, store: Store) -> Embedder:
+    def start(self, texts: Iterator[str]) -> Embedder:
         """Sample it."""
         from cde_rag.embedders.contextual import ContextualEmbedder
 
         return ContextualEmbedder.from_corpus(
-            (embedded_text(row.record) for row in store.scroll()),
+            texts,
             model=self.model,
             context_size=self.context_size,
             seed=self.seed,
@@ -188,10 +190,10 @@ class _Arithmetic:
         same = (told.identity, told.seed, told.sampling) == (self.embedder.context.identity, self.seed, self.strategy)
         return same and len(sample_of(context)) == size
 
-    def start(self, store: Store) -> Embedder:
+    def start(self, texts: Iterator[str]) -> Embedder:
         """Sample it."""
         return ArithmeticEmbedder.from_corpus(
-            (embedded_text(row.record) for row in store.scroll()),
+            texts,
             model=self.embedder.plain,
             weight=self.embedder.weight,
             corpus=self.embedder.corpus,
@@ -215,7 +217,7 @@ class _Given:
     def matches(self, context: Context) -> bool:
         return context.fingerprint == self.embedder.fingerprint
 
-    def start(self, _: Store) -> Embedder:
+    def start(self, _: Iterator[str]) -> Embedder:
         return self.embedder
 
     def resume(self, _: Context) -> Embedder:
@@ -277,6 +279,15 @@ def _loaded(model: "str | Path | CDEModel", options: EmbedderOptions) -> "CDEMod
     from cde_rag.model import CDEModel
 
     return model if isinstance(model, CDEModel) else as_model(model, options.device, options.dtype, options.runtime)
+
+
+def _corpus(store: Store, on_progress: Callable[[Progress], None] | None) -> Iterator[str]:
+    """Yield the texts of all documents; calls `on_progress` now and then, so that it can end the run."""
+    started, total = time.monotonic(), store.count()
+    for place, row in enumerate(store.scroll(), 1):
+        if on_progress is not None and place % ROWS_SAMPLED == 0:
+            on_progress(Progress(0, total, time.monotonic() - started))
+        yield embedded_text(row.record)
 
 
 def _check(store: Store, parent_key: str | None, dim: int, max_siblings: int) -> None:

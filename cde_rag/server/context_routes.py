@@ -67,12 +67,9 @@ async def create_context(
     service.registry.check_free(name, service.registry.contexts)
     weights = _weights(await in_thread(_made_by, service, model))
     with tempfile.TemporaryFile() as corpus:
-        read = 0
+        bound = _CorpusBound(service.options.max_body_bytes)
         async for part in request.stream():
-            read += len(part)
-            if read > MAX_CORPUS_BYTES:
-                message = f"The body has more than {MAX_CORPUS_BYTES:,} bytes. A sample of the documents is enough."
-                raise RequestError(413, message, code="request_too_large")
+            bound.check(part)
             await in_thread(corpus.write, part)
         corpus.seek(0)
         make = partial(
@@ -108,6 +105,35 @@ async def delete_context(name: str, service: Serving) -> Json:
     await in_thread(partial(path.unlink, missing_ok=True))  # of two requests at once, the second gets a 404
     service.registry.remove_context(name)
     return Json({"name": name, "object": "context", "deleted": True})
+
+
+class _CorpusBound:
+    """Bound of a body of JSONL, and of each of its lines: a line is read into memory."""
+
+    def __init__(self, line_bytes: int) -> None:
+        self._line_bytes = line_bytes
+        self._read = self._line = 0
+        self._number = 1
+
+    def check(self, part: bytes) -> None:
+        """Count the next part of the body.
+
+        Raises:
+            RequestError: 413, the body or a line has more bytes.
+        """
+        self._read += len(part)
+        if self._read > MAX_CORPUS_BYTES:
+            message = f"The body has more than {MAX_CORPUS_BYTES:,} bytes. A sample of the documents is enough."
+            raise RequestError(413, message, code="request_too_large")
+        for place, piece in enumerate(part.split(b"\n")):
+            self._line = self._line + len(piece) if place == 0 else len(piece)
+            if self._line > self._line_bytes:
+                message = (
+                    f"Line {self._number + place} has more than {self._line_bytes:,} bytes. Send one document per "
+                    "line, cut into passages; or raise the server's bound (--max-body)."
+                )
+                raise RequestError(413, message, code="request_too_large")
+        self._number += part.count(b"\n")
 
 
 def _described(model: ServedModel, service: Serving) -> dict[str, Any]:

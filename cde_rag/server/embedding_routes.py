@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal, cast
@@ -21,6 +22,10 @@ from cde_rag.server.token_batcher import Role, token_counts
 
 router = APIRouter(prefix="/v1")
 MAX_INPUTS: Final = 2_048  # OpenAI's bound
+_ONLY_FLOAT32: Final = (
+    "vectors are served as float32. Send encoding_format float (numbers) or base64 (little-endian float32), and "
+    "quantise them yourself"
+)
 
 
 class EmbeddingsRequest(RequestBody):
@@ -57,25 +62,52 @@ class EmbeddingsRequest(RequestBody):
 
 
 class ContextualizedRequest(RequestBody):
-    """Body of Voyage's `/v1/contextualizedembeddings`."""
+    """Body of `/v1/contextualizedembeddings`, with Voyage's names of the fields or Perplexity's."""
 
     model: str = Field(description="As in /v1/embeddings.")
-    inputs: list[list[str]] = Field(min_length=1, description="Each inner list is one document, cut into chunks.")
+    inputs: list[list[str]] | None = Field(None, description="Each inner list is one document, cut into chunks.")
+    input: list[list[str]] | None = Field(None, description="Perplexity's name of inputs; needs encoding_format.")
     input_type: Role | None = Field(None, description="With query, each inner list is one text.")
     encoding_format: Literal["float", "base64"] | None = None
     output_dimension: int | None = Field(None, ge=1, description="First dimensions of each vector, normalised again.")
+    dimensions: int | None = Field(None, ge=1, description="Perplexity's name of output_dimension.")
     output_dtype: Literal["float"] | None = None
     truncation: bool = Field(default=True, description="False: refuse texts that fill the model's token limit.")
     fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")
 
     @property
+    def documents(self) -> list[list[str]]:
+        """The documents, each a list of its chunks."""
+        return self.inputs or self.input or []
+
+    @property
     def first(self) -> int | None:
         """First dimensions of each vector; None: all."""
-        return self.output_dimension
+        return self.output_dimension or self.dimensions
 
-    @field_validator("inputs", mode="before")
+    @model_validator(mode="after")
+    def _one_name(self) -> "ContextualizedRequest":
+        if (self.inputs is None) == (self.input is None):
+            found = "none" if self.inputs is None else "both"
+            raise ValueError(f"expected the documents in inputs (Voyage) or input (Perplexity), found {found}")
+        if self.dimensions and self.output_dimension not in (None, self.dimensions):
+            raise ValueError("dimensions and output_dimension are two names of one number; leave one out")
+        if self.input is not None and self.encoding_format is None:  # Perplexity's default is base64_int8
+            raise ValueError(f"input without encoding_format means Perplexity's base64_int8; {_ONLY_FLOAT32}")
+        return self
+
+    @field_validator("encoding_format", mode="before")
     @classmethod
-    def _documents(cls, given: object) -> object:
+    def _not_quantised(cls, given: object) -> object:
+        if given in ("base64_int8", "base64_binary"):
+            raise ValueError(f"found {given}; {_ONLY_FLOAT32}")
+        return given
+
+    @field_validator("inputs", "input", mode="before")
+    @classmethod
+    def _are_documents(cls, given: object) -> object:
+        if given is None:
+            return None
         documents = cast(Sequence[object], given) if isinstance(given, list) else ()
         lists = [cast(Sequence[object], one) for one in documents if isinstance(one, list)]
         if len(lists) < len(documents) or not all(lists):
@@ -124,7 +156,8 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
     if body.late_chunking:
         with service.registry.batcher.reserved(sum(tokens)):
-            vectors = await in_thread(partial(_late, texts, role, model), limiter=service.one_at_a_time)
+            late = partial(_late, texts, role, model, sum(tokens), service)
+            vectors = await in_thread(late, limiter=service.one_at_a_time)
         data = _listed(first_dimensions(vectors, body.first), body.encoding_format)
         return _answer(data, model, sum(tokens), full)
     embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))
@@ -139,23 +172,26 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
 @router.post("/contextualizedembeddings")
 async def create_contextualized_embeddings(body: ContextualizedRequest, service: Serving) -> Json:
     """Embed the chunks of documents, each with the others of its document as siblings."""
-    texts = [chunk for document in body.inputs for chunk in document]
+    texts = [chunk for document in body.documents for chunk in document]
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
-    if role == "query" and len(texts) != len(body.inputs):
-        message = "inputs: a query is one text; expected inner lists of one text."
-        raise RequestError(400, message, param="inputs", code="invalid_value")
-    siblings = None if role == "query" else await in_thread(_siblings, body.inputs, texts, model)
+    if role == "query" and len(texts) != len(body.documents):
+        param = "inputs" if body.input is None else "input"
+        message = f"{param}: a query is one text; expected inner lists of one text."
+        raise RequestError(400, message, param=param, code="invalid_value")
+    siblings = None if role == "query" else await in_thread(_siblings, body.documents, texts, model)
     embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens, siblings))
 
     def answer() -> Json:
         vectors = first_dimensions(embedded.vectors, body.first)
-        return _answer(_nested(body.inputs, vectors, body.encoding_format or "float"), model, sum(tokens), full)
+        return _answer(_nested(body.documents, vectors, body.encoding_format or "float"), model, sum(tokens), full)
 
     return await in_thread(answer)
 
 
-def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.ndarray, "chunks dim"]:
-    """Embed the chunks of one document together."""
+def _late(
+    texts: Sequence[str], role: Role, model: ServedModel, tokens: int, service: Service
+) -> Float32[np.ndarray, "chunks dim"]:
+    """Embed the chunks of one document together, and count them as a batch."""
     if role == "query" or not isinstance(model.embedder, ContextualEmbedder):
         found = "queries" if role == "query" else model.id
         message = f"late_chunking: expected documents and a contextual model, found {found}. Leave it out."
@@ -166,7 +202,11 @@ def _late(texts: Sequence[str], role: Role, model: ServedModel) -> Float32[np.nd
             "with CDE_RAG_RUNTIME=torch in its environment, or send the chunks to /v1/contextualizedembeddings."
         )
         raise RequestError(400, message, param="late_chunking", code="unsupported_value")
-    return model.embedder.embed_chunks([texts])[0]
+    started = time.monotonic()
+    vectors = model.embedder.embed_chunks([texts])[0]
+    if (on_batch := service.registry.batcher.on_batch) is not None:
+        on_batch(len(texts), tokens, time.monotonic() - started)
+    return vectors
 
 
 def _prepared(

@@ -93,6 +93,8 @@ def add_handlers(app: FastAPI) -> None:
 
     def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, RecursionError | ValueError):  # raised while FastAPI parsed the body
+            return error_response(_of_json(error.__cause__))
         return error_response(RequestError(error.status_code, error.detail, headers=error.headers))
 
     def fields(request: Request, error: Exception) -> Response:
@@ -114,6 +116,18 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, fields)
     app.add_exception_handler(ClientDisconnect, gone)
     app.add_exception_handler(Exception, library)
+
+
+def _of_json(cause: Exception) -> RequestError:
+    """Return the error for a body that the JSON parser cannot read."""
+    match cause:
+        case RecursionError():
+            reason = "it is nested too deeply. Send the fields of this route; /openapi.json has them"
+        case UnicodeDecodeError():
+            reason = f"it is not UTF-8 at byte {cause.start}. Encode it as UTF-8"
+        case _:
+            reason = "a number in it has too many digits. Send a shorter number, or a text"
+    return RequestError(400, f"The body is no valid JSON: {reason}.", code="invalid_json")
 
 
 def _of_field(problem: Mapping[str, Any]) -> RequestError:

@@ -1,16 +1,18 @@
 """The HTTP server as an ASGI application."""
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 from anyio import to_thread
 from anyio.to_thread import run_sync as in_thread
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from cde_rag._version import __version__
+from cde_rag.errors import CDEError
 from cde_rag.server import (
     chat_routes,
     collection_routes,
@@ -21,10 +23,11 @@ from cde_rag.server import (
     page_routes,
     vector_store_routes,
 )
-from cde_rag.server.error_responses import Json, add_handlers
+from cde_rag.server.error_responses import Json, RequestError, add_handlers
 from cde_rag.server.middleware import RequestMiddleware
 from cde_rag.server.service import Service, Serving, check_is_no_tenants, check_parameters
 
+_log = logging.getLogger("cde_rag.server")
 THREADS: Final = 256  # requests that read, write, or wait for their batch at one time; others queue
 
 
@@ -75,7 +78,19 @@ async def _metrics(service: Serving) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _ready(service: Serving) -> Json:
-    """Answer 200 once the collections can be read; without their names, since it needs no key."""
-    models = await in_thread(service.registry.models)
-    return Json({"status": "ready", "models": len(models)})
+async def _ready(request: Request, service: Serving) -> Json:
+    """Answer 200 if all collections can be read, those of tenants too; without their names, since it needs no key."""
+    tenants: Mapping[str, Service] = request.app.state.tenants
+
+    def read() -> int:
+        for tenant in tenants.values():
+            tenant.registry.models()
+        return len(service.registry.models())
+
+    try:
+        models = await in_thread(read)
+    except CDEError as error:  # its message can name a folder or a tenant
+        _log.error("not ready", exc_info=error)
+        message = "A collection cannot be read; the server's log has the reason."
+        raise RequestError(503, message, code="not_ready") from error
+    return Json({"status": "ready", "models": models})

@@ -122,7 +122,7 @@ async def retrieve_job(id_: str, service: Serving) -> Json:
 
 @router.post("/jobs/{id_}/cancel")
 async def cancel_job(id_: str, service: Serving) -> Json:
-    """Cancel a job at its next write; the same request resumes it later."""
+    """Cancel a job at its next write, within some seconds; the same request resumes it later."""
     return Json(_described(await in_thread(partial(service.jobs.cancel, id_))))
 
 

@@ -94,7 +94,7 @@ class Jobs:
         raise RequestError(404, f"There is no job {id_!r:.200}.", code="job_not_found", param="id")
 
     def cancel(self, id_: str) -> Job:
-        """Cancel a job at its next write; one that has ended stays as it is.
+        """Cancel a job at its next write, within some seconds; one that has ended stays as it is.
 
         Raises:
             RequestError: 404, there is none of this id.

@@ -113,8 +113,8 @@ class RemoteModel:
         self._model = model
         self._key = api_key
         self._client = self._openai.AsyncOpenAI(
-            base_url=self._base, api_key=api_key or "none", max_retries=1, timeout=timeout_s
-        )
+            base_url=self._base, api_key=api_key or "none", max_retries=0, timeout=timeout_s
+        )  # no retries: it would wait up to two minutes here, where the client is told when to try again
 
     @property
     def name(self) -> str:
@@ -166,7 +166,10 @@ class RemoteModel:
     def _request_error(self, error: Any) -> RequestError:
         status = getattr(error, "status_code", None)
         if status == 429:
-            return RequestError(429, f"{self.name} is busy. Try again.", code="language_model")
+            wait: str | None = error.response.headers.get("retry-after")  # seconds, or a date
+            headers = {"Retry-After": wait} if wait and wait.isascii() else {}
+            when = f" in {wait} s" if wait and wait.isdecimal() else ""
+            return RequestError(429, f"{self.name} is busy. Try again{when}.", code="language_model", headers=headers)
         said = str(error) if self._key is None else str(error).replace(self._key, "…")  # some repeat a wrong key
         return self._no_answer(f"it answered {status}: {said:.300}" if status else f"{said:.300}")
 

@@ -142,6 +142,15 @@ def test_a_failing_language_model_is_named(chatting: Running, llm: FakeLLM, stre
             assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("wait", [None, "120", "Thu, 26 Nov 2026 12:00:00 GMT"])
+def test_a_busy_language_model_says_when_to_try_again(chatting: Running, llm: FakeLLM, wait: str | None) -> None:
+    llm.status, llm.retry_after = 429, wait
+    with chatting.client() as client:
+        response = client.post("/v1/chat/completions", json={"model": "papers", "messages": ASKED})
+    assert (response.status_code, response.headers.get("retry-after")) == (429, wait)
+    assert ("Try again in 120 s." in response.text) == (wait == "120")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "event",

@@ -1,6 +1,7 @@
 """Contexts over HTTP: chunks with their siblings as Voyage's clients send them, contexts made from documents, and moves
 of a collection to another context as jobs."""
 
+import base64
 import json
 import threading
 import time
@@ -41,6 +42,19 @@ def test_chunks_get_each_other_as_siblings(server: Running) -> None:
     np.testing.assert_allclose(plain.embeddings, server.embedder.embed_documents(texts(3)), **NEAR)
 
 
+def test_perplexitys_names_of_the_fields_give_the_same_vectors(server: Running) -> None:
+    url, given = f"{server.url}/v1/contextualizedembeddings", {"model": f"{MODEL}:document"}
+    voyage = httpx.post(url, json={**given, "inputs": DOCUMENTS, "output_dimension": 6}).json()
+    fields = {**given, "input": DOCUMENTS, "dimensions": 6}
+    numbers = httpx.post(url, json={**fields, "encoding_format": "float"}).json()
+    assert numbers == voyage
+    found = httpx.post(url, json={**fields, "encoding_format": "base64"}).json()
+    assert [len(document["data"]) for document in found["data"]] == [5, 1, 30]
+    for document, expected in zip(found["data"], voyage["data"], strict=True):
+        vectors = [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in document["data"]]
+        np.testing.assert_allclose(vectors, [one["embedding"] for one in expected["data"]], **NEAR)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -52,6 +66,12 @@ def test_chunks_get_each_other_as_siblings(server: Running) -> None:
         ({"inputs": [["river", "bank"]], "input_type": "query"}, "a query is one text"),
         ({"output_dtype": "int8"}, "output_dtype"),
         ({"enable_auto_chunking": True}, "enable_auto_chunking"),
+        ({"input": [["river"]]}, "found both"),
+        ({"inputs": None}, "found none"),
+        ({"inputs": None, "input": [["river"]]}, "Send encoding_format float"),
+        ({"inputs": None, "input": [["river"]], "encoding_format": "base64_int8"}, "Send encoding_format float"),
+        ({"inputs": None, "input": [["river"]], "encoding_format": "base64_binary"}, "Send encoding_format float"),
+        ({"dimensions": 4, "output_dimension": 6}, "two names of one number"),
         ({"model": "nobody"}, "nobody"),
     ],
 )
@@ -118,6 +138,24 @@ def test_what_makes_no_context_is_named(
     assert response.status_code in (400, 404)
     assert message in response.json()["error"]["message"]
     assert sorted(tmp_path.rglob("*.safetensors")) == before
+
+
+def test_a_line_beyond_the_bound_is_not_read_into_memory(tmp_path: Path) -> None:
+    service, _ = make(tmp_path, contexts=tmp_path, max_body_bytes=5_000)
+    sent = list[int]()
+
+    def long() -> Iterator[bytes]:
+        yield from lines(texts(64))
+        for _ in range(200):
+            sent.append(1)
+            yield b" " * 1_000
+
+    with running(service) as url, httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        refused = client.post("/v1/contexts", params={"name": "other"}, content=long())
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
+        assert refused.json()["error"]["message"].startswith("Line 65 has more than 5,000 bytes.")
+        query = {"name": "other", "context_size": 64}
+        assert client.post("/v1/contexts", params=query, content=lines(texts(200))).status_code == 201
 
 
 def test_without_a_folder_no_context_is_made(server: Running) -> None:
@@ -206,6 +244,29 @@ def test_a_job_is_cancelled_at_its_next_write_and_resumed() -> None:
     assert other.status == "cancelled"
     assert jobs.start("rollback", "papers", lambda _: {}).collection == "papers"
     jobs.close()
+
+
+def test_a_move_is_cancelled_within_its_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, embedder = make(tmp_path)
+    papers = service.registry.collection("papers").collection
+    papers.add_records(records(900))
+    started, passages = threading.Event(), ContextualEmbedder.embed_passages
+
+    def slow(self: ContextualEmbedder, texts: Any, siblings: Any, *, progress: bool = False) -> Any:
+        started.set()
+        time.sleep(len(texts) / 100)
+        return passages(self, texts, siblings, progress=progress)
+
+    with running(service) as url:
+        server = Running(url, service, embedder)
+        monkeypatch.setattr(ContextualEmbedder, "embed_passages", slow)
+        job = server.post("/v1/collections/papers/recontextualize", {"seed": 7, "context_size": 64}, 202)
+        assert started.wait(60)
+        server.post(f"/v1/jobs/{job['id']}/cancel", {})
+        found = ended(server, job["id"])
+        monkeypatch.undo()
+        assert (found["status"], found["done"], found["total"]) == ("cancelled", 128, 900)
+        assert server.get("/v1/collections/papers")["fingerprint"] == embedder.fingerprint
 
 
 def test_metrics_count_and_hold_no_texts(server: Running) -> None:

@@ -213,6 +213,15 @@ def test_late_chunking_takes_the_list_as_one_document(server: Running) -> None:
     assert np.abs(np.array(found) - server.embedder.embed_documents(given)).max() > 1e-3
 
 
+def test_metrics_count_the_tokens_of_late_chunking(server: Running) -> None:
+    body = {"model": MODEL, "input": texts(9), "input_type": "document", "late_chunking": True}
+    tokens = server.post("/v1/embeddings", body)["usage"]["total_tokens"]
+    with server.client() as client:
+        counted = client.get("/metrics").text
+    assert f"cde_rag_tokens_total {float(tokens)}" in counted
+    assert "cde_rag_batch_texts_sum 9.0" in counted
+
+
 def test_late_chunking_keeps_to_the_bound_of_pending_tokens(tmp_path: Path) -> None:
     service, embedder = make(tmp_path, pending_tokens=60)
     given = texts(30)

@@ -247,14 +247,31 @@ def test_more_requests_than_the_bound_are_429(tmp_path: Path) -> None:
         (b"[]", "invalid_value"),
         (b"null", "invalid_value"),
         (b"\xff\xfe", "invalid_json"),
-        (b"[" * 100_000, None),
+        (b"[" * 100_000, "invalid_json"),
+        (b'{"model": "\xff"}', "invalid_json"),
+        (b'{"dimensions": ' + b"9" * 5_000 + b"}", "invalid_json"),
         (b'{"model": "tiny@papers", "input": "river", "input_type": NaN}', "invalid_value"),
     ],
 )
-def test_a_body_that_is_no_request_is_400(server: Running, content: bytes, code: str | None) -> None:
+def test_a_body_that_is_no_request_is_400(server: Running, content: bytes, code: str) -> None:
     with server.client() as client:
         response = client.post("/v1/embeddings", content=content, headers=JSON)
     assert (response.status_code, response.json()["error"]["code"]) == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"model": "\xff"}', "not UTF-8 at byte 11"),
+        (b'{"dimensions": ' + b"9" * 5_000 + b"}", "too many digits"),
+    ],
+)
+def test_json_that_cannot_be_read_is_told_why(server: Running, content: bytes, message: str) -> None:
+    with server.client() as client:
+        for path in ("/v1/embeddings", "/v1/collections/papers/search"):
+            error = client.post(path, content=content, headers=JSON).json()["error"]
+            assert message in error["message"]
 
 
 def test_a_form_of_another_site_is_no_request(server: Running) -> None:
@@ -344,10 +361,15 @@ def test_connections_that_are_cut_leave_no_work(server: Running) -> None:
         (["a b=papers"], "expected a name of letters"),
         (["papers", "--host", "0.0.0.0"], "no API key"),
         (["papers", "--api-key", " "], "blank"),
+        (["papers", "--api-key-file", "comments.txt"], "holds no API key"),
+        (["papers", "--api-key-file", "blanks.txt"], "blanks.txt:2: expected one key without blanks"),
     ],
 )
 def test_what_cannot_be_served_is_one_sentence(papers: Path, model: Path, arguments: list[str], message: str) -> None:
+    (papers.parent / "comments.txt").write_text("# of all\n\n")
+    (papers.parent / "blanks.txt").write_text("# of all\none two\n")
     given = [word.replace("papers", str(papers)) for word in arguments]
+    given = [str(papers.parent / word) if word.endswith(".txt") else word for word in given]
     result = CliRunner().invoke(app, ["serve", *given, "--model", str(model)])
     assert result.exit_code == 1
     assert message in " ".join(result.output.split())

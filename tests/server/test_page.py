@@ -17,7 +17,8 @@ from fake_llm import FakeLLM, fake_llm
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from served import Running, make, running, texts
 
-from cde_rag import Context, ContextualEmbedder
+from cde_rag import Collection, Context, ContextualEmbedder
+from cde_rag.server import job_routes
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import CANDIDATES, NullRanker
 from cde_rag.server.language_model import RemoteModel
@@ -386,6 +387,37 @@ def test_a_page_that_is_opened_amid_a_job_shows_what_came_of_it(server: Running,
     expect(visit.page.locator("#facts")).to_contain_text("Passages39")
     assert visit.errors == []
     visit.page.close()
+
+
+@needs_a_browser
+def test_a_job_whose_collection_is_left_names_it(
+    server: Running, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, added = threading.Event(), list[tuple[int, str]]()
+
+    def waits(collection: Collection, filename: str, *_: object) -> dict[str, Any]:
+        gate.wait(60)
+        added.append((collection.store.count(), filename))
+        return {"added": 1, "replaced": 0, "unchanged": 0, "deleted": 0}
+
+    monkeypatch.setattr(job_routes, "uploaded", waits)
+    visit = Visit(browser, f"{server.url}/?collection=papers#manage")
+    page = visit.page
+    files: Any = [{"name": name, "mimeType": "text/plain", "buffer": b"A river."} for name in ("a.txt", "b.txt")]
+    page.get_by_label("Text or Markdown files").set_input_files(files)
+    page.get_by_role("button", name="Add").click()
+    expect(page.locator("#job-label")).to_contain_text("Adding a.txt")
+    page.locator("#collection").select_option("notes")
+    expect(page.locator("#facts")).to_contain_text("Passages0")
+    expect(page.locator("#job-label")).to_contain_text("papers: Adding a.txt")
+    gate.set()
+    expect(page.locator("#outcome")).to_contain_text("papers: Passages: 2 added", timeout=60_000)
+    expect(page.locator("#facts")).to_contain_text("Passages0")
+    page.locator("#collection").select_option("papers")
+    expect(page.locator("#outcome")).to_have_text("")
+    assert added == [(40, "a.txt"), (40, "b.txt")]
+    assert visit.errors == []
+    page.close()
 
 
 @needs_a_browser

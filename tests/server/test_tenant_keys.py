@@ -1,6 +1,7 @@
 """Keys of tenants: each reaches its own collection, and nothing of any other is in any answer."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,20 @@ def test_keys_of_all_and_of_nobody_reach_no_tenant(url: str) -> None:
         assert client.get("/ready").json()["models"] == 0
 
 
+def test_ready_reads_the_collections_of_tenants_and_names_none(tmp_path: Path) -> None:
+    tenants, batcher = filled(tmp_path / "app.faiss", tiny_cde_model()), TokenBatcher()
+    options = ServerOptions(keys=ApiKeys([], KEYS))
+    own = {name: Service(Registry({"app": tenants.tenant(name)}, batcher), options) for name in SECRETS}
+    with running(Service(Registry({}, batcher), options), own) as url:
+        assert httpx.get(f"{url}/ready", trust_env=False).json() == {"status": "ready", "models": 0}
+        store = tenants.tenant("globex").store
+        assert isinstance(store, FaissStore)
+        shutil.rmtree(store.folder)
+        response = httpx.get(f"{url}/ready", trust_env=False)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "not_ready")
+        assert not any(name in response.text for name in ("globex", "app.faiss"))
+
+
 def test_keys_that_cannot_be() -> None:
     with pytest.raises(CDEError, match="given twice"):
         ApiKeys(["one"], {"one": "acme"})
@@ -108,7 +123,7 @@ def test_the_command_serves_tenants(tmp_path: Path) -> None:
     checkpoints.write(folder, tiny_network(), tiny_tokenizer())
     filled(tmp_path / "app.faiss", CDEModel.from_pretrained(folder)).close()
     keys = tmp_path / "keys.txt"
-    keys.write_text("key-of-acme acme\n\n  key-of-globex globex\n")
+    keys.write_text("# of acme\nkey-of-acme acme\n\n  key-of-globex globex\n")
     arguments = (tmp_path / "app.faiss", "--tenant-key-file", keys, "--model", folder, "--llm", "none")
     with process(*arguments) as server:
         for key, name in KEYS.items():
@@ -116,6 +131,8 @@ def test_the_command_serves_tenants(tmp_path: Path) -> None:
                 found = post(client, "/v1/collections/app/search", {"query": SECRETS[name], "k": 1}).json()
                 assert [hit["text"] for hit in found["hits"]] == [SECRETS[name]]
         assert httpx.get(f"{server.url}/v1/models", trust_env=False).status_code == 401
+        with client_of(server.url, "#") as client:
+            assert client.get("/v1/models").status_code == 401
         assert not any(key in line for key in KEYS for line in server.lines)
 
 
@@ -126,6 +143,7 @@ def test_the_command_serves_tenants(tmp_path: Path) -> None:
         ("key acme\nkey globex", "keys.txt:2: expected 'KEY TENANT'"),
         ("key nobody", "names 'nobody'"),
         (" ", "holds no API key"),
+        ("# acme\n  # globex", "holds no API key"),
     ],
 )
 def test_a_file_of_keys_that_cannot_be_is_one_sentence(tmp_path: Path, line: str, message: str) -> None:

@@ -9,6 +9,14 @@ export const onChange = (listener) => {
   changed = listener;
 };
 
+const selected = () => byId("collection").value;
+// A job goes on when another collection is selected: what it says then names its own.
+const about = (collection, text) => (collection === selected() ? text : `${collection}: ${text}`);
+
+export const fresh = () => {
+  byId("outcome").textContent = "";
+};
+
 const number = (value) => value.toLocaleString("en");
 
 function size(bytes) {
@@ -19,12 +27,14 @@ function size(bytes) {
 }
 
 export async function describe() {
-  if (!byId("collection").value) {
+  const name = selected();
+  if (!name) {
     byId("facts").replaceChildren();
     byId("outcome").textContent = "This server has no collection.";
     return;
   }
   const found = await call(collectionPath());
+  if (name !== selected()) return;
   const context = found.context_size
     ? `${number(found.context_size)} of ${number(found.context_documents_seen)} passages, ` +
       `${found.context_sampling}, seed ${found.context_seed}, ${found.context_created.slice(0, 10)}`
@@ -47,10 +57,10 @@ export async function describe() {
     }),
   );
   const jobs = (await call("v1/jobs")).data;
-  const mine = jobs.find((job) => job.collection === byId("collection").value && job.status === "running");
+  const mine = jobs.find((job) => job.collection === selected() && job.status === "running");
   if (mine && !watched) {
     const job = await watch(mine, mine.kind);
-    byId("outcome").textContent = `${job.kind}: ${job.status}.`;
+    byId("outcome").textContent = about(job.collection, `${job.kind}: ${job.status}.`);
     await refreshed(); // the facts above are those from before it ended
   }
 }
@@ -58,7 +68,7 @@ export async function describe() {
 // Shows a job until it ends; returns it.
 async function watch(job, label) {
   watched = job;
-  byId("job-label").textContent = label;
+  byId("job-label").textContent = about(job.collection, label);
   byId("job").hidden = false;
   byId("cancel").disabled = job.kind === "drift";
   lock(true);
@@ -67,7 +77,7 @@ async function watch(job, label) {
       if (job.total) byId("progress").value = job.done / job.total;
       else byId("progress").removeAttribute("value");
       const counted = job.total ? `: ${number(job.done)} of ${number(job.total)}` : " …";
-      byId("job-label").textContent = label + counted;
+      byId("job-label").textContent = about(job.collection, label + counted);
       await new Promise((done) => setTimeout(done, PAUSE_MS));
       job = await call(`v1/jobs/${job.id}`);
     }
@@ -85,13 +95,14 @@ function lock(is) {
 }
 
 async function run(path, body, label, told) {
+  const name = selected();
   problem();
   byId("outcome").textContent = "";
   try {
     const job = await watch(await call(`${collectionPath()}/${path}`, body), label);
-    byId("outcome").textContent = job.status === "cancelled" ? `${label}: cancelled.` : told(job.result);
+    byId("outcome").textContent = about(name, job.status === "cancelled" ? `${label}: cancelled.` : told(job.result));
   } catch (error) {
-    problem(error.message);
+    problem(about(name, error.message));
   }
   await refreshed();
 }
@@ -110,6 +121,7 @@ async function upload(event) {
   problem();
   byId("outcome").textContent = "";
   const files = [...byId("files").files];
+  const [name, folder] = [selected(), `${collectionPath()}/files`]; // all go where the first goes
   const counts = { added: 0, replaced: 0, unchanged: 0, deleted: 0 };
   const told = () =>
     `Passages: ${Object.entries(counts).map(([key, count]) => `${number(count)} ${key}`).join(", ")}.`;
@@ -118,17 +130,17 @@ async function upload(event) {
   try {
     for (const file of files) {
       const label = `Adding ${file.name} (${++place} of ${files.length})`;
-      const path = `${collectionPath()}/files?filename=${encodeURIComponent(file.name)}`;
+      const path = `${folder}?filename=${encodeURIComponent(file.name)}`;
       const job = await watch(await call(path, undefined, { raw: file, method: "POST" }), label);
       stopped = job.status === "cancelled";
       if (stopped) break;
       for (const key of Object.keys(counts)) counts[key] += job.result[key];
     }
-    byId("outcome").textContent = (stopped ? "Cancelled. " : "") + told();
+    byId("outcome").textContent = about(name, (stopped ? "Cancelled. " : "") + told());
     byId("upload").reset();
   } catch (error) {
-    problem(`${files[place - 1]?.name ?? ""}: ${error.message}`);
-    if (place > 1) byId("outcome").textContent = `The files before it are added. ${told()}`;
+    problem(about(name, `${files[place - 1]?.name ?? ""}: ${error.message}`));
+    if (place > 1) byId("outcome").textContent = about(name, `The files before it are added. ${told()}`);
   }
   await refreshed();
 }

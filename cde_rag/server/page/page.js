@@ -215,6 +215,7 @@ async function choose() {
   byId("jump").hidden = true;
   say("");
   chat.fresh();
+  manage.fresh();
   await openView();
 }
 
