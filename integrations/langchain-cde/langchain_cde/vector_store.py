@@ -19,8 +19,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
-from cde_rag import Collection, StoreError
+from cde_rag import Collection, StoreError, TruncationWarning
 from cde_rag._validation import check_list, check_positive, named_keywords
+from cde_rag.errors import adapter_warns
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
 from cde_rag.stores.kinds import temporary_store
@@ -137,7 +138,8 @@ class CDEVectorStore(VectorStore):
         check_list(texts, call="add_texts")
         listed = list(texts)
         given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
-        report = self.collection.add(listed, ids=given, metadata=metadatas or None)
+        with adapter_warns(TruncationWarning):
+            report = self.collection.add(listed, ids=given, metadata=metadatas or None)
         warn_of_cut_texts(report.truncated, len(listed), self.collection.embedder)
         return given
 
