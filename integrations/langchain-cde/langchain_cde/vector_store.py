@@ -20,7 +20,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from cde_rag import Collection, StoreError, TruncationWarning
-from cde_rag._validation import check_list, check_positive, named_keywords
+from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
 from cde_rag.errors import adapter_warns
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
@@ -44,9 +44,10 @@ class CDEVectorStore(VectorStore):
         collection: From `Collection.create` or `Collection.open`; `from_documents` makes one.
 
     Raises:
-        TypeError: A path, a store or embeddings in place of the collection.
+        TypeError: A path, a store or embeddings in place of the collection, or another argument.
     """
 
+    @named_keywords_with("Make one of documents with CDEVectorStore.from_documents(documents, embeddings, store=…).")
     def __init__(self, collection: Collection) -> None:
         if isinstance(collection, str | PathLike | Store | Embeddings):
             raise TypeError(
