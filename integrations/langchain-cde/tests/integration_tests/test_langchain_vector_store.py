@@ -546,7 +546,5 @@ def test_cut_texts_are_warned_of_with_the_splitters_setting(store: CDEVectorStor
 def test_arguments_of_other_stores_are_answered_with_the_way_to_make_one(embeddings: CDEEmbeddings) -> None:
     with pytest.raises(TypeError, match=r"CDEVectorStore has no argument 'embedding_function': .*\.from_documents\("):
         CDEVectorStore(embedding_function=embeddings)  # type: ignore[call-arg]
-    with pytest.raises(
-        TypeError, match=r"CDEEmbeddings has no argument 'model': .*from_documents\(.*, model=…\)"
-    ):
+    with pytest.raises(TypeError, match=r"CDEEmbeddings has no argument 'model': .*from_documents\(.*, model=…\)"):
         CDEEmbeddings(model="cde-mini")  # type: ignore[call-arg]
