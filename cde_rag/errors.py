@@ -27,7 +27,7 @@ CDEWarning (UserWarning)
 import importlib
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -145,7 +145,7 @@ _LEFT_OUT: ContextVar[type[CDEWarning] | None] = ContextVar("cde_rag_left_out", 
 
 
 @contextmanager
-def adapter_warns(category: type[CDEWarning]) -> Iterator[None]:
+def adapter_warns(category: type[CDEWarning]) -> Generator[None, None, None]:
     """Leave warnings of a category out within the block, for an adapter that warns in the words of its framework.
 
     Unlike a filter of `warnings`, this is of the calling thread alone.

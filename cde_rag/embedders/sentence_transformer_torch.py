@@ -1,7 +1,7 @@
 """Sentence-transformers models run by sentence-transformers itself, in torch."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 
 
 @contextmanager
-def no_bars() -> Iterator[None]:
+def no_bars() -> Generator[None, None, None]:
     """Load a model of transformers without its bar on stderr, "Loading weights: 100%"."""
     logging: Any = require("transformers.utils.logging", EXTRA)
     shown = logging.is_progress_bar_enabled()
