@@ -163,10 +163,9 @@ def _conclusion(ranks: "Sequence[QuestionRanks]") -> str:
     most = max(first.values())
     best = " and ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)
     by_words, by_context = first["hybrid"] - first["own"], first["own"] - first["plain"]
-    why = "The questions paraphrase: they share few words with their answers"
     words = {
-        -1: f"{why}, so that words cost {-by_words} of them",
-        0: "Words change nothing in sum",
+        -1: f"Words cost {-by_words}, probably since the questions paraphrase: they share few words with their answers",
+        0: "Words changed nothing in sum",
         1: f"Words add {by_words}",
     }
     context = {
