@@ -135,7 +135,7 @@ def named_keywords_with(remedy: str) -> Callable[[Callable[Arguments, Result]], 
 
 
 def meant_by(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that means what another library calls `name`; None if there is none."""
+    """Return the known name for the same thing as `name` of another library; None if there is none."""
     named = set(known)
     return next((word for words in _MEANT if name in words for word in words if word in named), None)
 

@@ -47,7 +47,7 @@ class Commands(TyperGroup):
 
 
 def _hint(option: str, context: Any) -> str:
-    """Return a sentence with the option that means what an unknown one says, such as `-k` for `--top-k`; or nothing."""
+    """Return a sentence with the option that is meant by an unknown one, such as `-k` for `--top-k`; or nothing."""
     params: list[Any] = [] if context is None else context.command.params
     options: dict[str, str] = {each.name: each.opts[0] for each in params if not isinstance(each, TyperArgument)}
     meant = meant_by(option.lstrip("-").replace("-", "_"), options)

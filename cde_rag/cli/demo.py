@@ -44,7 +44,7 @@ def demo(
     About a thousand docstrings of the standard library, whose modules are the pages: indexed in their own context, and
     as plain vectors to compare with, in about a minute on two cores. First the score of twenty questions with known
     answers, for context and words together, context, plain vectors and words (BM25); then what context changed, for
-    better and for worse, and what follows; then some answers, and yours. Later runs open what is stored.
+    better and for worse, and a conclusion; then some answers, and yours. Later runs open what is stored.
 
     \b
     Examples:
@@ -158,7 +158,7 @@ def _print_changes(ranks: "Sequence[QuestionRanks]") -> None:
 
 
 def _conclusion(ranks: "Sequence[QuestionRanks]") -> str:
-    """Say which ways answer most by the first hit, what words and context did here, and how to choose for oneself."""
+    """Name the ways that answer most by the first hit, the effects of words and context, and the next commands."""
     first = {system: round(share * len(ranks)) for system, share in _shares(ranks, 1).items()}
     most = max(first.values())
     best = " and ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)

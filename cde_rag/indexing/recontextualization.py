@@ -134,7 +134,7 @@ def samples_the_same(
         seed: As for `recontextualize`, like `context_size`, `strategy` and `windows`.
         context_size: Number of documents in the new context.
         strategy: Sampling strategy of the new context.
-        windows: Read longer texts in windows, or cut them; None for what the collection does.
+        windows: Read longer texts in windows, or cut them; None for the collection's way.
 
     Raises:
         ContextError: The model expects another number of context documents.

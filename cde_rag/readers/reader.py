@@ -127,7 +127,7 @@ class RecordReader:
             raise CorpusError(f"{found}. Mend the bad records, or skip them (--skip-bad).")
 
     def _found(self) -> Iterator[Found]:
-        """Yield what the sources hold; a source that cannot be read on ends it, if a bad record is to be named."""
+        """Yield records and faults of the sources; an unreadable source ends them, if a bad record is to be named."""
         try:
             yield from chain.from_iterable(map(self._read, self._sources))
         except CorpusError:
