@@ -4,6 +4,7 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from numbers import Real
 from typing import Final, ParamSpec, TypeVar, cast
 
@@ -25,6 +26,7 @@ _MEANT: Final = (  # words for one thing, ours first or LangChain's
     ("diversity", "lambda_mult"),
     ("candidates", "fetch_k", "prefetch_k", "num_candidates"),
 )
+_NEAR: Final = 0.8  # similarity of a misspelt name, from 0 to 1
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -124,20 +126,46 @@ def check_positive(number: object, name: str) -> None:
 
 def named_keywords(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Let a function's TypeError for an unknown keyword name the one that is meant, or those that there are."""
+    return _named(function, "")
+
+
+def named_keywords_with(remedy: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Return `named_keywords` with a last sentence for keywords of which none is meant."""
+    return lambda function: _named(function, remedy)
+
+
+def meant_by(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name for the same thing as `name` of another library; None if there is none."""
+    named = set(known)
+    return next((word for words in _MEANT if name in words for word in words if word in named), None)
+
+
+def unknown_keyword(function: str, name: str, known: Iterable[str], remedy: str = "") -> TypeError:
+    """Return the error of an unknown keyword.
+
+    Args:
+        function: Name of the called function or class.
+        name: The keyword.
+        known: Keywords that the function takes.
+        remedy: Last sentence, if no known keyword is meant.
+    """
+    known = list(known)
+    near = get_close_matches(name, known, n=1, cutoff=_NEAR)
+    if (meant := meant_by(name, known) or next(iter(near), None)) is not None:
+        return TypeError(f"{function} has no argument {name!r}: write {meant}=… for it.")
+    return TypeError(f"{function} has no argument {name!r}: it takes {', '.join(known)}. {remedy}".rstrip())
+
+
+def _named(function: Callable[Arguments, Result], remedy: str) -> Callable[Arguments, Result]:
     known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    of_class = function.__name__ == "__init__"
+    shown = function.__qualname__.split(".")[-2] if of_class else function.__name__
 
     @functools.wraps(function)
     def _call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         for name in named:
             if name not in known:
-                raise TypeError(_message(function.__name__, name, known))
+                raise unknown_keyword(shown, name, known, remedy)
         return function(*arguments, **named)
 
     return _call
-
-
-def _message(function: str, name: str, known: Iterable[str]) -> str:
-    meant = [word for words in _MEANT if name in words for word in words if word in known]
-    if meant:
-        return f"{function} has no argument {name!r}: write {meant[0]}=… for it."
-    return f"{function} has no argument {name!r}: it takes {', '.join(known)}."

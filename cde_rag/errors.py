@@ -27,6 +27,9 @@ CDEWarning (UserWarning)
 import importlib
 import inspect
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 
 
@@ -138,9 +141,26 @@ _LIBRARIES = frozenset(
     "llama_index_instrumentation pydantic threading wrapt".split()
 )
 
+_LEFT_OUT: ContextVar[type[CDEWarning] | None] = ContextVar("cde_rag_left_out", default=None)
+
+
+@contextmanager
+def adapter_warns(category: type[CDEWarning]) -> Generator[None, None, None]:
+    """Leave warnings of a category out within the block, for an adapter that warns in the words of its framework.
+
+    Unlike a filter of `warnings`, this is of the calling thread alone.
+    """
+    token = _LEFT_OUT.set(category)
+    try:
+        yield
+    finally:
+        _LEFT_OUT.reset(token)
+
 
 def warn_user(message: str, category: type[CDEWarning]) -> None:
     """Warn at the line of the program that called this library, directly or through a framework."""
+    if _LEFT_OUT.get() is category:
+        return
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, level = frame.f_back, level + 1

@@ -64,6 +64,15 @@ def test_a_page_of_html_is_titled_by_itself_and_not_by_its_first_heading(folder:
         assert (found.title, found.metadata.get("section")) == ("Keyboard shortcuts", None)
 
 
+def test_a_damaged_document_is_reported_without_names_of_classes(folder: Path):
+    (folder / "a.pdf").write_bytes(b"%PDF-1.4 rubbish")
+    (folder / "b.docx").write_bytes(b"PK rubbish")
+    with pytest.raises(CorpusError) as error:
+        list(RecordReader(folder))
+    assert "a.pdf: not readable as .pdf: No /Root object" in str(error.value)
+    assert "b.docx: not readable as .docx: File is not a zip file" in str(error.value)
+
+
 def test_without_the_extra_documents_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(documents, "readable", lambda: False)
     (folder / "a.html").write_text(HTML)

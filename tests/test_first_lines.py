@@ -94,6 +94,11 @@ def test_a_keyword_of_another_library_is_answered_with_ours(notes: Collection, c
         getattr(notes, call)("river", **{named: 3})
 
 
+def test_a_misspelt_keyword_is_answered_with_the_right_one(notes: Collection):
+    with pytest.raises(TypeError, match="search has no argument 'offfset': write offset=… for it"):
+        notes.search("river", offfset=1)  # pyright: ignore[reportCallIssue]
+
+
 def test_an_unknown_keyword_is_answered_with_those_that_there_are(notes: Collection):
     with pytest.raises(TypeError, match="no argument 'colour': it takes query, k, by, where"):
         notes.search("river", colour=1)  # pyright: ignore[reportCallIssue]

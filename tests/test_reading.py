@@ -158,6 +158,17 @@ def test_the_keys_that_records_have_are_known(tmp_path: Path) -> None:
     assert reader.keys == {"book"}
 
 
+def test_all_bad_lines_of_a_file_are_named_at_once(tmp_path: Path) -> None:
+    last = b'{"id": "c", "text": "Last."}'
+    path = written(tmp_path, "a.jsonl", GOOD + b"\noops\n" + last + b'\n{"id": "d"}\n')
+    records = iter(RecordReader(path))
+    assert next(records).id == "a"
+    with pytest.raises(CorpusError) as error:
+        next(records)  # none after the first bad line
+    assert str(error.value).startswith(f"{path}, line 2: not JSON")
+    assert f"; {path}, line 4: no field 'text'" in str(error.value)
+
+
 def test_skipped_lines_are_counted_and_reported(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", GOOD + b"\n" + b"oops\n" * 30 + GOOD)
     reader = RecordReader(path, skip_bad=True)

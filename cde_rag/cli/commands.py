@@ -10,8 +10,11 @@ from typing import Any, cast
 import typer
 from typer.core import TyperArgument, TyperGroup
 
+from cde_rag._validation import meant_by
 from cde_rag.cli.output import INTERRUPTED, printable
 from cde_rag.errors import CDEError, CDEWarning
+
+_UsageError = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
 
 class Commands(TyperGroup):
@@ -31,12 +34,24 @@ class Commands(TyperGroup):
             found = f"Missing argument: expected {' and '.join(due)}, found fewer. {due[-1]} comes last"
             found += ": cde-rag index docs/ docs.faiss" if due[-1] == "COLLECTION" else "."
             raise typer.BadParameter(found, error.ctx) from error
+        except _UsageError as error:
+            if option := getattr(error, "option_name", None):
+                cast(Any, error).message += _hint(option, getattr(error, "ctx", None))
+            raise
         except CDEError as error:
             typer.echo(printable(f"Error: {error}"), err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             typer.echo("Stopped. Run the same command again to continue.", err=True)
             raise typer.Exit(INTERRUPTED) from error
+
+
+def _hint(option: str, context: Any) -> str:
+    """Return a sentence with the option that is meant by an unknown one, such as `-k` for `--top-k`; or nothing."""
+    params: list[Any] = [] if context is None else context.command.params
+    options: dict[str, str] = {each.name: each.opts[0] for each in params if not isinstance(each, TyperArgument)}
+    meant = meant_by(option.lstrip("-").replace("-", "_"), options)
+    return "" if meant is None else f". Write {options[meant]} for it."
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from cde_rag.cli.output import (
     JsonOption,
     ProgressOption,
     clock,
+    nothing_new,
     print_fields,
     print_json,
     progress_bar,
@@ -88,19 +89,28 @@ def recontextualize(
       cde-rag recontextualize papers.faiss --workers 8  # embed in eight processes
       cde-rag recontextualize papers.faiss --ray auto  # or on a Ray cluster
     """
-    from cde_rag.indexing.recontextualization import estimate
+    from cde_rag.indexing.recontextualization import Estimate, estimate, samples_the_same
     from cde_rag.model import CDEModel
 
     if strategy not in ("random", "clusters"):
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     known = None if canary is None else _canary(canary, may_lose)
     with open_collection(existing(collection, tenant), model) as opened:
+        same = to_model is None and samples_the_same(
+            opened.store, opened.embedder, seed=seed, context_size=context_size, strategy=strategy, windows=windows
+        )
+        if dry_run and same and not as_json:
+            typer.echo(f"Nothing to do: {nothing_new(opened.embedder.context.size)}")
+            return
+        if dry_run and same:
+            print_json(asdict(Estimate(0, 0, 0.0, 0)))
+            return
         if dry_run:
             cost = asdict(estimate(opened.store, opened.embedder, opened.parent_key))
             print_json(cost) if as_json else print_fields(cost | {"seconds": f"{cost['seconds']:.1f}"})
             return
         before = opened.store.manifest().generation
-        if opened.count():
+        if opened.count() and not same:
             _print_estimate(opened, collection)
         with progress_bar("recontextualize", "passages", shown=progress) as update, on_workers(opened, workers, ray):
             report = opened.recontextualize(

@@ -44,7 +44,7 @@ def demo(
     About a thousand docstrings of the standard library, whose modules are the pages: indexed in their own context, and
     as plain vectors to compare with, in about a minute on two cores. First the score of twenty questions with known
     answers, for context and words together, context, plain vectors and words (BM25); then what context changed, for
-    better and for worse; then some answers, and yours. Later runs open what is stored.
+    better and for worse, and a conclusion; then some answers, and yours. Later runs open what is stored.
 
     \b
     Examples:
@@ -89,6 +89,7 @@ def _interactive(opened: "Demo", k: int) -> None:
     typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version}.\n")
     _print_scores(ranks)
     _print_changes(ranks)
+    typer.echo(f"\n{_conclusion(ranks)}")
     typer.echo("\nThe first hits; ✓ is known to answer, · is not.")
     for rank in ranks[:SHOWN]:
         _print_answers(opened, rank.question.text, k, right=rank.question.answers)
@@ -154,6 +155,35 @@ def _print_changes(ranks: "Sequence[QuestionRanks]") -> None:
     for rank in sorted(moved, key=lambda one: (one.of["own"] or far) - (one.of["plain"] or far)):
         before, after = (str(rank.of[system] or "none of 10") for system in ("plain", "own"))
         typer.echo(f"  {before:>10} → {after:<10}  {rank.question.text}")
+
+
+def _conclusion(ranks: "Sequence[QuestionRanks]") -> str:
+    """Name the ways that answer most by the first hit, the effects of words and context, and the next commands."""
+    first = {system: round(share * len(ranks)) for system, share in _shares(ranks, 1).items()}
+    most = max(first.values())
+    best = " and ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)
+    by_words, by_context = first["hybrid"] - first["own"], first["own"] - first["plain"]
+    words = {
+        -1: f"Words cost {-by_words}, probably since the questions paraphrase: they share few words with their answers",
+        0: "Words changed nothing in sum",
+        1: f"Words add {by_words}",
+    }
+    context = {
+        -1: f"Context costs {-by_context} here",
+        0: "Context changed nothing in sum here",
+        1: f"Context adds {by_context} here",
+    }
+    return (
+        f"By the first hit, most is answered by {best}: {most} of {len(ranks)}. {words[_sign(by_words)]}. "
+        f"{context[_sign(by_context)]}; it gains most on documentation whose queries name page and section "
+        "(docs/models/cde-mini-1.md).\n"
+        "For your own collection, `cde-rag tune COLLECTION JUDGED` fits the weight of words, and `cde-rag evaluate` "
+        "compares the ways."
+    )
+
+
+def _sign(number: int) -> int:
+    return (number > 0) - (number < 0)
 
 
 def _print_check(ranks: "Sequence[QuestionRanks]", *, as_json: bool) -> None:

@@ -75,11 +75,11 @@ def doctor(
     if as_json:
         print_json(found)
     else:
-        extras = {f"extra {extra}": _packages(versions) for extra, versions in found.pop("extras").items()}
+        extras = {f"extra {extra}": _packages(extra, versions) for extra, versions in found.pop("extras").items()}
         runtimes = {f"runtime {name}": versions for name, versions in found.pop("runtimes").items()}
         rows = {f"time {name}": row for name, row in found.pop("runtime_times").items()}
         rows |= {f"fastest for {name}": row for name, row in found.pop("measured_models").items()}
-        print_fields({**found, **runtimes, **rows, **extras})
+        print_fields({"cde-rag": found.pop("cde_rag"), **found, **runtimes, **rows, **extras})
     if found["self_test"] != "passed":
         raise typer.Exit(1)
 
@@ -183,5 +183,6 @@ def _self_test() -> dict[str, Any]:
     }
 
 
-def _packages(versions: dict[str, str | None]) -> str:
-    return ", ".join(f"{name} {version or '(not installed)'}" for name, version in versions.items())
+def _packages(extra: str, versions: dict[str, str | None]) -> str:
+    listed = ", ".join(f"{name} {version or '(not installed)'}" for name, version in versions.items())
+    return listed if all(versions.values()) else f"{listed}: pip install 'cde-rag[{extra}]'"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cde_rag.cli.collections import CollectionArgument, ModelOption, TenantOption, existing, open_collection
-from cde_rag.cli.output import JsonOption, print_fields, print_json
+from cde_rag.cli.output import JsonOption, nothing_new, print_fields, print_json
 from cde_rag.errors import require
 
 PAYS = 3  # exit code; not that of an error (1), of wrong usage (2) or of Ctrl-C (130)
@@ -57,8 +57,16 @@ def drift(
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     if plot is not None:
         require("matplotlib.figure", "plots")
+    from cde_rag.indexing.recontextualization import samples_the_same
+
     with open_collection(existing(collection, tenant), model) as opened:
         if not as_json:
+            same = samples_the_same(
+                opened.store, opened.embedder, seed=seed, context_size=context_size, strategy=strategy
+            )
+            if same and plot is None:
+                typer.echo(f"Nothing to gain: {nothing_new(opened.embedder.context.size)}")
+                return
             typer.echo(f"Embedding up to {probes} passages in both contexts; this takes a minute or more.", err=True)
         found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
     if plot is not None:
@@ -67,8 +75,7 @@ def drift(
     if as_json:
         print_json({"pays": pays, **fields})
     elif not found.probes:
-        same = f"the sample would be the {found.present.size} passages that the context has"
-        typer.echo(f"Nothing to gain: {same}, so recontextualize would change nothing.")
+        typer.echo(f"Nothing to gain: {nothing_new(found.present.size)}")
     else:
         low, high = found.interval
         verdict = "yes" if pays else "not surely" if high >= worth else "no"

@@ -252,6 +252,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def nothing_new(size: int) -> str:
+    """Return why a new context changes nothing, for a context of `size` passages."""
+    return f"the sample would be the {size} passages that the context has, so recontextualize would change nothing."
+
+
 def explain_no_hits(
     store: "Store", where: Mapping[str, Any] | None, group_by: str | None, by: str, *, narrowed: bool = False
 ) -> str:

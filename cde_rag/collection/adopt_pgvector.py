@@ -70,9 +70,7 @@ class _Table:
             raise StoreError(f"Expected a collection in PostgreSQL, found one in {type(store).__name__}.")
         found = store.manifest().settings.get(_TABLE)
         if found is None:
-            raise StoreError(
-                f"{store!r}: expected a collection that was adopted, found one that holds its own records."
-            )
+            raise StoreError(f"{store}: expected a collection that was adopted, found one that holds its own records.")
         return cls(found["name"], TableColumns(*found["columns"]), found["collection"]), store
 
 
@@ -121,9 +119,7 @@ def adopt(
         if embedder is not None and opened.embedder.fingerprint != embedder.fingerprint:
             raise ContextMismatchError(expected=opened.embedder.fingerprint, found=embedder.fingerprint)
         if (begun := store.manifest().settings.get(_TABLE)) != wanted.settings():
-            raise StoreError(
-                f"{store!r}: expected a collection of {wanted.settings()}, found one of {begun or 'none'}."
-            )
+            raise StoreError(f"{store}: expected a collection of {wanted.settings()}, found one of {begun or 'none'}.")
     else:
         if embedder is None:
             texts = (embedded_text(record) for record in wanted.records(store))

@@ -107,6 +107,7 @@ def adopt(
         TruncationWarning: Texts exceeded the model's token limit and were truncated.
     """
     store, read = AdoptingStore(client, collection), reading(texts)
+    store.check_there()
     if own_vectors is not None:
         _keep_own(store, read, own_vectors, model, plain_vectors)
     if store.exists():
@@ -172,8 +173,9 @@ def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) ->
     Raises:
         StoreError: There is no such collection.
     """
-    read = reading(texts)
-    for page in AdoptingStore(client, collection).foreign():
+    store, read = AdoptingStore(client, collection), reading(texts)
+    store.check_there()
+    for page in store.foreign():
         for point in page:
             record = _record(point, read, None)
             if record is not None:

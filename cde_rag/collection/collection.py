@@ -188,7 +188,7 @@ class Collection(Searcher):
         records = [record for chunk in chunks(columns, parent_key) for record in chunk]
         store = temporary_store() if store is None else _store_at(store)
         if store.exists():
-            raise StoreError(f"Expected no collection, found one in {store!r}. Open it with Collection.open(…).")
+            raise StoreError(f"Expected no collection, found one in {store}. Open it with Collection.open(…).")
         sample = (embedded_text(record) for record in records)
         made = cls.create(store, ContextualEmbedder.from_corpus(sample, model=model), parent_key=parent_key)
         made.add_records(records, on_progress=on_progress)

@@ -1,7 +1,8 @@
 """Sentence-transformers models run by sentence-transformers itself, in torch."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,19 @@ from cde_rag.embedders.text_model import ReadText
 from cde_rag.errors import ModelError, require
 from cde_rag.model.threads import batch_threads, limited_threads
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
+
+
+@contextmanager
+def no_bars() -> Generator[None, None, None]:
+    """Load a model of transformers without its bar on stderr, "Loading weights: 100%"."""
+    logging: Any = require("transformers.utils.logging", EXTRA)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class TorchTextModel:
@@ -37,7 +51,10 @@ class TorchTextModel:
     def __init__(self, files: ModelFiles, *, max_length: int | None, device: str | None, dtype: str | None) -> None:
         sentence_transformers: Any = require("sentence_transformers", EXTRA)
         try:
-            model = sentence_transformers.SentenceTransformer(str(files.folder), device=device, local_files_only=True)
+            with no_bars():
+                model = sentence_transformers.SentenceTransformer(
+                    str(files.folder), device=device, local_files_only=True
+                )
         except (OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, SafetensorError) as error:
             raise ModelError(f"{files.folder}: sentence-transformers cannot load it: {error}") from error
         for tensor in (*model.parameters(), *model.buffers()):

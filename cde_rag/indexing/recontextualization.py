@@ -7,12 +7,16 @@ its vector there), so that no log is needed, and an interrupted run resumes.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cde_rag._validation import digest
 from cde_rag.context.context import Context
+from cde_rag.context.generic_documents import repeated
+from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.active import ActiveEmbedder, keeping, stored_context
 from cde_rag.embedders.arithmetic import CONTEXT_SIZE, ArithmeticEmbedder, sample_of
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions, unwrapped, wrapped_like
@@ -116,6 +120,40 @@ def estimate(store: Store, embedder: Embedder, parent_key: str | None, *, sample
     elapsed = time.monotonic() - started
     scale = documents / len(texts)
     return Estimate(documents, round(tokens * scale), elapsed * scale, documents * embedder.dim * 4)
+
+
+def samples_the_same(
+    store: Store, embedder: Embedder, *, seed: int, context_size: int | None, strategy: str, windows: bool | None = None
+) -> bool:
+    """Return True if it is sure beforehand that a new Context of the same model would be the present one.
+
+    Reads the collection's texts, and embeds nothing. The strategy "clusters", which has to embed, is sure only where
+    the collection has no more passages than the context.
+
+    Args:
+        store: Store of the collection.
+        embedder: Embedder of its active generation.
+        seed: As for `recontextualize`, like `context_size`, `strategy` and `windows`.
+        context_size: Number of documents in the new context.
+        strategy: Sampling strategy of the new context.
+        windows: Read longer texts in windows, or cut them; None for the collection's way.
+
+    Raises:
+        ContextError: The model expects another number of context documents.
+    """
+    from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
+
+    embedder = unwrapped(embedder)
+    if not isinstance(embedder, ContextualEmbedder) or windows not in (None, embedder.windows) or not store.count():
+        return False
+    size = context_size_for(embedder.model, context_size)
+    texts = (embedded_text(row.record) for row in store.scroll())
+    sample = sample_random(texts, size if strategy == "random" else size + 1, seed=seed)
+    if len(sample.documents) > size:
+        return False
+    documents = Counter(map(digest, repeated(sample.documents, embedder.model.context_size or 1)))
+    context = embedder.context
+    return documents == {row.tobytes(): int(count) for row, count in zip(context.digests, context.counts, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """PDF, HTML, Word and PowerPoint files as Markdown with their headings, by markitdown (extra `documents`)."""
 
 import importlib.util
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,6 +11,7 @@ from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.headings import LONGEST
 
 _HTML: Final = frozenset({".html", ".htm"})
+_CLASSES: Final = re.compile(r"^[- ]*(\w+ threw \w+ with message: )?")  # of markitdown, in front of the reason
 DOCUMENTS: Final = _HTML | {".pdf", ".docx", ".pptx"}
 
 
@@ -37,7 +39,7 @@ def convert(path: Path) -> Converted:
         converted = converter.convert_local(path)
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise UnusableError(f"not readable as {path.suffix}: {reason.lstrip('- '):.200}") from error
+        raise UnusableError(f"not readable as {path.suffix}: {_CLASSES.sub('', reason):.200}") from error
     title = " ".join((converted.title or "").split()) if path.suffix.lower() in _HTML else ""
     return Converted(converted.markdown, title[:LONGEST])
 

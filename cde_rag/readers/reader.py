@@ -101,7 +101,8 @@ class RecordReader:
     def __iter__(self) -> Iterator[Record]:
         self.empty_files, self.foreign, self.skipped, self.reports, self.keys = [], 0, 0, [], set()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
-        for where, found in chain.from_iterable(map(self._read, self._sources)):
+        stopped = False
+        for where, found in self._found():
             reason = found
             if isinstance(found, EmptyFileError) and self._is_file_of_folder(where):
                 self.empty_files.append(where)
@@ -109,6 +110,8 @@ class RecordReader:
             if isinstance(found, Record):
                 text = hash((found.title, found.text))
                 if texts.setdefault(hash(found.id), text) == text:
+                    if stopped:
+                        continue
                     self.keys.update(found.metadata)
                     self.foreign += not is_english(found.text)
                     yield found
@@ -117,12 +120,19 @@ class RecordReader:
             self.skipped += 1
             if len(self.reports) < REPORTS:
                 self.reports.append(f"{where}: {reason}")
-            if not self.skip_bad and not self._is_file_of_folder(where):
-                break
+            stopped |= not self.skip_bad and not self._is_file_of_folder(where)  # the rest is read to name all
         if self.skipped and not self.skip_bad:
             more = f"; and {self.skipped - len(self.reports)} more" if self.skipped > len(self.reports) else ""
             found, self.skipped, self.reports = f"{'; '.join(self.reports)}{more}", 0, []
             raise CorpusError(f"{found}. Mend the bad records, or skip them (--skip-bad).")
+
+    def _found(self) -> Iterator[Found]:
+        """Yield records and faults of the sources; an unreadable source ends them, if a bad record is to be named."""
+        try:
+            yield from chain.from_iterable(map(self._read, self._sources))
+        except CorpusError:
+            if not self.skipped or self.skip_bad:
+                raise
 
     def unread(self) -> Counter[str]:
         """Count the files in the folders that are not read, by suffix."""

@@ -90,8 +90,11 @@ class CollectionTools:
     def _named(self, name: str | None) -> Collection:
         if name is None and len(self.collections) == 1:
             return next(iter(self.collections.values()))
-        if name is None or name not in self.collections:
-            raise CDEError(f"collection: expected one of {', '.join(sorted(self.collections))}, found {name!r:.80}.")
+        there = ", ".join(sorted(self.collections))
+        if name is None:
+            raise CDEError(f"Name a collection: {there}.")
+        if name not in self.collections:
+            raise CDEError(f"collection: expected one of {there}, found {name!r:.80}.")
         return self.collections[name]
 
 

@@ -100,10 +100,10 @@ class TableStore(ABC):
         """Make an empty store with generation 1 active."""
         encode(settings, "The store's settings")
         if self.exists():
-            raise StoreError(f"{self!r}: expected no store, found one: open it, or choose another place.")
+            raise StoreError(f"{self}: expected no store, found one: open it, or choose another place.")
         with self.transaction("create") as tables:
             if tables.blob(_MANIFEST) is not None:
-                raise StoreError(f"{self!r}: expected no store, found one: open it, or choose another place.")
+                raise StoreError(f"{self}: expected no store, found one: open it, or choose another place.")
             _put(tables, _Manifest(dim, 1, 1, (_State(1, fingerprint),), dict(settings)))
             tables.put_blob("context-1", context)
 
@@ -120,7 +120,7 @@ class TableStore(ABC):
             number = manifest.active if generation is None else manifest.generation(generation).number
             data = tables.blob(f"context-{number}")
         if data is None:
-            raise StoreFormatError(f"{self!r}: expected the context of generation {number}, found none.")
+            raise StoreFormatError(f"{self}: expected the context of generation {number}, found none.")
         return data
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
@@ -347,7 +347,7 @@ class TableStore(ABC):
 
     def _opened(self, access: Access) -> AbstractContextManager[Tables]:
         if not self.exists():
-            raise StoreError(f"{self!r}: expected a store, found none. Make one with Collection.create.")
+            raise StoreError(f"{self}: expected a store, found none. Make one with Collection.create.")
         return self.transaction(access)
 
     def _rows(self, tables: Tables, stored: Iterable[RecordRow]) -> list[Row]:

@@ -128,7 +128,7 @@ def restore(folder: str | Path, store: Store | TenantStores, *, tenant: str | No
         _restore_tenants(folder, store)
         return backup
     if store.exists():
-        raise StoreError(f"Expected a store without a collection, found one in {store!r}. Restore into a new one.")
+        raise StoreError(f"Expected a store without a collection, found one in {store}. Restore into a new one.")
     if (folder / _EXPORT).exists() and not (folder / FOLDER).exists():
         import_collection(folder / _EXPORT, store)
     elif isinstance(store, Folder):
@@ -136,7 +136,7 @@ def restore(folder: str | Path, store: Store | TenantStores, *, tenant: str | No
             pass
     else:
         raise StoreError(
-            f"{folder}: expected a folder for this backup, found {store!r}. Restore it as a folder, then export and "
+            f"{folder}: expected a folder for this backup, found {store}. Restore it as a folder, then export and "
             "import its collections; or give the stores of tenants, such as PgTenants(dsn, name)."
         )
     return backup
@@ -163,7 +163,7 @@ def _tenant_stores(store: Store | TenantStores) -> TenantStores | None:
         return None
     if not isinstance(store, Folder):
         raise TenantError(
-            f"Expected the stores of all tenants, found the one that they have in common: {store!r}. Give them, such "
+            f"Expected the stores of all tenants, found the one that they have in common: {store}. Give them, such "
             "as PgTenants(dsn, name)."
         )
     return FolderTenants(store.folder, store.at)

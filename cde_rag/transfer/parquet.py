@@ -122,7 +122,7 @@ def import_collection(
     with store.lease(), store.loading() if isinstance(store, Loaded) else nullcontext():
         generations = {generation.fingerprint: generation for generation in store.generations()}
         if space not in generations:
-            raise StoreError(f"Expected a store without a collection, found one in {store!r}. Import into a new one.")
+            raise StoreError(f"Expected a store without a collection, found one in {store}. Import into a new one.")
         if generations[space].active:
             number = _fill(store, file, space, on_progress)
             store.activate(number)

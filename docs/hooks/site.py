@@ -43,6 +43,9 @@ PAGES = {  # their text is that file
 }
 TABLE = re.compile(r"<!-- (table|gains): (\S+\.csv) -->")
 MADE = {"table": tables.markdown, "gains": tables.gains}
+CELL = re.compile(r"<t[dh][^>]*>.*?</t[dh]>", re.DOTALL)
+CELL_CODE = re.compile(r"(?<=<code>)[^<]+(?=</code>)")
+JOINT = re.compile(r"([._/(,=?])(?=[^\s._/(,=?])")
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)\s]+)\)")
 
 
@@ -93,6 +96,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     origin = PAGES.get(here, f"docs/{here}".replace("docs/notebooks/", "examples/"))
     text = linked(markdown, here, posixpath.dirname(origin))
     return TABLE.sub(lambda found: MADE[found[1]](ROOT / posixpath.dirname(origin) / found[2]), text)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Let code in cells of tables break between its words, so that tables fit a phone."""
+    return CELL.sub(lambda cell: CELL_CODE.sub(lambda code: breakable(code[0]), cell[0]), html)
+
+
+def breakable(code: str) -> str:
+    """Mark places after punctuation at which a line may break: names stay in one piece as far as they fit."""
+    return JOINT.sub(r"\1<wbr>", code)
 
 
 def linked(text: str, here: str, folder: str) -> str:

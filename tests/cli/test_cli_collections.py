@@ -387,6 +387,19 @@ def test_errors_are_one_sentence_on_stderr(
     assert not Path("p").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--top-k=3", "--top-k. Write -k for it."),
+        ("--limit=3", "--limit. Write -k for it."),
+        ("--filter={}", "--filter. Write --where for it."),
+        ("--nonsense", "--nonsense"),
+    ],
+)
+def test_an_option_of_other_tools_names_the_one_that_is_meant(run, collection: Path, option: str, hint: str):
+    assert run("search", collection, "river", option, code=2).stderr.strip().endswith(f"No such option: {hint}")
+
+
 def test_a_search_without_hits_says_so(run, collection: Path):
     found = run("search", collection, "river", "--where", '{"yaer": 2007}')
     assert found.stdout == ""

@@ -78,6 +78,22 @@ def test_a_dry_run_changes_nothing(run, collection: Path):
     assert len(FaissStore(collection).generations()) == 1
 
 
+def test_a_dry_run_says_that_there_is_nothing_to_do(run, collection: Path):
+    same = ("recontextualize", collection, "--context-size", 8)
+    assert run(*same, "--dry-run").stdout.startswith("Nothing to do: the sample would be the 8 passages")
+    assert set(json.loads(run(*same, "--dry-run", "--json").stdout).values()) == {0}
+    assert "takes about" not in run(*same).stderr
+    for other in (("--seed", 1), ("--windows",), ("--strategy", "clusters")):
+        assert json.loads(run(*same, "--dry-run", "--json", *other).stdout)["documents"] == 20
+
+
+def test_a_context_of_all_passages_is_the_same_again(run, records: Path, tmp_path: Path):
+    run("index", records, tmp_path / "small", "--no-progress")
+    for options in ((), ("--seed", 1), ("--strategy", "clusters")):
+        assert "Nothing to do" in run("recontextualize", tmp_path / "small", "--dry-run", *options).stdout
+        assert "Nothing to gain" in run("drift", tmp_path / "small", *options).stdout
+
+
 def test_mistakes(run, collection: Path, tmp_path: Path):
     assert "nothing to roll back to" in run("rollback", collection, code=1).stderr
     assert "random and clusters" in run("recontextualize", collection, "--strategy", "best", code=2).stderr

@@ -26,7 +26,8 @@ def test_what_is_there_is_not_written_over(run, collection: Path, tmp_path: Path
     file = tmp_path / "papers.parquet"
     run("export", collection, file)
     assert "expected no file, found one" in run("export", collection, file, code=1).stderr
-    assert "Import into a new one" in run("import", file, collection, code=1).stderr
+    said = run("import", file, collection, code=1).stderr
+    assert f"found one in {collection}. Import into a new one" in said  # the path as written, and no Python
     file.write_bytes(file.read_bytes()[:-1])
     assert "expected an intact export" in run("import", file, tmp_path / "copy", code=1).stderr
     assert not (tmp_path / "copy").exists()
@@ -38,4 +39,4 @@ def test_a_backup_is_restored(run, collection: Path, tmp_path: Path):
     made = json.loads(run("restore", backup, copy, "--json").stdout)
     assert made["fingerprint"] == json.loads(run("inspect", copy, "--json").stdout)["fingerprint"]
     assert run("search", copy, "river", "--json").stdout == run("search", collection, "river", "--json").stdout
-    assert "Restore into a new one" in run("restore", backup, collection, code=1).stderr
+    assert f"found one in {collection}. Restore into a new one" in run("restore", backup, collection, code=1).stderr

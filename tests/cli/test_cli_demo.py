@@ -71,6 +71,7 @@ def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monke
     shown = run("demo", "--path", tmp_path / "demo").stdout
     assert shown.splitlines()[0].startswith("20 entries from the documentation of Python")
     assert shown.splitlines()[2].startswith("2 questions")  # the score comes first
+    assert "By the first hit, most is answered by" in shown
     assert "✓" in shown  # BM25 finds the word
 
 
@@ -82,6 +83,33 @@ def test_what_context_moved_is_shown_for_better_and_for_worse(capsys: pytest.Cap
     demo._print_changes(ranks)  # pyright: ignore[reportPrivateUsage]
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert lines == [["7", "→", "1", "better"], ["6", "→", "9", "worse"], ["3", "→", "none", "of", "10", "lost"]]
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "own", "plain", "expected"),
+    [
+        (
+            13,
+            16,
+            16,
+            ["by context and plain vectors: 16 of 20", "Words cost 3, probably", "few words", "nothing in sum here"],
+        ),
+        (18, 16, 14, ["by context + words: 18 of 20", "Words add 2", "Context adds 2 here"]),
+        (12, 12, 15, ["by plain vectors: 15 of 20", "Words changed nothing", "Context costs 3 here"]),
+    ],
+)
+def test_the_conclusion_follows_from_the_ranks(hybrid: int, own: int, plain: int, expected: list[str]):
+    found = {"hybrid": hybrid, "own": own, "plain": plain, "bm25": 8}
+    ranks = [
+        QuestionRanks(
+            Question(str(place), frozenset({"a"})),
+            {system: 1 if place < right else None for system, right in found.items()},
+        )
+        for place in range(20)
+    ]
+    said = demo._conclusion(ranks)  # pyright: ignore[reportPrivateUsage]
+    for part in [*expected, "docs/models/cde-mini-1.md", "`cde-rag tune COLLECTION JUDGED`", "`cde-rag evaluate`"]:
+        assert part in said
 
 
 def test_check_measures_every_system(run, tmp_path: Path):

@@ -31,7 +31,9 @@ def test_no_need(run, collection: Path):
     assert told.items() >= {"pays": False, "gain": 0.0, "documents": 20, "neighbours_kept": 1.0}.items()
     assert told["present"] == told["candidate"]
     assert told["calibrated_on"] == SUBSTITUTE
-    assert run("drift", collection, "--context-size", 8).stdout.startswith("Nothing to gain: the sample")
+    shown = run("drift", collection, "--context-size", 8)
+    assert shown.stdout.startswith("Nothing to gain: the sample would be the 8 passages")
+    assert "Embedding up to" not in shown.stderr  # it does not begin
 
 
 def test_what_it_tells_of_a_collection_that_grew(run, collection: Path, tmp_path: Path):

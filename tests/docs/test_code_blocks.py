@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import sys
 from importlib.metadata import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +32,8 @@ PYTHON_ELSEWHERE = {  # pages whose Python is run by other tests
         for name in ("haystack-cde", "langchain-cde", "llama-index-embeddings-cde", "llama-index-vector-stores-cde")
     },
 }
+WITH_TEXTS_OF = {"docs/guide/contexts.md": "docs/guide/index-and-search.md"}  # whose first block makes them
+SHOWN_ON = (3, 11)  # Python whose documentation the shown outputs are of; that of others has other passages
 BEGIN_WITH_A_COLLECTION = ("docs/drift.md", "docs/production.md")
 PROGRAMS = {"cde-rag": app, "cde-rag-train": training}
 ANSWERS = (0, 3)  # exit codes: done; a measurement says what to do
@@ -83,17 +86,32 @@ def run_console(text: str) -> None:
 @pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning", "ignore::ResourceWarning")
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("page", [page for page in pages() if run_blocks(page)], ids=relative)
-def test_the_code_of_a_page_runs(page: Path) -> None:
+def test_the_code_of_a_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"texts": texts()}
+    if source := WITH_TEXTS_OF.get(relative(page)):
+        exec(blocks(ROOT / source)[1].text, names)
     if relative(page) in BEGIN_WITH_A_COLLECTION:
         make_papers()
     for block in run_blocks(page):
         if block.language == "console":
             run_console(block.text)
+        elif block.language == "text":
+            assert_printed(block.text, capsys.readouterr().out)
         else:
             assert block.language == "python"
+            capsys.readouterr()
             code = block.text.replace("sentence-transformers/all-MiniLM-L6-v2", "plain")
             exec(compile(code, str(page), "exec"), names)
+
+
+def assert_printed(shown: str, printed: str) -> None:
+    """Compare the output that a page shows; scores differ between CPUs in their last digits."""
+    assert shown.count("\n") == printed.count("\n"), printed
+    if sys.version_info[:2] == SHOWN_ON:
+        number = r"-?\d+\.\d*"
+        assert re.sub(number, "#", printed) == re.sub(number, "#", shown)
+        scores = [[float(one) for one in re.findall(number, text)] for text in (printed, shown)]
+        assert scores[0] == pytest.approx(scores[1], abs=0.02)
 
 
 def test_python_that_runs_elsewhere_is_run_there() -> None:

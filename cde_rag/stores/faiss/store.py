@@ -304,6 +304,9 @@ class FaissStore:
     def __repr__(self) -> str:
         return f"FaissStore({str(self._folder)!r})"
 
+    def __str__(self) -> str:
+        return str(self._folder)  # in errors
+
     def close(self) -> None:
         """Close the vector files and SQLite's connections; later calls reopen them."""
         self._reader = None

@@ -179,7 +179,7 @@ class PgVectorStore:
         found = self._read(PgTables.manifest)
         if self._index.kind is not None and found.index != self._index:
             raise StoreError(
-                f"{self!r}: expected a collection with {self._index}, found one with {found.index}. Leave index and "
+                f"{self}: expected a collection with {self._index}, found one with {found.index}. Leave index and "
                 "quantization out to open it, or change its index with reindex(…)."
             )
         return StoreManifest(found.dim, found.serving.fingerprint, found.active, found.settings)
@@ -195,7 +195,7 @@ class PgVectorStore:
             )
             if checksum_of(context) != checksum:
                 raise StoreFormatError(
-                    f"{self!r}: expected the context of generation {state.number} as it was written, found other "
+                    f"{self}: expected the context of generation {state.number} as it was written, found other "
                     "bytes. Restore a backup."
                 )
             return context
@@ -404,7 +404,7 @@ class PgVectorStore:
         key = [_LEASES, self.name]
         with self._database.session() as connection:
             if not self._database.lock(connection, key):
-                raise StoreError(f"{self!r}: another run holds the lease to change its context. Wait for it to finish.")
+                raise StoreError(f"{self}: another run holds the lease to change its context. Wait for it to finish.")
             number = f"UPDATE {quoted(self.name)}.manifest SET run = run + 1 RETURNING run"  # noqa: S608
             self._run = connection.execute(number).fetchone()[0]  # which fails if the lock was lost meanwhile
             try:
@@ -523,6 +523,9 @@ class PgVectorStore:
     def __repr__(self) -> str:
         return f"PgVectorStore({self._database.where!r})"
 
+    def __str__(self) -> str:
+        return self._database.where  # in errors
+
     def _read(self, work: Callable[[PgTables], Result]) -> Result:
         return self._database.read(lambda connection: work(PgTables(connection)))
 
@@ -534,7 +537,7 @@ class PgVectorStore:
         manifest = tables.manifest()
         if self._run is not None and self._run != manifest.run:
             raise StoreError(
-                f"{self!r}: expected to hold the lease, found that another run took it after the connection was lost. "
+                f"{self}: expected to hold the lease, found that another run took it after the connection was lost. "
                 "Call again; embedded vectors stay."
             )
         return manifest

@@ -34,6 +34,7 @@ from cde_rag.stores.qdrant_base.points_manifest import vector_name
 from cde_rag.stores.qdrant_base.sparse_text import named_weights
 
 _PAGE: Final = 512  # points read at once
+_NAMED: Final = 20  # collections in a message
 _VECTOR: Final = re.compile(vector_name("[0-9a-f]{64}(_[0-9a-f]{8})?"))
 _COPY: Final = (
     "Or copy the texts into a collection of their own; cde_rag.collection.adopt_qdrant.foreign_records reads them."
@@ -65,6 +66,22 @@ class AdoptingStore(QdrantStore):
         super().__init__(client, collection)
         self._marks: dict[str, str] = {}
 
+    def check_there(self) -> None:
+        """Check that there is a collection of this name, or alias.
+
+        Raises:
+            StoreError: There is none, with the names of those that there are.
+        """
+        if metadata_of(self.client, self.collection) is not None:
+            return
+        found = call(lambda: self.client.get_collections().collections)
+        names = sorted(each.name for each in found if not each.name.endswith(CONTEXTS))
+        there = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        raise StoreError(
+            f"{self.collection}: expected a collection with points, found none of this name. "
+            f"{f'There are: {there}.' if names else 'There is no collection at all.'}"
+        )
+
     def begin(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Make a store, without records as yet, of a collection that is there.
 
@@ -72,8 +89,7 @@ class AdoptingStore(QdrantStore):
             StoreError: There is no collection, or it is a store already; or the server adds no vectors to one.
         """
         encoded = encode(settings, "The store's settings")
-        if metadata_of(self.client, self.collection) is None:
-            raise StoreError(f"{self.collection}: expected a collection with points, found none of this name.")
+        self.check_there()
         self._adopted = True
         try:
             with self._lock.writing():

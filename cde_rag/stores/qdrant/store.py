@@ -135,6 +135,9 @@ class QdrantStore(PointStore):
     def __repr__(self) -> str:
         return f"QdrantStore({self.collection!r})"
 
+    def __str__(self) -> str:
+        return self.collection  # in errors
+
     def close(self) -> None:
         """Do nothing: the client stays open, and is closed by the caller."""
 

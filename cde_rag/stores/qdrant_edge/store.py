@@ -185,6 +185,9 @@ class QdrantEdgeStore(PointStore):
     def __repr__(self) -> str:
         return f"QdrantEdgeStore({str(self._folder)!r})"
 
+    def __str__(self) -> str:
+        return str(self._folder)  # in errors
+
     def close(self) -> None:
         """Close the folder, unless other objects of this process use it."""
         self._leave()

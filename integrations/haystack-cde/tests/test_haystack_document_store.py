@@ -160,8 +160,9 @@ def test_documents_without_text_and_reserved_keys_are_refused(document_store: CD
 def test_long_documents_are_cut_with_the_splitters_setting(document_store: CDEDocumentStore) -> None:
     with pytest.warns(
         TruncationWarning, match=r'1 of 81 texts .*DocumentSplitter\(split_by="word", split_length=\d+\)'
-    ):
+    ) as told:
         document_store.write_documents([*games(), Document(content="money " * 100)])
+    assert len(told) == 1  # and none of the core's
 
 
 def test_long_documents_are_read_in_windows_where_asked_for(tmp_path: Path, model_folder: str) -> None:

@@ -9,7 +9,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
-from cde_rag._validation import check_list
+from cde_rag._validation import check_list, named_keywords_with
 from cde_rag.embedders.protocol import Embedder
 from langchain_cde import contexts
 from langchain_cde.documents import warn_of_cut_texts
@@ -29,8 +29,12 @@ class CDEEmbeddings(Embeddings):
 
     Args:
         embedder: Without one, every call says how to come by a context.
+
+    Raises:
+        TypeError: Another argument.
     """
 
+    @named_keywords_with("Name a model where the context is made: CDEEmbeddings.from_documents(documents, model=…).")
     def __init__(self, embedder: Embedder | None = None) -> None:
         self._embedder = embedder
 

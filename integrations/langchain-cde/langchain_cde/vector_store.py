@@ -19,8 +19,9 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
-from cde_rag import Collection, StoreError
-from cde_rag._validation import check_list, check_positive, named_keywords
+from cde_rag import Collection, StoreError, TruncationWarning
+from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
+from cde_rag.errors import adapter_warns
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
 from cde_rag.stores.kinds import temporary_store
@@ -43,9 +44,10 @@ class CDEVectorStore(VectorStore):
         collection: From `Collection.create` or `Collection.open`; `from_documents` makes one.
 
     Raises:
-        TypeError: A path, a store or embeddings in place of the collection.
+        TypeError: A path, a store or embeddings in place of the collection, or another argument.
     """
 
+    @named_keywords_with("Make one of documents with CDEVectorStore.from_documents(documents, embeddings, store=…).")
     def __init__(self, collection: Collection) -> None:
         if isinstance(collection, str | PathLike | Store | Embeddings):
             raise TypeError(
@@ -137,7 +139,8 @@ class CDEVectorStore(VectorStore):
         check_list(texts, call="add_texts")
         listed = list(texts)
         given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
-        report = self.collection.add(listed, ids=given, metadata=metadatas or None)
+        with adapter_warns(TruncationWarning):
+            report = self.collection.add(listed, ids=given, metadata=metadatas or None)
         warn_of_cut_texts(report.truncated, len(listed), self.collection.embedder)
         return given
 

@@ -534,10 +534,17 @@ def test_the_other_search_types_are_what_they_were(store: CDEVectorStore) -> Non
         store.as_retriever(search_type="words")
 
 
-@pytest.mark.filterwarnings("default::cde_rag.TruncationWarning")  # the core warns, too
 def test_cut_texts_are_warned_of_with_the_splitters_setting(store: CDEVectorStore, embeddings: CDEEmbeddings) -> None:
     setting = r"1 of 2 texts .*RecursiveCharacterTextSplitter\(chunk_size=\d+, chunk_overlap=\d+\)"
-    with pytest.warns(TruncationWarning, match=setting):
+    with pytest.warns(TruncationWarning, match=setting) as told:
         store.add_texts(["money " * 100, "a bank"])
+    assert len(told) == 1  # and none of the core's
     with pytest.warns(TruncationWarning, match=setting):
         embeddings.embed_documents(["money " * 100, "a bank"])
+
+
+def test_arguments_of_other_stores_are_answered_with_the_way_to_make_one(embeddings: CDEEmbeddings) -> None:
+    with pytest.raises(TypeError, match=r"CDEVectorStore has no argument 'embedding_function': .*\.from_documents\("):
+        CDEVectorStore(embedding_function=embeddings)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"CDEEmbeddings has no argument 'model': .*from_documents\(.*, model=…\)"):
+        CDEEmbeddings(model="cde-mini")  # type: ignore[call-arg]

@@ -10,8 +10,9 @@ from haystack.errors import FilterError
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 from haystack_integrations.document_stores.cde.filters import RESERVED, where_of
 
-from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Hit, Record
+from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Hit, Record, TruncationWarning
 from cde_rag import FilterError as GrammarError
+from cde_rag.errors import adapter_warns
 from cde_rag.stores.kinds import store_at
 
 NEW = "cde-mini"  # model of a new collection
@@ -137,7 +138,8 @@ class CDEDocumentStore:
             )
             self._collection = Collection.create(store_at(self.location), embedder, parent_key=self.group_by)
         assert self._collection is not None
-        report = self._collection.add_records(records)
+        with adapter_warns(TruncationWarning):
+            report = self._collection.add_records(records)
         warn_of_cut_texts(report.truncated, len(records), self._collection.embedder.context)
         return len(records)
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from uuid import uuid4
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -16,7 +16,7 @@ from llama_index.embeddings.cde.marks import mark, marks_of, spaces
 from llama_index.embeddings.cde.own_model import check_owner, function_of, name_of
 from llama_index.embeddings.cde.samples import asample, sample, sampled_store
 from llama_index.embeddings.cde.spaces import REMEDY, check, vector_name
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 from typing_extensions import Self, override
 
 from cde_rag import (
@@ -28,6 +28,7 @@ from cde_rag import (
     ContextualEmbedder,
     FunctionEmbedder,
 )
+from cde_rag._validation import unknown_keyword
 from cde_rag.context.cache import cached_context
 
 if TYPE_CHECKING:
@@ -99,6 +100,27 @@ class BoundEmbedding(BaseEmbedding):
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
     _with_parent: int = PrivateAttr(default=0)
     _without_parent: int = PrivateAttr(default=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_what_there_is(cls, given: Any) -> Any:
+        """Refuse unknown arguments, and names in place of your own embedding, in one sentence; pydantic calls this.
+
+        Raises:
+            TypeError: There are such.
+        """
+        if not isinstance(given, dict):
+            return given
+        named = cast(dict[str, Any], given)
+        if isinstance(model := named.get("model"), str | Path):
+            raise TypeError(
+                f"model is your own embedding, such as model=OpenAIEmbedding(model={str(model)!r}), found a name: give "
+                "that, or a bundled model by model_name=…."
+            )
+        for name in named:
+            if name not in cls.model_fields:
+                raise unknown_keyword(cls.__name__, name, sorted(cls.model_fields))
+        return named
 
     @override
     def model_post_init(self, context: Any, /) -> None:

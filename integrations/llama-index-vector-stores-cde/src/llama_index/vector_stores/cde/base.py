@@ -23,7 +23,7 @@ from typing_extensions import Self, override
 from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, TruncationWarning
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import warn_user
+from cde_rag.errors import adapter_warns, warn_user
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
 from cde_rag.stores.kinds import store_at
@@ -153,7 +153,9 @@ class CDEVectorStore(EmbeddingStore):
                 "them once, give the index embed_model=vector_store.embed_model.",
                 CDEWarning,
             )
-        report = self._collection.add_records([record_of(node) for node in nodes])
+        records = [record_of(node) for node in nodes]
+        with adapter_warns(TruncationWarning):
+            report = self._collection.add_records(records)
         if report.truncated:
             size = self._collection.embedder.context.identity.max_length * 2 // 3  # splitters count fewer tokens
             warn_user(
