@@ -92,7 +92,8 @@ def test_commands_backups_and_tenants_take_an_address(address: str, tmp_path: Pa
     run("import", tmp_path / "papers.parquet", imported)
     assert run("search", imported, "money", "-k", 1)["hits"][0]["id"] == "b"
     assert run("drift", address, "--context-size", 1)["pays"] is False
-    assert run("recontextualize", address, "--dry-run")["documents"] == 2
+    assert run("recontextualize", address, "--context-size", 1, "--dry-run")["documents"] == 2
+    assert run("recontextualize", address, "--dry-run")["documents"] == 0  # the sample would be the same
     source.write_text('{"id": "c", "text": "a river of money"}\n')
     plan = run("index", source, address, "--sync", "--dry-run")
     assert (plan["added"], plan["deleted"], run("inspect", address)["documents"]) == (1, 2, 2)
