@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from cde_rag import CDEModel, Collection, ContextualEmbedder, ProcessPool, Record
+from cde_rag.model.threads import set_threads
 from cde_rag.readers import Fields
 
 WORDS, PASSAGES = 8, 5
@@ -74,8 +75,9 @@ def records(count: int) -> Iterator[Record]:
 def in_one_process(place: Path, count: int, name: str, dtype: str | None = None, threads: int | None = None) -> float:
     """Index in this process; returns seconds."""
     started = time.monotonic()
+    if threads is not None:
+        set_threads(threads)
     model = CDEModel.from_pretrained(name, dtype=dtype)
-    model.threads = threads or model.threads
     embedder = ContextualEmbedder.from_corpus((row["text"] for row in rows(count)), model=model)
     with Collection.create(place, embedder, parent_key="book") as made:
         made.add_records(records(count))
