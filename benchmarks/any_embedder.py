@@ -6,7 +6,6 @@ Vectors are kept in a folder from run to run. Run with: python -m benchmarks.any
 """
 
 import argparse
-import csv
 import gzip
 import json
 import warnings
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32, Float64
 
+from benchmarks.fusion import write_table
 from cde_rag import CDEModel, Context, ContextualEmbedder, PlainEmbedder
 from cde_rag.context.sampling import sample_random
 from cde_rag.context.siblings import sibling_positions
@@ -194,12 +194,8 @@ def main() -> None:
     for name in options.contextual:
         model = CDEModel.from_pretrained(name)
         found += [measure(name, data, contextual_systems(model, data, options.vectors / name)) for data in sets]
-    with options.output.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(["model", "sets", *SYSTEMS, *(f"{system} less none" for system in SYSTEMS[1:])])
-        for cells in table(found):
-            writer.writerow(cells)
-            print(*cells, sep="  ")
+    head = ["model", "sets", *SYSTEMS, *(f"{system} less none" for system in SYSTEMS[1:])]
+    write_table(options.output, head, table(found))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ folder of vectors keeps them from run to run.
 import argparse
 import csv
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,6 +100,16 @@ def less(found: Sequence[Found], other: Callable[[Found], Scores]) -> list[str]:
     return [f"{100 * difference.mean:+.1f}", f"{100 * low:+.1f} … {100 * high:+.1f}"]
 
 
+def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table as CSV, and print its rows."""
+    with path.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(head)
+        for row in rows:
+            writer.writerow(row)
+            print(*row, sep="  ")
+
+
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -109,12 +119,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/experiments/fusion.csv"))
     options = parser.parse_args()
     found = [measure(data, options.vectors) for data in read_sets(read_recipe(options.sets, SetsConfig), options.data)]
-    with options.output.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(HEAD)
-        for row in table(found):
-            writer.writerow(row)
-            print(*row, sep="  ")
+    write_table(options.output, HEAD, table(found))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ benchmarks.hybrid_models SETS.toml --data FOLDER --vectors FOLDER --plain NAME=F
 """
 
 import argparse
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.any_embedder import TOKENS, Scores, Vectors, embedded, kept
+from benchmarks.fusion import write_table
 from cde_rag import CDEModel, Context, ContextualEmbedder, PlainEmbedder
 from cde_rag.evaluation.beir import RetrievalSet
 from cde_rag.evaluation.bm25 import word_hits
@@ -125,12 +125,7 @@ def main() -> None:
         measure(data, system_vectors(options.plain, options.contextual, data, options.vectors, options.dtype))
         for data in read_sets(read_recipe(options.sets, SetsConfig), options.data)
     ]
-    with options.output.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(HEAD)
-        for row in table(measured):
-            writer.writerow(row)
-            print(*row, sep="  ")
+    write_table(options.output, HEAD, table(measured))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing import backfill as generations
-from cde_rag.indexing import recontextualization
+from cde_rag.indexing import recontextualization, upsert
 from cde_rag.indexing.backfill import Recontextualization
 from cde_rag.indexing.recontextualization import estimate
 from cde_rag.indexing.upsert import Progress
@@ -474,8 +474,13 @@ def test_a_run_can_be_ended_while_it_samples_and_after_each_part(papers: Collect
     assert told == [0, 0]
     assert [one.number for one in papers.store.generations()] == [1]
     told.clear()
-    parts: Any = {"ROWS_AT_ONCE": 1024, "FIRST_PART": 8, "SMALLEST_PART": 5, "PART_S": 0.0}
-    with mock.patch.multiple(generations, **parts), pytest.raises(KilledError):
+    rows: Any = {"ROWS_AT_ONCE": 1024, "FIRST_PART": 8}
+    parts: Any = {"SMALLEST_PART": 5, "PART_S": 0.0}
+    with (
+        mock.patch.multiple(generations, **rows),
+        mock.patch.multiple(upsert, **parts),
+        pytest.raises(KilledError),
+    ):
         move(papers, on_progress=kill)
     assert told == [8, 13]
     assert move(papers).generation == 2

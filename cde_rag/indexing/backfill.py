@@ -12,7 +12,7 @@ from cde_rag.embedders.active import bound
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import StoreError
 from cde_rag.indexing.sibling_passages import with_siblings
-from cde_rag.indexing.upsert import FIRST_PART, PART_S, SMALLEST_PART, Progress
+from cde_rag.indexing.upsert import FIRST_PART, Progress, next_part
 from cde_rag.records import embedded_text
 from cde_rag.stores.base import Row, Store
 
@@ -166,7 +166,7 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, behind: int) -> It
         while lacking:
             part, lacking, started = lacking[:size], lacking[size:], time.monotonic()
             taken = store.add_to_generation(number, part, *embedding.embed(part))
-            size = max(SMALLEST_PART, int(PART_S * len(part) / max(time.monotonic() - started, 1e-3)))
+            size = next_part(len(part), time.monotonic() - started)
             behind -= len(part)
             after = part[-1]
             yield taken

@@ -29,6 +29,11 @@ SMALLEST_PART = 32
 TRIES = 8  # to write what was embedded while other calls change the same parents; after as many they wait
 
 
+def next_part(texts: int, seconds: float) -> int:
+    """Return the number of texts to embed before the next write, after a part of `texts` that took `seconds`."""
+    return max(SMALLEST_PART, int(PART_S * texts / max(seconds, 1e-3)))
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a run.
@@ -282,7 +287,7 @@ class Upserter:
             tries = TRIES - 1 + len(missing) // SMALLEST_PART if tries is None else tries - 1
             part, started = missing[: self._part], time.monotonic()
             made.embed(part)
-            self._part = max(SMALLEST_PART, int(PART_S * len(part) / max(time.monotonic() - started, 1e-3)))
+            self._part = next_part(len(part), time.monotonic() - started)
         with self._lock:  # other calls change the same parents all the time: now they wait
             for _ in range(TRIES):
                 missing = self._active.use(lambda embedder: step(made.bind(embedder)))

@@ -143,16 +143,17 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
         yield str(path), reason
         return
     headings = Headings(text) if markdown else None
-    first = headings.all[0] if headings and headings.all else None
-    title = named or (path.stem if first is None else first.text)
-    said = {named, *_TITLE_PARTS.split(named)}  # headings that the title repeats: of the page, and of the site
+    all_ = headings.all if headings else []
+    title = named or (all_[0].text if all_ else path.stem)
+    said = {named, *_TITLE_PARTS.split(named)}  # of the page, and of the site
+    repeated = [one for one in all_ if one.text in said] if named else all_[:1]  # by the title
     shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
     spans = split(shown, max_characters, markdown=markdown)
     whole = _with_headings(text, shown, spans, max_characters) if markdown else spans
     for number, (offset, end) in enumerate(whole):
         place: dict[str, Any] = {**metadata, "offset": offset}
         above = headings.above(offset) if headings else ()
-        if below := [one.text for one in above if (one.text not in said if named else one != first)]:
+        if below := [one.text for one in above if one not in repeated]:
             place[SECTION_KEY] = " > ".join(below)
         record = Record(f"{metadata[PARENT_KEY]}#{number}", text[offset:end], title, place)
         yield f"{path}, character {offset}", record

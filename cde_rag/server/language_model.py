@@ -136,7 +136,7 @@ class RemoteModel:
             "stop": None if sampling.stop is None else list(sampling.stop),
         }
         given = {key: value for key, value in options.items() if value is not None}
-        last: Delta | None = None
+        answered, finish = False, "stop"
         try:
             if self._model is None:
                 self._model = await self._first_model()
@@ -146,16 +146,16 @@ class RemoteModel:
             async with chunks:
                 async for chunk in chunks:
                     if piece := _piece(chunk):
-                        last = Delta("", piece.finish or (last and last.finish))
+                        answered, finish = True, piece.finish or finish
                         if piece.text:
                             yield Delta(piece.text)
         except self._openai.OpenAIError as error:
             raise self._request_error(error) from error
         except (ValueError, AttributeError, TypeError) as error:  # the client does not check what it reads
             raise self._no_answer("events that are none of OpenAI's API") from error
-        if last is None:
+        if not answered:
             raise self._no_answer("no event of an answer")
-        yield Delta("", last.finish or "stop")
+        yield Delta("", finish)
 
     async def _first_model(self) -> str:
         listed = (await self._client.models.list()).data
