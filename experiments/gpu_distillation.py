@@ -35,7 +35,7 @@ from cde_rag_training.networks.interpolation import interpolate
 
 LENGTH: Final = 256  # tokens that teacher and student read
 FIRST_LENGTH: Final = 128  # tokens that the first stage reads
-SENTENCES: Final = 4  # of a document, at most
+SENTENCES: Final = 3  # of a document, at most
 GROUP_TOKENS: Final = 2**15 if torch.cuda.is_available() else 2**12  # of a forward pass with gradients
 FILES: Final = {"student": "tokenizer.json", "teacher": "teacher-tokenizer.json"}
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n{2,}")
@@ -152,17 +152,22 @@ def _start_tokenizer(serialised: str) -> None:
     _TOKENIZER.enable_truncation(LENGTH)
 
 
-def _tokenize(texts: list[str]) -> list[np.ndarray]:
-    return [np.array(each.ids, dtype=np.int32) for each in _TOKENIZER.encode_batch_fast(texts)]
+def _tokenize(texts: list[str]) -> tuple[np.ndarray, list[int]]:
+    found = [each.ids for each in _TOKENIZER.encode_batch_fast(texts)]
+    return np.array([token for ids in found for token in ids], dtype=np.int32), list(map(len, found))
 
 
 def tokenized(texts: Sequence[str], serialised: str, processes: int, device: str) -> Rows:
-    """Tokenize texts in several processes."""
+    """Tokenize texts, many of them in several processes."""
     parts = [list(texts[start : start + 4096]) for start in range(0, len(texts), 4096)]
-    with multiprocessing.get_context("fork").Pool(processes, _start_tokenizer, (serialised,)) as workers:
-        found = [row for part in workers.imap(_tokenize, parts) for row in part]
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in found])])
-    return Rows(torch.from_numpy(np.concatenate(found)).to(device), starts)
+    if len(parts) < 8:
+        _start_tokenizer(serialised)
+        found = list(map(_tokenize, parts))
+    else:
+        with multiprocessing.get_context("fork").Pool(processes, _start_tokenizer, (serialised,)) as workers:
+            found = list(workers.imap(_tokenize, parts))
+    starts = np.concatenate([[0], np.cumsum([length for _, lengths in found for length in lengths])])
+    return Rows(torch.from_numpy(np.concatenate([ids for ids, _ in found])).to(device), starts)
 
 
 def groups(
@@ -179,7 +184,7 @@ def groups(
             size = max(1, tokens // int(lengths[chosen[places[0]]]))
             # A group also ends where its texts have half the length of its first, so that little is padding.
             short = int((lengths[chosen[places[:size]]] * 2 >= lengths[chosen[places[0]]]).sum())
-            size = max(min(size, short), min(size, 256))
+            size = max(min(size, short), min(size, 128))
             yield role, places[:size]
             places = places[size:]
 
@@ -400,8 +405,8 @@ def score_error(
 class Settings:
     """Settings of both stages."""
 
-    random_texts: int = 1024  # of a batch
-    neighbourhoods: int = 8  # of a batch
+    random_texts: int = 512  # of a batch
+    neighbourhoods: int = 4  # of a batch
     neighbours: int = 128  # texts of each
     score_weight: float = 20.0
     first_weight: float = 0.5  # of the first stage's loss
@@ -409,7 +414,7 @@ class Settings:
     later_rate: float = 2e-4  # stages 2 and 3
     weight_decay: float = 0.01
     warmup: float = 0.04  # share of the time
-    corpora: int = 4  # of a batch of stages 2 and 3
+    corpora: int = 2  # of a batch of stages 2 and 3
     pairs: int = 192  # of each
     temperature: float = 0.02
     contrastive_weight: float = 0.02
