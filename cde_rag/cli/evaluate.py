@@ -42,7 +42,11 @@ def evaluate(
         str | None, typer.Option(metavar="FIELD", help="Field of a document that names its parent.")
     ] = None,
     max_characters: Annotated[
-        int | None, typer.Option(min=1, help="Split longer documents; their best passage counts. [default: never]")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Split longer documents; their best passage counts. [default: never; sections of Markdown at 600]",
+        ),
     ] = None,
     max_queries: Annotated[
         int, typer.Option(min=1, help="Maximum number of queries per set; larger sets are sampled.")
@@ -104,8 +108,8 @@ def evaluate(
         typer.echo(f"Not run, since no set or model has what it needs: {', '.join(left)}. {APPLIES}", err=True)
     for folder, result in zip(folders, found.sets, strict=True):
         if is_markdown(folder):
-            asked = f"{folder}: {len(result.query_ids)} headings are the queries, and {result.documents} sections of"
-            typer.echo(f"{asked} Markdown the documents. {_advice(folder, result)}")
+            counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
+            typer.echo(f"{folder}: {counts} of Markdown. {_advice(folder, result)}")
 
 
 def _advice(folder: Path, result: "SetResult") -> str:
