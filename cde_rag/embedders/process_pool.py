@@ -181,7 +181,7 @@ class _Worker:
         return found
 
     def end(self) -> None:
-        """End the process: an idle one by itself, which leaves no semaphores behind, another at once."""
+        """End the process; an idle one ends by itself, so that it leaves no semaphores behind."""
         self.connection.close()
         self.process.join(GRACE_S if self.idle else 0)
         self.process.kill()
