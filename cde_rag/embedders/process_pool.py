@@ -181,7 +181,7 @@ class _Worker:
         return found
 
     def end(self) -> None:
-        """End the process; an idle one ends by itself, so that it leaves no semaphores behind."""
+        """End the process; an idle one ends by itself, which frees its semaphores."""
         self.connection.close()
         self.process.join(GRACE_S if self.idle else 0)
         self.process.kill()
