@@ -10,12 +10,13 @@ from pydantic import Field
 
 from cde_rag.records import CHUNK, default_id
 from cde_rag.server.error_responses import Json, RequestError
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
 from cde_rag.server.search_results import as_json, neighbours_of
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Record
 
-router = APIRouter(prefix="/v1/collections")
+router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
 MOST_HITS: Final = 1_000
 MOST_IDS: Final = 1_000
 
