@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
+from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.cli.output import (
     JsonOption,
     explain_no_hits,
@@ -76,7 +77,10 @@ _MOST: Final = 1_000_000_000  # hits
 def _json_object(text: str) -> dict[str, Any]:
     value: object = None
     with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(text)
+        try:
+            value = json.loads(text, object_pairs_hook=unique_keys)
+        except RepeatedKeyError as error:
+            raise typer.BadParameter(str(error)) from error
     if not isinstance(value, dict):
         raise typer.BadParameter(f'expected a JSON object such as {{"year": {{"gte": 2020}}}}, found {text!r:.80}')
     return cast(dict[str, Any], value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from cde_rag._validation import unique_keys
 from cde_rag.cli.collections import (
     CollectionArgument,
     ModelOption,
@@ -175,7 +176,7 @@ def _canary(path: Path, may_lose: int) -> "Canary":
     relevant: dict[str, list[str]] = {}
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            match json.loads(line) if line.strip() else None:
+            match json.loads(line, object_pairs_hook=unique_keys) if line.strip() else None:
                 case None:
                     pass
                 case {"query": str(query), "ids": [_, *_] as ids}:
