@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from cde_rag.model.context_path import siblings_weight
+from cde_rag.model.context_path import sibling_weight
 from cde_rag.model.two_stage import TwoStage
 from experiments.gpu_distillation.stage_material import StageMaterial
 from experiments.gpu_distillation.token_rows import autocast, embed, first_vectors, null_context
@@ -127,7 +127,7 @@ def corpus_loss(
     counts = torch.ones(len(context), dtype=torch.long, device=device)
     with torch.autocast(device.type, enabled=False):
         latents = network.set_attention(context, counts)
-        weight = siblings_weight(context, counts, network.config.full_likeness)
+        weight = sibling_weight(context, counts, network.config.full_likeness)
         turned = network.turned(torch.eye(network.config.dim, device=device))
         prepared = network.second_stage.prepare(latents, turned, weight)
     queries = embed(network, material.rows, batch.queries, material.roles, prepared)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from cde_rag.model import checkpoints
-from cde_rag.model.context_path import PreparedContext, siblings_weight
+from cde_rag.model.context_path import PreparedContext, sibling_weight
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.two_stage import TwoStage
 from cde_rag_training.networks.interpolation import interpolate
@@ -80,7 +80,7 @@ def choice_figures(network: TwoStage, one: ChoiceSet, device: str) -> list[dict[
     own = network.second_stage.prepare(
         network.set_attention(context, counts),
         torch.eye(network.config.dim, device=device),
-        siblings_weight(context, counts, network.config.full_likeness),
+        sibling_weight(context, counts, network.config.full_likeness),
     )
     null = null_context(network)
     moments = (context.double().T @ context.double()) / len(context)
@@ -116,7 +116,7 @@ def choice_figures(network: TwoStage, one: ChoiceSet, device: str) -> list[dict[
         )
         given = read[rows] * there[:, :, None]
         for weight in SIBLINGS:
-            weighed = replace(own, siblings=own.siblings * weight)
+            weighed = replace(own, sibling_weight=own.sibling_weight * weight)
             answers[weight] = vectors(documents, DOCUMENT, weighed, (given, there))
     for kind, (ours, gains) in asked.items():
         for weight, theirs in answers.items():
@@ -130,7 +130,7 @@ def choice_figures(network: TwoStage, one: ChoiceSet, device: str) -> list[dict[
                         "ndcg": figure(ours @ each, theirs @ each, gains),
                     }
                 )
-    found.append({"set": name, "system": "likeness", "ndcg": float(siblings_weight(context, counts, 1.0))})
+    found.append({"set": name, "system": "likeness", "ndcg": float(sibling_weight(context, counts, 1.0))})
     return found
 
 

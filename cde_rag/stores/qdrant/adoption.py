@@ -19,6 +19,7 @@ from qdrant_client import QdrantClient, models
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.stores.manifests import check_space
 from cde_rag.stores.qdrant import client_points, generations, named_vectors
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.client_points import MARK
@@ -158,7 +159,7 @@ class AdoptingStore(QdrantStore):
         with self._lock.writing():
             manifest = self._load()
             manifest.check_native(self.collection)
-            manifest.serving.check_space(fingerprint)
+            check_space(manifest.serving, fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
             name, order = manifest.serving.vector, itertools.count(self._points.last_order() + 1)
             made, analyzer = list[NewPoint](), manifest.analyzer
