@@ -16,7 +16,7 @@ from cde_rag.stores.base import Record
 from cde_rag.stores.checks import encode
 
 CHUNK = 512  # records that are planned together
-LONGEST_CHUNK = 4 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
+LONGEST_CHUNK = 32 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
 
 Parent: TypeAlias = str | int
 

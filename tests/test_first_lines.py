@@ -9,7 +9,9 @@ from tiny import WORDS
 
 from cde_rag import Collection, ContextualEmbedder, CorpusError, SmallContextWarning, StoreError, UnknownFieldWarning
 from cde_rag.indexing import upsert
+from cde_rag.records import chunks
 from cde_rag.search.searcher import fields_of
+from cde_rag.stores.base import Record
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 TEXTS = [f"{WORDS[i]} {WORDS[-1 - i]}" for i in range(20)]
@@ -129,6 +131,36 @@ def test_a_field_that_no_record_has_is_warned_of_at_the_callers_line(notes: Coll
 
 def test_the_fields_of_a_filter():
     assert fields_of({"a": 1, "and": [{"b": 2}, {"not": {"or": [{"a": 1}, {"c.d": 2}]}}]}) == ["a", "b", "c.d"]
+
+
+def test_progress_counts_the_records_of_the_call_and_no_siblings_that_are_embedded_again(
+    tmp_path: Path, tiny_folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Ten more passages of a book change the siblings of its first ones, which come first."""
+    monkeypatch.setattr(upsert, "FIRST_PART", 4)
+    monkeypatch.setattr(upsert, "SMALLEST_PART", 4)
+    monkeypatch.setattr(upsert, "PART_S", 0.0)
+    notes = Collection.create(
+        tmp_path / "notes.faiss", ContextualEmbedder.from_corpus(TEXTS, model=tiny_folder), parent_key="book"
+    )
+    told: list[tuple[int, int]] = []
+    for part in (slice(10), slice(10, 20)):
+        notes.add(
+            TEXTS[part],
+            ids=list(map(str, range(20)))[part],
+            metadata=[{"book": "one"}] * 10,
+            on_progress=lambda progress: told.append((progress.done, notes.count())),
+        )
+    first = told.index((10, 10)) + 1
+    assert all(done == count for done, count in told[:first])
+    assert all(done == count - 10 for done, count in told[first:])
+    assert [done for done, _ in told[first:]].count(0) >= 1  # the first writes are of siblings
+
+
+def test_one_book_of_three_thousand_passages_is_one_chunk():
+    """Each passage is embedded once: those of an earlier chunk get new siblings, and are embedded again."""
+    book = [Record(str(number), "text", "", {"book": "one"}) for number in range(3000)]
+    assert [len(chunk) for chunk in chunks(book, "book")] == [3000]
 
 
 @pytest.mark.filterwarnings("default")

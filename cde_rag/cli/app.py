@@ -66,7 +66,7 @@ def main(
     \b
     First steps:
       cde-rag demo                                # search Python's documentation
-      cde-rag index notes/ notes.faiss  # a folder of text and Markdown files
+      cde-rag index notes/ notes.faiss            # a folder of text and Markdown
       cde-rag search notes.faiss "how do I …"
 
     Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 success, 1 error, 2 wrong usage,

@@ -178,7 +178,7 @@ def search(
         )
         hits = searcher.search(query, k, **asked) if group_by is None else []
         narrowed = offset > 0 or score_threshold is not None
-        nothing = "" if as_json or hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
+        nothing = "" if hits or groups else explain_no_hits(store, where, group_by, by, narrowed=narrowed)
     if by == "hybrid" and group_by is None and CANDIDATES <= offset + len(hits) < offset + k:
         typer.echo(f"A hybrid search has {2 * CANDIDATES} hits at most; --by vectors has more.", err=True)
     if as_json:
@@ -187,7 +187,7 @@ def search(
         print_hits(hits, query=query, full=full)
         print_groups(groups, query=query, full=full)
         print_scale(by)
-    else:
+    if nothing:
         typer.echo(f"No hits: {nothing}", err=True)
 
 

@@ -41,6 +41,12 @@ class Commands(TyperGroup):
         except CDEError as error:
             typer.echo(printable(f"Error: {error}"), err=True)
             raise typer.Exit(1) from error
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("cde_rag"):
+                raise
+            found = f"{error.name!r} is needed here and is not installed. cde-rag doctor shows which extra installs it."
+            typer.echo(printable(f"Error: {found}"), err=True)
+            raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             typer.echo("Stopped. Run the same command again to continue.", err=True)
             raise typer.Exit(INTERRUPTED) from error

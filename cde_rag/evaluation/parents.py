@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float32
 
 from cde_rag.context.siblings import siblings_by_position
 from cde_rag.embedders.mixing import unit
+from cde_rag.errors import require
 
 SIBLINGS_SHARE = 0.3  # weight of the siblings' mean beside the document's own vector; measured, see the design §4
 LEAD_SHARE = 0.5  # weight of a parent's first passage; the better of 0.3 and 0.5 on four documentation sites
@@ -62,6 +62,7 @@ def late_chunking(model: Any, texts: Sequence[str], parents: Sequence[str | None
 
     Source: Günther et al. (2024), without overlap between windows.
     """
+    torch: Any = require("torch", "evaluation")
     tokens: list[list[int]] = model.tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     spans = sorted(_windows(tokens, groups(parents)), key=lambda window: -sum(length for _, length in window))
     vectors = np.zeros((len(texts), model.get_embedding_dimension()), dtype=np.float32)

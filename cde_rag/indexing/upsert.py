@@ -20,12 +20,13 @@ from cde_rag.embedders.protocol import Embedder, KeepsVectors
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
-from cde_rag.records import LONGEST_CHUNK, Parent, Positions, chunks, embedded_text
+from cde_rag.records import Parent, Positions, chunks, embedded_text
 from cde_rag.stores.base import Record, Row, Store
 
 PART_S = 4.0  # seconds of embedding between two writes: what a kill can cost, and how often progress is reported
 FIRST_PART = 128  # texts that are embedded before the speed is known
 SMALLEST_PART = 32
+LARGEST_WRITE = 2048  # rows in one call of a store
 TRIES = 8  # to write what was embedded while other calls change the same parents; after as many they wait
 
 
@@ -162,9 +163,9 @@ class Upserter:
             with operation("cde_rag.add", {"fingerprint": short(self._active.last.fingerprint)}) as note:
                 for size, _, wanted, changed in self._differences(records):
 
-                    def on_write(written: int, done: int = done, most: int = size) -> None:
+                    def on_write(written: int, done: int = done) -> None:
                         if on_progress is not None:
-                            on_progress(Progress(done + min(written, most), total, time.monotonic() - started))
+                            on_progress(Progress(done + written, total, time.monotonic() - started))
 
                     truncated = self._run(partial(self._upsert_chunk, wanted), ready, on_write)
                     changes += changed + Counter(truncated=len(truncated & wanted.keys()))
@@ -187,7 +188,7 @@ class Upserter:
                 ids = [row.record.id for row in self._store.scroll(where=where)]
             leaving = list(dict.fromkeys(ids))
             gone, remaining, removed = set(leaving), iter(leaving), Counter[str]()
-            while part := list(islice(remaining, LONGEST_CHUNK)):
+            while part := list(islice(remaining, LARGEST_WRITE)):
                 self._run(partial(self._delete_chunk, part, gone, removed))
                 note({"documents": removed.total()})
             return removed.total()
@@ -231,11 +232,12 @@ class Upserter:
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
         stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving)
+        made.written = len(records) - sum(each.row.record.id in records for each in stale)
         if (first := next((place for place, each in enumerate(stale) if each.row.digest not in made), 0)) > 0:
             # Their digests are those of all siblings, also of those that are not written yet, so that none of them
             # is embedded again when the others are there, or when an interrupted call is repeated.
             self._write(stale[:first], made, gone=gone)
-            made.written += first
+            made.written += sum(each.row.record.id in records for each in stale[:first])
             return stale[first:]
         return self._write(stale, made, gone=gone)
 
@@ -277,12 +279,11 @@ class Upserter:
         made = _Vectors(ready)
         tries: int | None = None
         while tries is None or tries > 0:
-            written = made.written
             with self._lock:
                 missing = self._active.use(lambda embedder: step(made.bind(embedder)))
             if not missing:
                 return made.truncated
-            if on_write is not None and made.written > written:
+            if on_write is not None and tries is not None:
                 on_write(made.written)
             tries = TRIES - 1 + len(missing) // SMALLEST_PART if tries is None else tries - 1
             part, started = missing[: self._part], time.monotonic()
@@ -322,8 +323,8 @@ class Upserter:
         if missing := [change for change in stale if change.row.digest not in made]:
             return missing
         _forget(made.embedder, lambda: gone)
-        for start in range(0, len(stale), LONGEST_CHUNK):
-            rows = [change.row for change in stale[start : start + LONGEST_CHUNK]]
+        for start in range(0, len(stale), LARGEST_WRITE):
+            rows = [change.row for change in stale[start : start + LARGEST_WRITE]]
             self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
         return []
 
@@ -355,7 +356,7 @@ class _Vectors:
 
     Attributes:
         truncated: Ids of rows that exceed the model's token limit.
-        written: Number of rows that were written while others had no vector yet.
+        written: Number of the call's rows that are stored with their vectors; re-embedded siblings do not count.
     """
 
     def __init__(self, ready: ReadyVectors | None) -> None:

@@ -42,7 +42,7 @@ class FolderFiles:
 
     Attributes:
         readable: Files of texts and, with the extra `documents`, of documents.
-        unread: Number of the other files, by suffix.
+        unread: Number of the other files, by suffix, and of links to folders and to nothing.
         errors: Folders that cannot be listed.
     """
 
@@ -68,15 +68,17 @@ def kind_of(path: Path, as_text: AbstractSet[str]) -> Kind | None:
 
 def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset()) -> FolderFiles:
     """List the files below a folder; links to folders are not followed. `as_text` as in `kind_of`."""
-    errors, files = list[OSError](), list[Path]()
+    errors, files, unread = list[OSError](), list[Path](), Counter[str]()
     for place, folders, names in os.walk(folder, onerror=errors.append):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        unread["link to a folder"] += sum(Path(place, name).is_symlink() for name in folders)
         files += [Path(place, name) for name in names if not name.startswith(".")]
     kinds = {"text", "markdown", "document"} if documents.readable() else {"text", "markdown"}
     read = [path for path in files if kind_of(path, as_text) in kinds]
     readable = [path for path in read if path.is_file()]
-    unread = Counter(path.suffix.lower() or "no suffix" for path in files if kind_of(path, as_text) not in kinds)
-    return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), unread, errors)
+    unread.update(path.suffix.lower() or "no suffix" for path in files if kind_of(path, as_text) not in kinds)
+    unread["link to nothing"] += sum(path.is_symlink() and not path.exists() for path in read)
+    return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), +unread, errors)
 
 
 def folder_passages(folder: Path, *, max_characters: int, as_text: AbstractSet[str] = frozenset()) -> Iterator[Found]:

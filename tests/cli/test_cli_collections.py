@@ -410,7 +410,9 @@ def test_a_search_without_hits_says_so(run, collection: Path):
     assert found.stderr.startswith("No hits: 0 of 20 passages match 'year'. The first that has it: {")
     found = run("search", collection, "river", "--where", '{"or": [{"year": 1}, {"year": 2}]}')
     assert found.stderr.startswith("No hits: 0 of 20 passages match the filter. The first passage has {")
-    assert json.loads(run("search", collection, "river", "--where", '{"yaer": 2007}', "--json").stdout) == {"hits": []}
+    found = run("search", collection, "river", "--where", '{"yaer": 2007}', "--json")
+    assert json.loads(found.stdout) == {"hits": []}
+    assert found.stderr.startswith("No hits: no passage has the field 'yaer'.")
 
 
 def test_other_weights_under_the_collections_own_name_are_told_as_they_are(collection: Path, monkeypatch):

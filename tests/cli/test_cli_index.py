@@ -340,6 +340,15 @@ def test_a_missing_collection_is_named_with_an_example(tmp_path: Path):
     assert "COLLECTION comes last: cde-rag index docs/ docs.faiss" in done.stderr
 
 
+def test_links_to_folders_and_to_nothing_are_counted(run, tmp_path: Path):
+    (tmp_path / "docs/sub").mkdir(parents=True)
+    (tmp_path / "docs/a.txt").write_text("A text.")
+    (tmp_path / "docs/gone.txt").symlink_to("nowhere.txt")
+    (tmp_path / "docs/way").symlink_to("sub")
+    stderr = run("index", tmp_path / "docs", tmp_path / "docs.faiss", "--dry-run").stderr
+    assert "Files not read: link to a folder 1, link to nothing 1." in stderr
+
+
 def test_a_pipe_has_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     now = iter([0.0, 4.0, 10.0, 12.0, 20.0])
     monkeypatch.setattr("cde_rag.cli.output.time.monotonic", lambda: next(now))

@@ -17,6 +17,20 @@ COMMANDS = (
 ).split()
 
 
+@pytest.mark.parametrize("missing", ["torch", "cde_rag.evaluation"])
+def test_a_missing_module_is_an_error_with_a_remedy_and_one_of_ours_a_fault(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+):
+    def absent(*_: object) -> None:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr("typer.core.TyperGroup.invoke", absent)
+    ran = CliRunner().invoke(app, ["doctor"])
+    assert ran.exit_code == 1
+    assert ("'torch' is needed here and is not installed. cde-rag doctor" in ran.stderr) == (missing == "torch")
+    assert isinstance(ran.exception, SystemExit) == (missing == "torch")
+
+
 def test_help_loads_nothing_heavy():
     code = (
         "import sys; from cde_rag.cli import app; print({'torch', 'numpy', 'faiss', 'rich', 'tqdm'} & set(sys.modules))"

@@ -43,6 +43,14 @@ def test_pool_embeds_as_one_process_does(embedder: ContextualEmbedder, pool: Pro
     assert len(pool.pids()) == 2
 
 
+def test_a_pool_that_is_closed_leaves_no_semaphores(embedder: ContextualEmbedder):
+    """A worker that was killed would leave tqdm's lock, of which Python warns on the command's stderr."""
+    with ProcessPool(1, device="cpu") as pool:
+        embedder.on(pool).embed_documents(TEXTS[:64])
+        process = pool._running[0].process
+    assert process.exitcode == 0
+
+
 def test_worker_that_is_killed_is_replaced(embedder: ContextualEmbedder, pool: ProcessPool, expected: np.ndarray):
     embedder.on(pool).embed_documents(TEXTS[:64])
     before = pool.pids()

@@ -204,7 +204,7 @@ def small_parts() -> Iterator[None]:
     """Few records at once, and vector files that are written anew early, so that a short life has all there is."""
     with (
         mock.patch.multiple(intake, CHUNK=PART, LONGEST_CHUNK=PART),
-        mock.patch.multiple(writing, LONGEST_CHUNK=PART),
+        mock.patch.multiple(writing, LARGEST_WRITE=PART),
         mock.patch.multiple(runs, ROWS_AT_ONCE=2 * PART, LAST_ROWS=PART),
         mock.patch.multiple(faiss_store, _DEAD=PART),
     ):

@@ -37,6 +37,12 @@ def test_headings_ask_for_their_sections_which_do_not_contain_them(folder: Path)
     assert set(data.corpus.parents or ()) == {"a.md", "sub/b.md"}
 
 
+@pytest.mark.parametrize("line", ["---", "=" * 20, "-" * 20])
+def test_the_line_under_a_heading_is_no_text_of_its_section(tmp_path: Path, line: str):
+    (tmp_path / "a.md").write_text(f"# Birds\n\nWhere swifts sleep\n{line}\n\nOn the wing. {WORDS}")
+    assert read_markdown(tmp_path).corpus.texts[-1].startswith("Birds On the wing.")
+
+
 def test_a_set_in_beirs_layout_is_none(folder: Path):
     assert is_markdown(folder)
     (folder / "corpus.jsonl").touch()
@@ -54,6 +60,6 @@ def test_a_folder_without_such_headings_is_refused(tmp_path: Path):
 def test_the_command_says_what_it_asked_and_what_to_take(folder: Path):
     ran = CliRunner().invoke(app, ["evaluate", str(folder), "--system", "own_hybrid", "--system", "bm25"])
     assert ran.exit_code == 0, ran.output
-    assert "2 headings are the queries, and 6 sections of Markdown the documents." in ran.stdout
+    assert "queries: 2 headings; documents: 6 sections of Markdown." in ran.stdout
     assert "finds most" in ran.stdout.splitlines()[-1]
     assert float(ran.stdout.splitlines()[2].split()[1]) > 10  # one of two queries is in its page, under its words

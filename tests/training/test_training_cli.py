@@ -85,6 +85,16 @@ def test_help_is_cheap_and_names_every_command():
     assert [line.split()[0] for line in listed.splitlines() if line.strip()] == [*COMMANDS, "distil"]  # a group
 
 
+@pytest.mark.parametrize(
+    "command",
+    [[], *([name] for name in COMMANDS), ["distil"], *(["distil", name] for name in ("prepare", "run", "export"))],
+)
+def test_help_fits_in_eighty_columns_and_is_not_cut(command: list[str]):
+    shown = CliRunner().invoke(app, [*command, "--help"], terminal_width=80).stdout
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert [line for line in shown.partition("Commands:")[2].splitlines() if line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_teaches_by_example(command: str):
     text = CliRunner().invoke(app, [command, "--help"]).stdout

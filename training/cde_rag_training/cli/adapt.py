@@ -56,8 +56,10 @@ def adapt(
     \b
     Examples:
       cde-rag-train adapt docs/ --output my-model
-      cde-rag-train adapt corpus.jsonl --output my-model --parent-key page --dry-run
-      cde-rag-train adapt corpus.jsonl --output my-model --queries asked.jsonl --minutes 30
+      cde-rag-train adapt corpus.jsonl --output my-model \\
+        --parent-key page --dry-run
+      cde-rag-train adapt corpus.jsonl --output my-model \\
+        --queries asked.jsonl --minutes 30
       cde-rag index docs/ docs.faiss --model my-model
     """
     from cde_rag.readers import Fields, RecordReader

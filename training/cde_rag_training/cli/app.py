@@ -12,25 +12,37 @@ def main() -> None:
 
     \b
     Your documents, and nothing else:
-      cde-rag-train adapt docs/ --output my-model          # ten minutes; reports if it is better
+      cde-rag-train adapt docs/ --output my-model          # ten minutes
       cde-rag index docs/ docs.faiss --model my-model
 
     \b
     Pairs of queries and documents:
-      cde-rag-train prepare pairs.jsonl --output prepared  # once: tokens, vectors, clusters
+      cde-rag-train prepare pairs.jsonl --output prepared  # once
       cde-rag-train inspect prepared                       # contents of a batch
-      cde-rag-train train prepared --output runs/first     # run again to resume after a stop
+      cde-rag-train train prepared --output runs/first     # again to resume
       cde-rag evaluate scifact/ --model runs/first/model
 
     \b
     The embeddings of a larger model:
       cde-rag-train distil prepare pairs.jsonl --output texts
-      cde-rag-train distil run texts --output runs/small   # run again to resume after a stop
+      cde-rag-train distil run texts --output runs/small   # again to resume
 
     Data goes to stdout (as JSON with --json), everything else to stderr. Exit codes: 0 success, 1 error, 2 wrong usage,
     3 adapted, but not better than the start model.
     """
 
+
+_SHORT = {  # in the list of commands, at 80 columns
+    "prepare": "Prepare pairs for training: tokens, vectors, clusters.",
+    "cluster": "Show the clusters of prepared pairs, or make others.",
+    "inspect": "Show one training batch.",
+    "train": "Train a model from prepared pairs.",
+    "presets": "List the recipes of the package, or print one.",
+    "interpolate": "Interpolate between a start model and a trained one.",
+    "rotate": "Rotate embeddings, so that they can be shortened.",
+    "adapt": "Adapt a model to your own documents.",
+    "distil": "Distil a larger model's embeddings into a small one.",
+}
 
 for command in (
     prepare.prepare,
@@ -42,5 +54,5 @@ for command in (
     rotate.rotate,
     adapt.adapt,
 ):
-    app.command()(command)
-app.add_typer(distil.app, name="distil")
+    app.command(short_help=_SHORT[command.__name__])(command)
+app.add_typer(distil.app, name="distil", short_help=_SHORT["distil"])

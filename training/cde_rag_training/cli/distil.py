@@ -35,7 +35,7 @@ def main() -> None:
     """
 
 
-@app.command("prepare")
+@app.command("prepare", short_help="Collect texts of training pairs, in shards.")
 def prepare(
     files: Annotated[list[Path], typer.Argument(metavar="PAIRS", help="JSONL, CSV, TSV (also .gz) or Parquet.")],
     output: Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder for the texts and embeddings.")],
@@ -79,7 +79,7 @@ def prepare(
         typer.echo(f"{output}: {shards.texts:,} texts in {len(shards)} shards, {embedded} of them embedded")
 
 
-@app.command("run")
+@app.command("run", short_help="Train a student, or resume a run.")
 def run(
     texts: TextsArgument,
     output: RunOption,
@@ -142,7 +142,7 @@ def run(
         typer.echo(f"{output}: {distillation.texts:,} texts; the curve is in {output / CURVE}")
 
 
-@app.command("export")
+@app.command("export", short_help="Write a run's trained weights in float16.")
 def export(
     texts: TextsArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, ending in .safetensors.")],

@@ -38,7 +38,8 @@ def interpolate(
     \b
     Examples:
       cde-rag-train interpolate cde-mini runs/first/model between --share 0.5
-      cde-rag-train interpolate cde-mini runs/first/model mean --with runs/second/model --share 1
+      cde-rag-train interpolate cde-mini runs/first/model mean \\
+        --with runs/second/model --share 1
       cde-rag evaluate scifact/ --model between
     """
     from cde_rag_training.networks.interpolation import interpolate_models

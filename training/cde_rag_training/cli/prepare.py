@@ -64,7 +64,8 @@ def prepare(
     \b
     Examples:
       cde-rag-train prepare pairs.jsonl --output prepared
-      cde-rag-train prepare faq.csv docs.parquet --output prepared --against scifact/ --pack prepared.zip
+      cde-rag-train prepare faq.csv docs.parquet --output prepared \\
+        --against scifact/ --pack prepared.zip
     """
     from cde_rag_training.clustering.clusters import LAPTOP, PAPER
     from cde_rag_training.clustering.surrogate import cached

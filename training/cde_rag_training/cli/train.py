@@ -42,8 +42,10 @@ def train(
     \b
     Examples:
       cde-rag-train train prepared --preset laptop --output runs/laptop
-      cde-rag-train train prepared --config recipe.toml --output runs/a --held-out held-out
-      torchrun --nproc-per-node 2 -m cde_rag_training train prepared --config recipe.toml --output runs/a
+      cde-rag-train train prepared --config recipe.toml \\
+        --output runs/a --held-out held-out
+      torchrun --nproc-per-node 2 -m cde_rag_training train prepared \\
+        --config recipe.toml --output runs/a
     """
     from cde_rag_training.loop.state import STATE
     from cde_rag_training.loop.training import train as run
