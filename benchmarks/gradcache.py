@@ -52,7 +52,7 @@ def made_step(layers: int, tokens: int, context_size: int, mini_batch_size: int)
 
     def prepare(vectors: Tensor) -> tuple[Tensor, ...]:
         prepared = network.prepare(vectors, torch.ones(len(vectors), dtype=torch.long))
-        return prepared.keys, prepared.values, prepared.output_map, prepared.siblings
+        return prepared.keys, prepared.values, prepared.output_map, prepared.sibling_weight
 
     def second(texts: Texts, given: tuple[Tensor, ...]) -> Tensor:
         return network.second_stage(network.embeddings, texts[1], None, texts[0], PreparedContext(*given))

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
-from typing import Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from cde_rag.errors import CorpusError
 
@@ -30,6 +30,23 @@ _NEAR: Final = 0.8  # similarity of a misspelt name, from 0 to 1
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+class RepeatedKeyError(ValueError):
+    """A JSON object has a key twice."""
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these keys and values: the `object_pairs_hook` of `json.loads` for JSON of users.
+
+    Raises:
+        RepeatedKeyError: A key stands twice, of which JSON's readers would keep the last one.
+    """
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RepeatedKeyError(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.80} stands twice")
+    return values
 
 
 def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> None:

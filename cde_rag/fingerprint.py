@@ -3,8 +3,11 @@
     collection.modify(metadata=stamp(embedder.fingerprint))                  # when the vectors are written
     check(collection.metadata, embedder.fingerprint, where=collection.name)  # before they are searched
 
-Two runs of one program can disagree about model, context or prefixes without an error anywhere: the vectors are as
-long, and the search returns wrong results. A stamp makes that an error.
+Two runs of one program can disagree about model, context or prefixes without an error anywhere: the vectors have the
+same length, and the search returns wrong results. A stamp makes that an error.
+
+Stores of this library need no stamp. Their fingerprint is computed in `cde_rag.context.context`, and compared by
+`cde_rag.stores.manifests.check_space` in each write and search.
 """
 
 from collections.abc import Mapping

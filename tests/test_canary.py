@@ -107,6 +107,9 @@ def test_the_command_asks_a_canary(papers: Collection, tmp_path: Path):
         found = CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file)])
         assert found.exit_code == 1
         assert "known.jsonl" in found.output
+    file.write_text('{"query": "a", "ids": ["1"], "ids": ["2"]}')
+    found = CliRunner().invoke(app, ["recontextualize", place, "--canary", str(file)])
+    assert "the key 'ids' stands twice" in found.output
     lost = lost_queries(papers)
     file.write_text("\n".join(json.dumps({"query": query, "ids": ids}) for query, ids in lost.items()))
     asked: list[Canary] = []

@@ -28,7 +28,7 @@ _SHORT = {  # in the list of commands, at 80 columns
     "search": "Search a collection.",
     "inspect": "Show a collection's size, model and context.",
     "verify": "Compare a collection with its checksums.",
-    "reindex": "Rebuild the indexes of words and filters.",
+    "reindex": "Rebuild the BM25 and filter indexes.",
     "audit": "Check that stored vectors were made from their texts.",
     "export": "Export a collection to one Parquet file.",
     "import": "Import a collection from an export.",

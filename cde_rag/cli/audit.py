@@ -26,7 +26,7 @@ def audit(
     ],
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Model that is supposed to have made the vectors."),
+        typer.Option(metavar="NAME", help="Model to compare with: the one that should have made the vectors."),
     ] = None,
     context: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Context of a contextual model, *.context.safetensors.")

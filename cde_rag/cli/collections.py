@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
+from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.cli.output import (
     JsonOption,
     explain_no_hits,
@@ -34,7 +35,7 @@ from cde_rag.errors import (
     TenantError,
     UnknownFieldWarning,
 )
-from cde_rag.search.fusion import CANDIDATES, WAYS
+from cde_rag.search.fusion import CANDIDATES, RANKINGS
 
 if TYPE_CHECKING:
     from cde_rag.collection.collection import Collection
@@ -47,7 +48,7 @@ CollectionArgument = Annotated[
     str,
     typer.Argument(
         metavar="COLLECTION",
-        help="The collection's folder, of which a new NAME.qdrant is kept by Qdrant Edge; or an address, "
+        help="Folder of the collection (a new one named NAME.qdrant is made with Qdrant Edge), or an address, "
         "postgresql://USER@HOST/DATABASE/NAME.",
     ),
 ]
@@ -67,7 +68,7 @@ RayOption = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Embed on a Ray cluster: its address, auto for the one of this machine, or local to start one here.",
+        help="Embed on a Ray cluster: its address, auto for this machine's cluster, or local to start one.",
     ),
 ]
 _MOST: Final = 1_000_000_000  # hits
@@ -76,7 +77,10 @@ _MOST: Final = 1_000_000_000  # hits
 def _json_object(text: str) -> dict[str, Any]:
     value: object = None
     with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(text)
+        try:
+            value = json.loads(text, object_pairs_hook=unique_keys)
+        except RepeatedKeyError as error:
+            raise typer.BadParameter(str(error)) from error
     if not isinstance(value, dict):
         raise typer.BadParameter(f'expected a JSON object such as {{"year": {{"gte": 2020}}}}, found {text!r:.80}')
     return cast(dict[str, Any], value)
@@ -100,8 +104,8 @@ def _number(text: str) -> float:
 
 
 def _ranking(text: str) -> str:
-    if text not in WAYS:
-        raise typer.BadParameter(f"expected {', '.join(WAYS)}, found {text!r:.80}")
+    if text not in RANKINGS:
+        raise typer.BadParameter(f"expected {', '.join(RANKINGS)}, found {text!r:.80}")
     return text
 
 
@@ -116,7 +120,7 @@ def search(
         str | None,
         typer.Option(
             parser=_ranking,
-            metavar="|".join(WAYS),
+            metavar="|".join(RANKINGS),
             help="Rank by vectors, by the query's words (BM25), which find names and rare terms, or by both.  "
             "[default: hybrid; vectors where a collection has no words]",
         ),
@@ -139,7 +143,7 @@ def search(
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the documents of a collection that answer a query best, best first.
+    """Search a collection; print the best hits first.
 
     A filter names metadata fields: a value, or operators eq, ne, in, nin, gt, gte, lt, lte, exists, contains; and, or,
     not combine filters.
@@ -233,7 +237,7 @@ def inspect(
 
 
 def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:
-    """Read everything in a collection and compare it with its checksums. Exit code 1 where something is damaged.
+    """Read everything in a collection and compare it with its checksums. Exit code 1 if something is damaged.
 
     Needs no model, so that a collection too damaged to be opened can still be verified.
 
@@ -256,10 +260,10 @@ def verify(collection: CollectionArgument, tenant: TenantOption = None, as_json:
 
 
 def reindex(collection: CollectionArgument, tenant: TenantOption = None, as_json: JsonOption = False) -> None:
-    """Rebuild the indexes of words and filters from the records. Embeds nothing, and needs no model.
+    """Rebuild the BM25 and filter indexes from the records. Embeds nothing, and needs no model.
 
-    It adds words to a collection that was made without, and moves one of an earlier version of cde-rag to the present
-    format, which older versions do not open. To resume an interrupted command, run it again.
+    Adds BM25 to a collection that was made without it, and converts a collection of an earlier version of cde-rag to
+    the current format, which older versions cannot open. To resume an interrupted command, run it again.
 
     \b
     Example:

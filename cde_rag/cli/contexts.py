@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from cde_rag._validation import unique_keys
 from cde_rag.cli.collections import (
     CollectionArgument,
     ModelOption,
@@ -50,7 +51,8 @@ def recontextualize(
     windows: Annotated[
         bool | None,
         typer.Option(
-            "--windows/--cut", help="Read texts longer than the model's window in windows. [default: as it does now]"
+            "--windows/--cut",
+            help="Embed texts longer than the model's window in windows, or truncate them. [default: as now]",
         ),
     ] = None,
     to_model: Annotated[
@@ -77,8 +79,8 @@ def recontextualize(
     """Sample a new context from a collection's own documents, re-embed all of them, and switch.
 
     The collection can be searched and written in its old context until the switch. To resume an interrupted command,
-    run it again. The old generation is kept for rollback. With --canary it switches only if queries that find one of
-    their documents among ten hits now also find one in the new context.
+    run it again. The old generation is kept for rollback. With --canary it switches only if every query
+    that finds one of its documents in the top ten now also does in the new context.
 
     \b
     Examples:
@@ -137,7 +139,7 @@ def _print_estimate(opened: "Collection", path: str) -> None:
     if not isinstance(opened.embedder, ContextualEmbedder) or opened.embedder.context.is_null:
         return
     if cost.documents < _WORTH_PROBING:
-        typer.echo(f"What a new context gains: cde-rag drift {shown_place(path)} estimates it.", err=True)
+        typer.echo(f"cde-rag drift {shown_place(path)} estimates the gain of a new context.", err=True)
         return
     found = opened.drift(probes=_PROBED)
     low, high = found.interval
@@ -175,7 +177,7 @@ def _canary(path: Path, may_lose: int) -> "Canary":
     relevant: dict[str, list[str]] = {}
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            match json.loads(line) if line.strip() else None:
+            match json.loads(line, object_pairs_hook=unique_keys) if line.strip() else None:
                 case None:
                     pass
                 case {"query": str(query), "ids": [_, *_] as ids}:

@@ -15,9 +15,9 @@ def convert(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder; must not exist.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Make a folder of a published model that works without network: weights, tokenizer, and their digests.
+    """Convert a published model to a folder that works offline: weights, tokenizer, and their digests.
 
-    For private and gated models of the hub, log in before (hf auth login) or set HF_TOKEN.
+    For private and gated models of the hub, first log in (hf auth login) or set HF_TOKEN.
 
     \b
     Examples:

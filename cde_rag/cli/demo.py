@@ -41,10 +41,11 @@ def demo(
 ) -> None:
     """Index a part of this Python's documentation, and search it in four ways.
 
-    About a thousand docstrings of the standard library, whose modules are the pages: indexed in their own context, and
-    as plain vectors to compare with, in about a minute on two cores. First the score of twenty questions with known
-    answers, for context and words together, context, plain vectors and words (BM25); then what context changed, for
-    better and for worse, and a conclusion; then some answers, and yours. Later runs open what is stored.
+    The pages are modules of the standard library, the passages their docstrings, about a thousand. They are indexed in
+    their own context and, for comparison, as plain vectors, in about a minute on two cores. The command prints the
+    score of twenty questions with known answers (for context and words together, context, plain vectors, and words by
+    BM25), the questions that context answers better or worse, and a conclusion; then some answers, and yours. Later
+    runs open the stored index.
 
     \b
     Examples:

@@ -55,7 +55,7 @@ def doctor(
 ) -> None:
     """Show installed packages, runtimes with their times, and hardware, and test the bundled model.
 
-    Exit code 1 if the test fails. Runtimes are measured on first use; the fastest is taken where none is named.
+    Exit code 1 if the test fails. Runtimes are measured on first use, and the fastest is used unless one is named.
 
     \b
     Example:

@@ -44,8 +44,8 @@ def drift(
     """Estimate the gain of a new context, without judgments and without changing the collection.
 
     A sample of documents is embedded in the current context, in the one that recontextualize with the same options
-    would sample, and in none; the queries are made of their own words. Exit codes, for cron: 0 no need; 3 a new context
-    surely gains something, and probably at least --worth; 1 and 2 as everywhere.
+    would sample, and in none; the queries are made of their own words. Exit codes, for cron: 0 no need; 3 the
+    interval of the gain is above 0 and the estimate at least --worth; 1 and 2 as for every command.
 
     \b
     Examples:

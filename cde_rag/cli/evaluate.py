@@ -32,7 +32,7 @@ def evaluate(
         typer.Option(help="Random seed of the context; repeatable, for a mean over contexts. [default: 0]"),
     ] = None,
     system: Annotated[
-        list[str] | None, typer.Option(help=f"Run this one; may be repeated. [default: all] {SYSTEM_NAMES}")
+        list[str] | None, typer.Option(help=f"System to run; repeatable. [default: all] {SYSTEM_NAMES}")
     ] = None,
     foreign: Annotated[
         Path | None, typer.Option(help="Folder with the corpus of the foreign context. [default: the next set]")
@@ -45,7 +45,7 @@ def evaluate(
         int | None,
         typer.Option(
             min=1,
-            help="Split longer documents; their best passage counts. [default: never; sections of Markdown at 600]",
+            help="Split longer documents; each is ranked by its best passage. [default: never; Markdown at 600]",
         ),
     ] = None,
     max_queries: Annotated[
@@ -63,11 +63,11 @@ def evaluate(
     of the corpus's own context, the null context, the context of a foreign corpus, BM25, all-MiniLM-L6-v2 and others,
     with intervals for the differences. Values in JSON are fractions.
 
-    conteb/NAME is a set of ConTEB, which is downloaded from the Hugging Face hub once; a folder in its layout is read,
-    too. The chunks of one document are each other's siblings.
+    conteb/NAME is a set of ConTEB, downloaded once from the Hugging Face hub; a local folder in its layout works, too.
+    The chunks of one document are each other's siblings.
 
-    Of a folder of Markdown the headings are the queries, and the sections under them, without the heading, the
-    documents: a first look, where you have no queries of your users yet.
+    In a folder of Markdown, the headings are the queries, and the sections under them, without the heading, the
+    documents: a first look if you have no queries of your users yet.
 
     \b
     Examples:
@@ -105,7 +105,7 @@ def evaluate(
         return
     typer.echo(str(found))
     if left := [name for name in system or () if name not in found.systems]:
-        typer.echo(f"Not run, since no set or model has what it needs: {', '.join(left)}. {APPLIES}", err=True)
+        typer.echo(f"Not run, since no set or model meets the requirements: {', '.join(left)}. {APPLIES}", err=True)
     for folder, result in zip(folders, found.sets, strict=True):
         if is_markdown(folder):
             counts = f"queries: {len(result.query_ids)} headings; documents: {result.documents} sections"

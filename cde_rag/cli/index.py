@@ -62,17 +62,16 @@ def index(
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="Field with the name of the longer document that a record was cut from; records of one parent are "
-            "embedded as siblings. [default: for text files the file]",
+            help="Field that names the longer document a record was cut from; records of one parent are embedded as "
+            "siblings. [default: the file, for text files]",
         ),
     ] = None,
     headers: Annotated[
         str | None,
         typer.Option(
             metavar="FIELDS",
-            help="Fields, with commas between them, that are put after the title in front of the text, for embedding "
-            "and for words, such as section of Markdown files: for queries that name their page. [default: those of "
-            "the collection; for a new one none]",
+            help="Comma-separated fields, such as section of Markdown files, to insert between title and text for "
+            "embedding and BM25; helps queries that name their page. [default: the collection's; none for a new one]",
         ),
     ] = None,
     alone: Annotated[
@@ -83,7 +82,7 @@ def index(
         bool,
         typer.Option(
             "--windows",
-            help="Read texts longer than the model's window in windows, of a new collection. [default: they are cut]",
+            help="In a new collection, embed texts longer than the model's window in windows. [default: truncate them]",
         ),
     ] = False,
     skip_bad: Annotated[
@@ -102,7 +101,7 @@ def index(
     title_field: Annotated[str, typer.Option(metavar="FIELD")] = "title",
     as_text: Annotated[
         list[str] | None,
-        typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .py; may be repeated."),
+        typer.Option(metavar="SUFFIX", help="Also read files of this suffix as text, such as .py; repeatable."),
     ] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of a passage of text files.")] = 600,
     max_line_bytes: Annotated[
@@ -119,27 +118,27 @@ def index(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Tenant of the documents: COLLECTION holds a collection per tenant, in the null context until "
-            "recontextualize --tenant NAME.",
+            help="Tenant of the documents. COLLECTION then holds one collection per tenant, each in the null context "
+            "until recontextualize --tenant NAME.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Bundled name or folder. [default: the collection's own; for a new one cde-mini]")
+        str | None, typer.Option(help="Bundled name or folder. [default: the collection's own; cde-mini for a new one]")
     ] = None,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Upsert documents into a collection, which is created if necessary.
 
-    Reads JSONL (fields id, text and, if you like, title), CSV and TSV with a header (these also as .gz), Parquet, and
+    Reads JSONL (fields id, text and optionally title), CSV and TSV with a header (these also as .gz), Parquet, and
     text and Markdown files, which are split into passages; with the extra documents also PDF, HTML, Word, PowerPoint.
     Other fields become metadata for filters; cells of a CSV are strings, also if they look like numbers.
 
     A new collection first samples its context from the documents and keeps it; later documents are embedded in the same
     context. Unchanged documents are not embedded again: to resume an interrupted command, run it again.
 
-    A document replaces the one with its id. Ids of passages are made of the folder's name and the file's path in it
-    (docs/guide/start.md#0), or of the absolute path for a file given by itself (/home/me/start.md#0).
+    A document replaces the stored one with the same id. The id of a passage consists of the folder's name and the
+    file's path in it (docs/guide/start.md#0), or of the absolute path if a file is given (/home/me/start.md#0).
 
     \b
     Examples:

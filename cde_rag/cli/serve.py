@@ -36,9 +36,9 @@ def _role(text: str) -> str:
 
 def serve(
     paths: Paths,
-    host: Annotated[str, typer.Option(help="Address to bind; one that other machines reach needs an API key.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str, typer.Option(help="Address to bind; an API key is required if other machines can reach it.")
+    ] = ("127.0.0.1"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 8_000,
     api_key: Annotated[
         list[str] | None,
@@ -60,14 +60,14 @@ def serve(
         typer.Option(
             parser=_role,
             metavar="query|document",
-            help="Embed texts of requests that say neither like this.  [default: such requests are refused]",
+            help="Role of texts in requests that specify none.  [default: such requests are refused]",
         ),
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens that are embedded in one batch.")] = 8_192,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per batch.")] = 8_192,
     pending_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that may wait; requests beyond are answered with 429.")
+        int, typer.Option(min=1, help="Maximum number of waiting tokens; further requests get status 429.")
     ] = 2_000_000,
-    max_body: Annotated[int, typer.Option(min=1_000, help="Bytes of a request's body.")] = 16_000_000,
+    max_body: Annotated[int, typer.Option(min=1_000, help="Maximum size of a request body in bytes.")] = 16_000_000,
     contexts: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder of contexts that clients make, list and delete.")
     ] = None,
@@ -80,11 +80,11 @@ def serve(
         ),
     ] = None,
     llm_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model at that address.  [default: the first that it lists]")
+        str | None, typer.Option(metavar="NAME", help="Model at that address.  [default: the first one it lists]")
     ] = None,
     model: ModelOption = None,
 ) -> None:
-    """Serve collections over HTTP: a page in the browser, OpenAI's clients, and any other.
+    """Serve collections over HTTP, to browsers, OpenAI clients and any other HTTP client.
 
     Routes: /v1/embeddings, /v1/models, /v1/vector_stores, /v1/chat/completions, /v1/collections/NAME/search and
     /records; /openapi.json describes them. A collection is named for its folder: papers.faiss is "papers". Needs the
@@ -266,7 +266,8 @@ def _keys(path: Path | None) -> list[str]:
 def mcp(paths: Collections, model: ModelOption = None) -> None:
     """Serve collections to coding agents over stdio (Model Context Protocol). Needs the extra `mcp`.
 
-    Tools: search (vectors and words), get, list_collections, and context, the passages around a hit. All of them read.
+    Tools: search (vectors and words), get, list_collections, and context (the passages around a hit). All are
+    read-only.
 
     \b
     Examples:

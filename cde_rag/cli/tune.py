@@ -37,12 +37,12 @@ def tune(
     model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose the weight of vectors and words in hybrid search, by queries with known answers.
+    """Tune the weight of vectors and BM25 in hybrid search on judged queries.
 
-    Each query is scored (NDCG@10) at the weight that the other queries chose. If that gains surely, the weight chosen
-    by all of them is written to the collection, and hybrid search uses it from then on, in every program that opens it.
-    Of weights that are about as good, the one nearest to the present one is chosen. At least 20 queries are needed;
-    some hundred make the choice sure.
+    Each query is scored (NDCG@10) at the weight that the other queries chose. If the 95 % interval of the gain is above
+    0, the weight chosen by all queries is written to the collection, and hybrid search uses it in every program that
+    opens the collection. Of the weights within one standard error of the best, the one nearest to the current weight is
+    chosen. At least 20 queries are needed; some hundred make the choice reliable.
 
     \b
     Examples:
@@ -71,7 +71,9 @@ def tune(
             return
         typer.echo(_described(choice))
         if write:
-            typer.echo(f"Written to {place}: hybrid search uses {choice.weight:g} from now on. Start servers again.")
+            typer.echo(
+                f"Written to {place}: hybrid search uses {choice.weight:g} from now on. Restart running servers."
+            )
         elif choice.weight == choice.current_weight:
             typer.echo(f"{place} is unchanged: it has this weight.")
         elif choice.is_sure:

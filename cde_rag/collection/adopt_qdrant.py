@@ -107,17 +107,17 @@ def adopt(
         TruncationWarning: Texts exceeded the model's token limit and were truncated.
     """
     store, read = AdoptingStore(client, collection), reading(texts)
-    store.check_there()
+    is_begun = store.check_there()
     if own_vectors is not None:
         _keep_own(store, read, own_vectors, model, plain_vectors)
-    if store.exists():
+    if is_begun:
         opened = Collection.open(store, model=model) if embedder is None else Collection(store, embedder)
         begun = _begun_with(opened)
         if begun != (texts if isinstance(texts, str) else None):
             raise StoreError(f"{collection}: expected texts={begun!r}, with which it was begun; found {texts!r}.")
     else:
         if embedder is None:
-            found = (embedded_text(record) for record in foreign_records(client, collection, texts=texts))
+            found = (embedded_text(record) for record in _foreign_records(store, read))
             try:
                 embedder = _sampled(found, model, plain_vectors, context_size, seed)
             except CorpusError as error:
@@ -173,8 +173,12 @@ def foreign_records(client: "QdrantClient", collection: str, *, texts: Texts) ->
     Raises:
         StoreError: There is no such collection.
     """
-    store, read = AdoptingStore(client, collection), reading(texts)
+    store = AdoptingStore(client, collection)
     store.check_there()
+    yield from _foreign_records(store, reading(texts))
+
+
+def _foreign_records(store: AdoptingStore, read: Reading) -> Iterator[Record]:
     for page in store.foreign():
         for point in page:
             record = _record(point, read, None)

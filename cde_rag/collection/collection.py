@@ -24,7 +24,7 @@ from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
 from cde_rag.records import chunks, embedded_text, from_columns
-from cde_rag.search.fusion import CANDIDATES, WAYS, check_fusion
+from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher, check_query, page_of
@@ -293,8 +293,8 @@ class Collection(Searcher):
             ValueError: Another ranking or fusion, `candidates` is below 1, the weight is outside [0, 1], or they are
                 given for another ranking.
         """
-        if by not in WAYS:
-            raise ValueError(f"Expected one of {', '.join(WAYS)} in by=…, found {by!r}. Name one of them.")
+        if by not in RANKINGS:
+            raise ValueError(f"Expected one of {', '.join(RANKINGS)} in by=…, found {by!r}. Name one of them.")
         check_positive(candidates, "candidates")
         if by != "hybrid" and (candidates, fusion, weight) != (CANDIDATES, "convex", None):
             raise ValueError(f"candidates, fusion and weight are of by='hybrid', found by={by!r}. Leave them out.")

@@ -1,4 +1,4 @@
-"""Collections of tenants, who share an application and nothing else."""
+"""Multitenancy: one collection per tenant of an application, with nothing shared between them."""
 
 from contextlib import closing
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""User's cache of contexts: one file for each fingerprint, which every process of the user finds.
+"""User's cache of contexts: one file per fingerprint, shared by all of the user's processes.
 
     $XDG_CACHE_HOME/cde-rag/contexts/<fingerprint>.context.safetensors      by default in ~/.cache
 

@@ -1,4 +1,4 @@
-"""From a corpus to its context documents.
+"""Sampling of a corpus: the documents of its context.
 
 Every strategy ranks unique texts by a salted hash and keeps the lowest, so a sample depends on the set of texts and on
 the seed, never on an order. A smaller sample of `sample_random` or `sample_strata` is part of every larger one.
@@ -184,7 +184,7 @@ def warn_small_context(documents: int, asked: int) -> None:
     if documents < min(SMALL_CONTEXT, asked):
         found = "one document" if documents == 1 else f"{documents} different documents"
         warn_user(
-            f"The corpus has only {found}, too few to show what its documents have in common. Once there are "
+            f"The corpus has only {found}, too few to show the common features of its documents. Once there are "
             f"{SMALL_CONTEXT}, make a new context.",
             SmallContextWarning,
         )

@@ -1,4 +1,4 @@
-"""Following a store to another context while it is in use."""
+"""The embedder of a store's active generation, replaced when another generation is activated."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cde_rag.embedders.arithmetic import AnyEmbedder
     from cde_rag.model import CDEModel
 
-UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # stands where its Context is going to be
+UNFINISHED_IMPORT: Final = b"cde-rag: an import that did not finish"  # until it is complete
 SWITCHES: Final = 8  # of the active generation that one call follows
 Result = TypeVar("Result")
 
@@ -79,7 +79,7 @@ class ActiveEmbedder:
 
     @contextmanager
     def following(self, embedder: Embedder) -> Generator[None, None, None]:
-        """Catch the mismatch of a call in an embedder's space where another generation was activated since.
+        """Catch the mismatch that a call raises if another generation was activated since its embedder was read.
 
         The call is to be repeated with the embedder that is then `last`.
 

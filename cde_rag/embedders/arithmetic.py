@@ -87,7 +87,7 @@ class ArithmeticEmbedder:
         Args:
             texts: The documents as they will be embedded, in any order; only read if `corpus` is true.
             model: The plain embedder; it embeds the sample.
-            weight: Of the siblings' mean, beside 1 for the document's own vector. 0.3 gains where queries name the
+            weight: Weight of the siblings' mean; the document's own vector has 1. 0.3 gains where queries name the
                 longer document or its subject, and loses where they do not; 0 for no siblings.
             corpus: Map all vectors, queries' too, by the second moments of a sample of the corpus.
             context_size: Documents of that sample, 512 by default; a smaller corpus is taken completely.

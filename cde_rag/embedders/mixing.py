@@ -13,7 +13,7 @@ SMALLEST = 1e-12  # norm that vectors are divided by
 
 @dataclass(frozen=True, eq=False)
 class CorpusMap:
-    """A map of vectors by their corpus, whose `whitening` it is.
+    """A linear map of vectors: the `whitening` of their corpus.
 
     Directions in which all documents of a corpus agree count less in a score.
 
@@ -47,7 +47,7 @@ def mixed(
         vectors: Unit norm, of documents.
         siblings: For each document the rows of `pool` that are its siblings; a document without any stays as it is.
         pool: Unit norm.
-        weight: Of the mean, beside 1 for the document's own vector.
+        weight: Weight of the siblings' mean; the document's own vector has weight 1.
 
     Example:
         >>> mixed(np.eye(2, dtype=np.float32), [[1], []], np.eye(2, dtype=np.float32), 0.75).tolist()

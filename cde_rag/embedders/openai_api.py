@@ -31,7 +31,7 @@ def openai_embedder(
         model: Such as "text-embedding-3-small".
         base_url: Address of the API, such as "http://localhost:8000/v1"; that of OpenAI by default.
         api_key: By default the environment's OPENAI_API_KEY; local servers mostly take any.
-        dimensions: Length of the vectors, for models that can be asked for it.
+        dimensions: Length of the vectors, for models that can shorten them.
         prefixes: Prefixes of a "query" and a "document"; none by default.
         mini_batch_size: Most texts of a call; long ones go in calls of fewer.
         max_retries: Retries of a call that failed by the network, a limit or the server, after growing pauses.

@@ -1,4 +1,4 @@
-"""Models that no graph can express, and the check of their settings."""
+"""Model architectures that cannot be written as an ONNX graph, and the check of their settings."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Plain vectors of texts at rest: one SQLite file, from which contextual vectors are made without a model.
+"""Cache of texts' plain vectors: one SQLite file, from which contextual vectors are made without a model.
 
     vectors    space, sha256 of the text → vector (float32), whether the text was truncated, checksum
 
@@ -76,7 +76,7 @@ class PlainVectors:
         return found
 
     def put(self, space: str, vectors: Mapping[bytes, tuple[Float32[np.ndarray, " dim"], bool]]) -> None:
-        """Keep vectors, in one transaction. Where the file cannot be written they are not kept.
+        """Keep vectors, in one transaction; if the file cannot be written, none is kept.
 
         Args:
             space: Fingerprint of the plain embedder.

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Int64
 
+from cde_rag._validation import unique_keys
 from cde_rag.errors import CorpusError
 from cde_rag.readers.splitting import split
 
@@ -300,7 +301,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each line's location, for messages, and its JSON object."""
     for where, line in _lines(path):
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=unique_keys)
         except ValueError as error:
             raise CorpusError(f"{where}: expected a JSON object, found {line[:40]!r} ({error}).") from error
         if not isinstance(row, dict):

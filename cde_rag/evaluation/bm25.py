@@ -1,4 +1,4 @@
-"""BM25: the baseline, which is bm25s with English stemming and stop words, and the words of a collection."""
+"""BM25: the baseline (bm25s with English stemming and stop words), and the BM25 ranking of a collection."""
 
 import tempfile
 from collections.abc import Sequence

@@ -17,9 +17,9 @@ from cde_rag.records import embedded_text
 from cde_rag.stores.base import Row, Store
 
 ROWS_AT_ONCE = 1024  # read at one time, and embedded in parts, each of which is written
-LAST_ROWS = 64  # that came during a run and are embedded while writers wait: some seconds
+LAST_ROWS = 64  # most rows that are embedded while writers wait: some seconds
 ACTIVATIONS = 8  # tries to activate a generation while others write
-LAST_PASSES = 8  # over what came meanwhile; after that writers wait for all of it, or the run would never end
+LAST_PASSES = 8  # over rows that arrived during the run; then writers wait for the rest, or it would never end
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,10 @@ def report(store: Store, embedded: int, started: float) -> Recontextualization:
 
 
 class _RowEmbedder:
-    """Gives rows the vectors of a generation.
+    """Embeds rows in the space of a generation.
 
     Attributes:
-        lasted: How many got theirs while writers waited.
+        last_rows: Number of rows that were embedded while writers waited.
     """
 
     def __init__(self, store: Store, embedder: Embedder, parent_key: str | None) -> None:

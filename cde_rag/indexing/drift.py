@@ -84,7 +84,7 @@ class Drift:
     candidate: Context
 
     def pays(self, worth: float = WORTH) -> bool:
-        """Return True if a new context surely gains something, and probably at least `worth` in NDCG@10."""
+        """Return True if the interval of the gain is above 0, and the estimate is at least `worth`, in NDCG@10."""
         return self.interval[0] > 0 and self.gain >= worth
 
     def to_json(self) -> dict[str, Any]:

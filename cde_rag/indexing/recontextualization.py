@@ -161,9 +161,9 @@ class _Sample:
     """A Context that is sampled from the collection.
 
     Attributes:
-        model: That makes it.
+        model: Model of the Context.
         seed: Random seed of the sample.
-        context_size: Documents of it.
+        context_size: Number of context documents.
         strategy: Strategy of the sample.
         windows: Read longer texts in windows.
         options: Batch size and pool of the embedder.
@@ -183,7 +183,7 @@ class _Sample:
         return begun_with == (self.model.identity.reading(windows=self.windows), self.seed, self.strategy, size)
 
     def start(self, texts: Iterator[str]) -> Embedder:
-        """Sample it."""
+        """Sample the Context."""
         from cde_rag.embedders.contextual import ContextualEmbedder
 
         return ContextualEmbedder.from_corpus(
@@ -208,12 +208,12 @@ class _Sample:
 
 @dataclass(frozen=True)
 class _Arithmetic:
-    """A Context of a ArithmeticEmbedder that is sampled from the collection, by plain vectors that are there already.
+    """A Context of an ArithmeticEmbedder, sampled from the collection; plain vectors that are kept are used again.
 
     Attributes:
         embedder: Active embedder.
         seed: Random seed of the sample.
-        context_size: Documents of it, if the embedder maps vectors by the corpus.
+        context_size: Number of context documents, if the embedder maps vectors by the corpus.
         strategy: Strategy of the sample.
     """
 
@@ -229,7 +229,7 @@ class _Arithmetic:
         return same and len(sample_of(context)) == size
 
     def start(self, texts: Iterator[str]) -> Embedder:
-        """Sample it."""
+        """Sample the Context."""
         return ArithmeticEmbedder.from_corpus(
             texts,
             model=self.embedder.plain,

@@ -23,7 +23,7 @@ from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_ups
 from cde_rag.records import Parent, Positions, chunks, embedded_text
 from cde_rag.stores.base import Record, Row, Store
 
-PART_S = 4.0  # seconds of embedding between two writes: what a kill can cost, and how often progress is told
+PART_S = 4.0  # seconds of embedding between two writes: what a kill can cost, and how often progress is reported
 FIRST_PART = 128  # texts that are embedded before the speed is known
 SMALLEST_PART = 32
 LARGEST_WRITE = 2048  # rows in one call of a store
@@ -148,7 +148,7 @@ class Upserter:
         records: Iterable[Record],
         total: int | None,
         on_progress: Callable[[Progress], None] | None,
-        ready: "ReadyVectors | None" = None,
+        ready: ReadyVectors | None = None,
     ) -> AddReport:
         """Write a stream of records, and count the changes; raises and warns like `Collection.add`.
 
@@ -263,7 +263,7 @@ class Upserter:
     def _run(
         self,
         step: "Step",
-        ready: "ReadyVectors | None" = None,
+        ready: ReadyVectors | None = None,
         on_write: Callable[[int], None] | None = None,
     ) -> set[str]:
         """Repeat a step under the lock until no vector is missing; missing ones are embedded outside the lock.
@@ -340,7 +340,7 @@ class Upserter:
         if changes["repeated"]:
             warn_user(
                 f"{changes['repeated']} records of this call have the id of an earlier one, or its text without an id, "
-                "and other metadata, which is what was kept. Give each an id of its own to keep both.",
+                "and other metadata; the later metadata were kept. Give each an id of its own to keep both.",
                 CDEWarning,
             )
 

@@ -22,13 +22,13 @@ class PreparedContext:
         values: Likewise the values, multiplied with the head's gate.
         output_map: Linear map of pooled texts to the corpus's space; the identity for the null context, but for the
             rotation of a rotated model.
-        siblings: Factor of the siblings' weight in the output, 0 … 1.
+        sibling_weight: Factor of the siblings' part of the output, 0 … 1; see `sibling_weight`.
     """
 
     keys: Float[Tensor, "layers heads latents head_dim"]
     values: Float[Tensor, "layers heads latents head_dim"]
     output_map: Float[Tensor, "dim dim"]
-    siblings: Float[Tensor, ""]
+    sibling_weight: Float[Tensor, ""]
 
     def to(self, dtype: torch.dtype) -> "PreparedContext":
         """Return a copy with keys and values in another dtype; all else stays float32."""
@@ -111,7 +111,7 @@ class OutputMap(nn.Module):
         return (vectors * scale) @ vectors.T
 
 
-def siblings_weight(
+def sibling_weight(
     context: Float[Tensor, "context dim"], counts: Int[Tensor, "context"], full_likeness: float
 ) -> Float[Tensor, ""]:
     """Compute the factor of the siblings' weight, 0 … 1: the corpus's likeness divided by the full likeness.

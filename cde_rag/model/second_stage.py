@@ -41,21 +41,24 @@ class SecondStage(nn.Module):
         return split_heads(key, self.heads), split_heads(value, self.heads) * gate
 
     def prepare(
-        self, latents: Float[Tensor, "latents dim"], output_map: Float[Tensor, "dim dim"], siblings: Float[Tensor, ""]
+        self,
+        latents: Float[Tensor, "latents dim"],
+        output_map: Float[Tensor, "dim dim"],
+        sibling_weight: Float[Tensor, ""],
     ) -> PreparedContext:
         """Compute the keys and values of a corpus for all context layers, once.
 
         Args:
             latents: Latents of the context.
             output_map: Linear map of pooled texts.
-            siblings: Factor of the siblings' weight in the output, 0 … 1.
+            sibling_weight: Factor of the siblings' part of the output, 0 … 1.
         """
         pairs = [self.keys_and_values(layer, latents[None]) for layer in range(len(self.given))]
         return PreparedContext(
             keys=torch.cat([key for key, _ in pairs]),
             values=torch.cat([value for _, value in pairs]),
             output_map=output_map,
-            siblings=siblings,
+            sibling_weight=sibling_weight,
         )
 
     def forward(
@@ -132,5 +135,5 @@ class SecondStage(nn.Module):
         if siblings is not None and sibling_mask is not None:
             lead = siblings[:, 0] * sibling_mask[:, :1]
             parent = torch.lerp(mean_pool(siblings, sibling_mask), lead, self.lead_share)
-            pooled = pooled + prepared.siblings * self.sibling_output(parent)
+            pooled = pooled + prepared.sibling_weight * self.sibling_output(parent)
         return F.normalize(pooled @ prepared.output_map, dim=-1)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from cde_rag.model.attention import Embeddings, mean_pool
 from cde_rag.model.config import ModelConfig
-from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, not_prepared, siblings_weight
+from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, not_prepared, sibling_weight
 from cde_rag.model.first_stage import FirstStage
 from cde_rag.model.second_stage import DOCUMENT, SecondStage
 
@@ -52,7 +52,7 @@ class TwoStage(nn.Module):
         """
         given = self.second_stage.given
         latents = self.set_attention(context, counts).to(next(given.parameters()).dtype)
-        weight = siblings_weight(context, counts, self.config.full_likeness)
+        weight = sibling_weight(context, counts, self.config.full_likeness)
         return self.second_stage.prepare(latents, self.turned(self.output_map(context, counts)), weight)
 
     def forward(

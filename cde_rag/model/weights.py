@@ -35,7 +35,7 @@ def no_weights(where: str, names: Iterable[str]) -> ModelError:
     if pickles := [name for name in found if name.endswith(PICKLES)]:
         return ModelError(
             f"{where}: expected {WEIGHTS}, found only {', '.join(pickles)}. Pickle files can run code when they are "
-            "read, so they are refused; ask the authors for safetensors, or another revision."
+            "read, so they are refused; request safetensors from the authors, or name another revision."
         )
     return ModelError(f"{where}: expected {WEIGHTS} or {INDEX}, found {', '.join(found)}. The model is incomplete.")
 

@@ -17,6 +17,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.errors import CorpusError, require
 from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
 from cde_rag.stores.base import Record
@@ -216,9 +217,13 @@ def _lines(file: BufferedIOBase, name: str, longest: int) -> Iterator[tuple[int,
 def _parse_json(line: bytes) -> Mapping[str, Any]:
     try:
         text = line.decode("utf-8")
-        values: object = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+        values: object = json.loads(
+            text, object_pairs_hook=unique_keys, parse_constant=_no_constant, parse_float=_finite
+        )
     except UnusableError:
         raise
+    except RepeatedKeyError as error:
+        raise UnusableError(str(error)) from error
     except UnicodeDecodeError as error:
         raise UnusableError(f"not UTF-8: byte {line[error.start]:#04x} at byte {error.start} of the line") from error
     except json.JSONDecodeError as error:
@@ -230,14 +235,6 @@ def _parse_json(line: bytes) -> Mapping[str, Any]:
     if "\\ud" in text.lower():  # only an escape can smuggle a surrogate into valid UTF-8
         _check_unicode(json.dumps(values, ensure_ascii=False))
     return cast(dict[str, Any], values)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise UnusableError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
-    return values
 
 
 def _no_constant(name: str) -> NoReturn:

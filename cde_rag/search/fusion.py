@@ -1,4 +1,4 @@
-"""Fusion of a ranking by vectors and a ranking by words."""
+"""Hybrid search: fusion of a ranking by vectors and one by BM25, convex or by reciprocal ranks (RRF)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -8,7 +8,7 @@ from cde_rag._validation import check_number
 Scored: TypeAlias = Sequence[tuple[str, float]]
 """Ids and scores of the hits of one query, best first."""
 
-WAYS: Final = ("vectors", "words", "hybrid")  # to rank
+RANKINGS: Final = ("vectors", "words", "hybrid")  # values of `by` in a search
 CANDIDATES: Final = 100  # hits of each side that are fused; the weights below were chosen with as many
 CONSTANT: Final = 60  # ranks; Cormack et al. (2009)
 WEIGHTS: Final[Mapping[str, float]] = {"convex": 0.65, "reciprocal_ranks": 0.5}  # docs/experiments/fusion.md

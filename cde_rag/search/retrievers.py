@@ -1,4 +1,4 @@
-"""Rankers of the records of a collection: by vectors, by words, by both, and by a reranker."""
+"""Retrievers of a collection: by vectors, by BM25, by both (hybrid), and with a reranker. All are a `Ranker`."""
 
 import dataclasses
 import math

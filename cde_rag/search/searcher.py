@@ -1,7 +1,7 @@
 """Searches of a collection by any ranker: hits, groups and parents."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
@@ -209,15 +209,10 @@ class Searcher:
         """
         if found or not where or len(self._checked) >= CHECKED:
             return
-        for field in set(fields_of(where)) - self._checked:
-            self._checked.add(field)
-            if next(iter(self.store.scroll(where={field: {"exists": True}})), None) is None:
-                first = next(iter(self.store.scroll()), None)
-                if first is not None:
-                    has = ", ".join(map(repr, sorted(first.record.metadata))) or "no metadata"
-                    warn_user(
-                        f"No record has the field {field!r} of the filter. The first has {has}.", UnknownFieldWarning
-                    )
+        fields = set(fields_of(where)) - self._checked
+        self._checked |= fields
+        for sentence in unknown_fields(self.store, fields):
+            warn_user(sentence, UnknownFieldWarning)
 
     def _traced(
         self, queries: int, k: int, where: Mapping[str, Any] | None
@@ -226,6 +221,21 @@ class Searcher:
         return operation(
             "cde_rag.search", {"fingerprint": space, "queries": queries, "k": k, "filtered": where is not None}
         )
+
+
+def unknown_fields(store: Store, fields: Iterable[str]) -> list[str]:
+    """Return a sentence for each field that no record has; none where there are no records.
+
+    Args:
+        store: Store of a collection.
+        fields: Of a filter; all records may be read for each.
+    """
+    unknown = [field for field in fields if next(iter(store.scroll(where={field: {"exists": True}})), None) is None]
+    first = next(iter(store.scroll()), None) if unknown else None
+    if first is None:
+        return []
+    has = ", ".join(map(repr, sorted(first.record.metadata))) or "no metadata"
+    return [f"No record has the field {field!r} of the filter. The first has {has}." for field in unknown]
 
 
 def fields_of(where: Mapping[str, Any]) -> list[str]:

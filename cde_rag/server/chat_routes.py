@@ -16,11 +16,12 @@ from starlette.responses import Response, StreamingResponse
 from cde_rag._validation import utf8
 from cde_rag.server.citations import cited, prompt, without_model
 from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling
 from cde_rag.server.registry import SUFFIXES, ServedCollection
 from cde_rag.server.service import RequestBody, Service, Serving
 
-router = APIRouter(prefix="/v1/chat")
+router = APIRouter(prefix="/v1/chat", route_class=JsonRoute)
 NO_PASSAGE = "The collection holds no passage that matches the question, and so there is no answer."
 
 

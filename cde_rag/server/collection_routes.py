@@ -8,16 +8,20 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from cde_rag.errors import UnknownFieldWarning, adapter_warns
 from cde_rag.records import CHUNK, default_id
+from cde_rag.search.searcher import fields_of, unknown_fields
 from cde_rag.server.error_responses import Json, RequestError
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
 from cde_rag.server.search_results import as_json, neighbours_of
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Record
 
-router = APIRouter(prefix="/v1/collections")
+router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
 MOST_HITS: Final = 1_000
 MOST_IDS: Final = 1_000
+MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
 
 
 class SearchRequest(RequestBody):
@@ -83,7 +87,10 @@ def described(served: ServedCollection) -> dict[str, Any]:
 
 @router.post("/{name}/search")
 async def search_collection(name: str, body: SearchRequest, service: Serving) -> Json:
-    """Search by vectors, words or both; hits, groups of hits, or parents with all their passages."""
+    """Search by vectors, words or both; hits, groups of hits, or parents with all their passages.
+
+    `warnings` has a sentence for each field of a filter that found nothing and that no record has.
+    """
     return Json(await in_thread(found, service.registry.collection(name), body))
 
 
@@ -103,17 +110,20 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
         "score_threshold": body.score_threshold,
         "offset": body.offset,
     }
-    result: dict[str, Any] = {"by": by, "fingerprint": fingerprint}
-    if body.parents:
-        if body.group_by is not None or collection.parent_key is None:
-            hint = "Leave group_by out." if collection.parent_key else "Leave parents out: the collection has none."
-            raise RequestError(400, f"parents: {hint}", param="parents", code="invalid_value")
-        parents = searcher.search_parents(body.query, body.k, group_size=body.group_size, **paged)
-        return {**result, "parents": [as_json(parent) for parent in parents]}
-    if body.group_by is not None:
-        groups = searcher.search_groups(body.query, body.k, group_by=body.group_by, group_size=body.group_size, **paged)
-        return {**result, "groups": [as_json(group) for group in groups]}
-    return {**result, "hits": [as_json(hit) for hit in searcher.search(body.query, body.k, **paged)]}
+    sized: dict[str, Any] = {"group_size": body.group_size, **paged}
+    with adapter_warns(UnknownFieldWarning):
+        if body.parents:
+            if body.group_by is not None or collection.parent_key is None:
+                hint = "Leave group_by out." if collection.parent_key else "Leave parents out: the collection has none."
+                raise RequestError(400, f"parents: {hint}", param="parents", code="invalid_value")
+            kind, results = "parents", searcher.search_parents(body.query, body.k, **sized)
+        elif body.group_by is not None:
+            kind, results = "groups", searcher.search_groups(body.query, body.k, group_by=body.group_by, **sized)
+        else:
+            kind, results = "hits", searcher.search(body.query, body.k, **paged)
+    fields = [] if results or not body.where else list(dict.fromkeys(fields_of(body.where)))[:MOST_FIELDS]
+    warnings = unknown_fields(collection.store, fields)
+    return {"by": by, "fingerprint": fingerprint, kind: [as_json(result) for result in results], "warnings": warnings}
 
 
 @router.post("/{name}/records")

@@ -11,16 +11,18 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from cde_rag._validation import unique_keys
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextError, CorpusError
 from cde_rag.records import embedded_text
 from cde_rag.server.error_responses import Json, RequestError
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import NAME_PATTERN, ServedModel
 from cde_rag.server.service import Serving
 from cde_rag.stores.base import Record
 
-router = APIRouter(prefix="/v1/contexts")
+router = APIRouter(prefix="/v1/contexts", route_class=JsonRoute)
 SUFFIX: Final = ".context.safetensors"
 MAX_CORPUS_BYTES: Final = 4_000_000_000
 
@@ -178,7 +180,7 @@ def _texts(corpus: IO[bytes]) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            match json.loads(line):
+            match json.loads(line, object_pairs_hook=unique_keys):
                 case {"title": str(title), "text": str(text)}:
                     yield embedded_text(Record("", text, title))
                 case {"text": str(text), **others} if others.get("title") is None:

@@ -16,11 +16,12 @@ from pydantic import Field, field_validator, model_validator
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.server.error_responses import Json, RequestError
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedModel, check_fingerprint
 from cde_rag.server.service import RequestBody, Service, Serving
 from cde_rag.server.token_batcher import Role, token_counts
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=JsonRoute)
 MAX_INPUTS: Final = 2_048  # OpenAI's bound
 _ONLY_FLOAT32: Final = (
     "vectors are served as float32. Send encoding_format float (numbers) or base64 (little-endian float32), and "

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from cde_rag._validation import RepeatedKeyError
 from cde_rag.errors import CanaryError, CDEError, ContextError, ContextMismatchError, ModelError, StoreError
 
 _log = logging.getLogger("cde_rag.server")
@@ -123,6 +124,8 @@ def _of_json(cause: Exception) -> RequestError:
     match cause:
         case RecursionError():
             reason = "it is nested too deeply. Send the fields of this route; /openapi.json has them"
+        case RepeatedKeyError():
+            reason = f"{cause}. Send it once"
         case UnicodeDecodeError():
             reason = f"it is not UTF-8 at byte {cause.start}. Encode it as UTF-8"
         case _:

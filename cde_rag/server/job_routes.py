@@ -13,11 +13,12 @@ from cde_rag.embedders.protocol import unwrapped
 from cde_rag.indexing.canary import Canary
 from cde_rag.server.error_responses import Json
 from cde_rag.server.jobs import Job, OnProgress
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.server.uploads import check_upload, uploaded
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=JsonRoute)
 
 
 class CanaryQuery(RequestBody):

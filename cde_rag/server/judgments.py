@@ -17,9 +17,10 @@ from starlette.responses import FileResponse, Response
 from cde_rag._validation import utf8
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.service import RequestBody, Serving
 
-router = APIRouter(prefix="/v1/collections")
+router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
 
 
 class Judgment(RequestBody):

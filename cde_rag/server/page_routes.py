@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from cde_rag.server.comparison import compared
 from cde_rag.server.error_responses import Json
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.service import RequestBody, Serving
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 FOLDER: Final = Path(__file__).parent / "page"
 SCRIPTS: Final = ("page.js", "common.js", "chat.js", "manage.js")
 HEADERS: Final = {

@@ -9,12 +9,13 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from cde_rag.server.error_responses import Json, RequestError
+from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, seconds_of
 from cde_rag.server.search_results import public_metadata
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Hit
 
-router = APIRouter(prefix="/v1/vector_stores")
+router = APIRouter(prefix="/v1/vector_stores", route_class=JsonRoute)
 MAX_RESULTS: Final = 50  # OpenAI's bound
 MAX_LEVELS: Final = 32  # of filters in each other
 COMPARISONS: Final = frozenset({"eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"})

@@ -88,7 +88,7 @@ class Damage:
 
 @runtime_checkable
 class Store(Protocol):
-    """Vectors at rest. Every call is atomic: after a kill at any instant it happened wholly or not at all.
+    """Vectors at rest. Every call is atomic: after a kill at any instant it is complete or had no effect.
 
     All vectors are float32, `(rows, dim)`, unit norm. Every call that reads or writes vectors of the active generation
     names the fingerprint of the space it means and raises `ContextMismatchError` where that generation has another.
@@ -331,7 +331,7 @@ class Loaded(Protocol):
 
 @runtime_checkable
 class Folder(Protocol):
-    """A store that is a folder; those of tenants lie in it."""
+    """A store that is a folder, which also contains the stores of tenants."""
 
     @property
     def folder(self) -> Path:

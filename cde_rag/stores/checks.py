@@ -123,6 +123,11 @@ def sample_places(last: int, count: int, seed: int) -> list[int]:
     return sorted(Random(seed).sample(range(last), min(count, last)))
 
 
+def encodable_ids(ids: Iterable[str]) -> list[str]:
+    """Return the ids that UTF-8 can encode, once each; no store has others."""
+    return [id_ for id_ in dict.fromkeys(ids) if id_.encode("utf-8", "ignore").decode() == id_]
+
+
 def checksum_of(*parts: str | bytes | int) -> bytes:
     """Compute the sha256 over parts, so that moving a byte from one part to the next changes it."""
     digest = hashlib.sha256()

@@ -96,7 +96,7 @@ def check_there(place: str | Path, store: Store) -> None:
     """Refuse a folder or an address without a collection.
 
     Raises:
-        StoreError: There is none; the message names one that lies next to a folder of documents, or how to make one.
+        StoreError: There is none; the message names one next to a folder of documents, or how to make one.
     """
     if store.exists():
         return

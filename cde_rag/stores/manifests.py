@@ -1,14 +1,14 @@
-"""Manifests of stores and of their generations: the public one, and the common part of those on disk."""
+"""Manifests of stores and of their generations, public and stored, and the check of fingerprints."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from cde_rag.errors import ContextMismatchError, StoreError
 
 
 @runtime_checkable
-class _Numbered(Protocol):
+class _Stored(Protocol):
     """Interface of a stored generation."""
 
     @property
@@ -16,8 +16,13 @@ class _Numbered(Protocol):
         """Number of the generation."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of its vector space."""
+        ...
 
-State = TypeVar("State", bound=_Numbered)
+
+State = TypeVar("State", bound=_Stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +73,12 @@ class StoredGeneration:
     fingerprint: str
     context_sha256: str
 
-    def check_space(self, fingerprint: str) -> None:
-        """Refuse another vector space.
 
-        Raises:
-            ContextMismatchError: The generation has another fingerprint.
-        """
-        if fingerprint != self.fingerprint:
-            raise ContextMismatchError(expected=self.fingerprint, found=fingerprint)
+class GenerationRow(NamedTuple):
+    """One generation, as a store keeps it whose Contexts are in tables of their own."""
+
+    number: int
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,16 @@ class StoredManifest(Generic[State]):
             StoreError: There is none, or it is the active one.
         """
         return numbered(self.generations, number, active=self.active)
+
+
+def check_space(generation: _Stored, fingerprint: str) -> None:
+    """Refuse vectors of another vector space than a generation's.
+
+    Raises:
+        ContextMismatchError: The generation has another fingerprint.
+    """
+    if fingerprint != generation.fingerprint:
+        raise ContextMismatchError(expected=generation.fingerprint, found=fingerprint)
 
 
 def numbered(states: Sequence[State], number: int, *, active: int | None = None) -> State:

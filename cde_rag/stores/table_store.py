@@ -16,18 +16,28 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float32, Float64
 
 from cde_rag._validation import check_list
-from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
+from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Record, Row
-from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, checksum_of, encode
+from cde_rag.stores.checks import (
+    MOST_ROWS,
+    check_k,
+    check_once,
+    check_records,
+    check_rows,
+    check_unit,
+    checksum_of,
+    encodable_ids,
+    encode,
+)
 from cde_rag.stores.filter_conditions import Filter, holds
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, StoredManifest, StoreManifest
+from cde_rag.stores.manifests import Generation, GenerationRow, StoredManifest, StoreManifest, check_space
 from cde_rag.stores.store_tables import RecordRow, Tables, pack_record, pack_vectors, read_record, read_vector
 from cde_rag.stores.text_analysis import K1, B, analyzer_of, updated, with_newest
 
@@ -37,13 +47,8 @@ _MANIFEST: Final = "manifest"
 Access: TypeAlias = Literal["read", "write", "create"]
 
 
-class _State(NamedTuple):
-    number: int
-    fingerprint: str
-
-
 @dataclass(frozen=True)
-class _Manifest(StoredManifest[_State]):
+class _Manifest(StoredManifest[GenerationRow]):
     settings: dict[str, Any]
 
     def written(self) -> bytes:
@@ -57,7 +62,7 @@ class _Manifest(StoredManifest[_State]):
         fields: dict[str, Any] = json.loads(data[32:])
         if fields.pop("format") > FORMAT:
             raise StoreFormatError(f"manifest: expected format {FORMAT} or older, found a newer one. Update cde-rag.")
-        fields["generations"] = tuple(_State(*state) for state in fields["generations"])
+        fields["generations"] = tuple(GenerationRow(*state) for state in fields["generations"])
         return cls(**fields)
 
 
@@ -104,7 +109,7 @@ class TableStore(ABC):
         with self.transaction("create") as tables:
             if tables.blob(_MANIFEST) is not None:
                 raise StoreError(f"{self}: expected no store, found one: open it, or choose another place.")
-            _put(tables, _Manifest(dim, 1, 1, (_State(1, fingerprint),), dict(settings)))
+            _put(tables, _Manifest(dim, 1, 1, (GenerationRow(1, fingerprint),), dict(settings)))
             tables.put_blob("context-1", context)
 
     def manifest(self) -> StoreManifest:
@@ -128,7 +133,7 @@ class TableStore(ABC):
         records = [record for record, _ in check_records(row.record for row in rows)]
         with self._opened("write") as tables:
             manifest = _manifest(tables)
-            _check_space(manifest.serving, fingerprint)
+            check_space(manifest.serving, fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
             tables.put_records({record.id: pack_record(record) for record in records})
             digests = {row.record.id: row.digest for row in rows}
@@ -144,7 +149,7 @@ class TableStore(ABC):
         for id_, new in metadata.items():
             encode(new, f"Record {id_!a:.80}: its metadata")
         with self._opened("write") as tables:
-            found = tables.records(_encodable(metadata))
+            found = tables.records(encodable_ids(metadata))
             old = {id_: read_record(found[id_]) for id_ in metadata}  # KeyError for an unknown id
             tables.put_records(
                 {id_: pack_record(replace(record, metadata=dict(metadata[id_]))) for id_, record in old.items()}
@@ -161,7 +166,7 @@ class TableStore(ABC):
         """Remove rows from every generation; returns their number."""
         check_list(ids, call="delete", what="ids")
         with self._opened("write") as tables:
-            there = list(tables.records(_encodable(ids)))
+            there = list(tables.records(encodable_ids(ids)))
             tables.delete_records(there)
         return len(there)
 
@@ -169,7 +174,7 @@ class TableStore(ABC):
         """Return the rows of those ids that exist, in the order of `ids`."""
         check_list(ids, call="get", what="ids")
         with self._opened("read") as tables:
-            found = tables.records(_encodable(ids))
+            found = tables.records(encodable_ids(ids))
             rows = {row.record.id: row for row in self._rows(tables, found.values())}
         return [rows[id_] for id_ in ids if id_ in rows]
 
@@ -210,7 +215,7 @@ class TableStore(ABC):
         with self._opened("read") as tables:
             manifest = _manifest(tables)
             state = manifest.serving if generation is None else manifest.generation(generation)
-            _check_space(state, fingerprint)
+            check_space(state, fingerprint)
             check_unit(queries, len(queries), manifest.dim)
             held = tables.vectors(state.number)
             records = [record for record in _matching(tables, condition) if record.id in held]
@@ -244,8 +249,8 @@ class TableStore(ABC):
         check_list(ids, call="vectors", what="ids")
         with self._opened("read") as tables:
             manifest = _manifest(tables)
-            _check_space(manifest.serving, fingerprint)
-            held = tables.vectors(manifest.active, _encodable(ids))
+            check_space(manifest.serving, fingerprint)
+            held = tables.vectors(manifest.active, encodable_ids(ids))
         vectors = [read_vector(held[id_], id_) for id_ in ids]  # KeyError for an unknown id
         return np.array(vectors, np.float32).reshape(-1, manifest.dim)
 
@@ -263,7 +268,7 @@ class TableStore(ABC):
         with self._opened("write") as tables:
             manifest = _manifest(tables)
             number = manifest.last + 1
-            states = (*manifest.generations, _State(number, fingerprint))
+            states = (*manifest.generations, GenerationRow(number, fingerprint))
             _put(tables, replace(manifest, last=number, generations=states))
             tables.put_blob(f"context-{number}", context)
         return number
@@ -273,7 +278,7 @@ class TableStore(ABC):
         limit = check_rows(limit, "limit")
         with self._opened("read") as tables:
             _manifest(tables).inactive(generation)
-            last = None if after is None else tables.records(_encodable([after.record.id])).get(after.record.id)
+            last = None if after is None else tables.records(encodable_ids([after.record.id])).get(after.record.id)
             place, missing = 0 if last is None else last.place, list[RecordRow]()
             while len(missing) < limit and (page := tables.scan(place, limit)):
                 held = tables.vectors(generation, [one.id for one in page])
@@ -376,8 +381,8 @@ def _put(tables: Tables, manifest: _Manifest) -> None:
     tables.put_blob(_MANIFEST, manifest.written())
 
 
-def _scan(tables: Tables, after: int = 0) -> list[RecordRow]:
-    return tables.scan(after, 2**31 - 1)
+def _scan(tables: Tables) -> list[RecordRow]:
+    return tables.scan(0, MOST_ROWS)
 
 
 def _matching(tables: Tables, where: Filter | None) -> Iterator[Record]:
@@ -385,16 +390,6 @@ def _matching(tables: Tables, where: Filter | None) -> Iterator[Record]:
         record = read_record(stored)
         if where is None or holds(where, record.metadata):
             yield record
-
-
-def _check_space(state: _State, fingerprint: str) -> None:
-    if state.fingerprint != fingerprint:
-        raise ContextMismatchError(expected=state.fingerprint, found=fingerprint)
-
-
-def _encodable(ids: Iterable[str]) -> list[str]:
-    """Ids that a table can hold, once each; no store has others."""
-    return [id_ for id_ in dict.fromkeys(ids) if id_.encode("utf-8", "ignore").decode() == id_]
 
 
 def _nearest(

@@ -361,6 +361,7 @@ def test_progress_goes_to_stderr_when_asked(run, records: Path, tmp_path: Path):
         (["search", "river", "papers.faiss"], 2, "papers.faiss is the collection, and comes first"),
         (["search", "papers.faiss", "river", "--offset", "-1"], 2, "--offset"),
         (["search", "papers.faiss", "river", "--where", "[]"], 2, "expected a JSON object"),
+        (["search", "papers.faiss", "river", "--where", '{"year": 1, "year": 2}'], 2, "the key 'year' stands twice"),
         (["search", "papers.faiss", "river", "--where", '{"year": {"near": 1}}'], 1, "near"),
         (["search", "papers.faiss", "river", "--model", "none"], 1, "Error: Expected a bundled model"),
         (["search", "papers.faiss", "river", "--model", "cde-mini-0"], 1, "--to-model cde-mini-0"),

@@ -50,7 +50,7 @@ def test_a_folder_without_a_set_is_named(run, tmp_path: Path):
 
 def test_systems_that_do_not_apply_are_named(run, folder: Path):
     result = run("evaluate", folder, "--system", "bm25", "--system", "headers", "--system", "parents")
-    assert "Not run, since no set or model has what it needs: headers, parents" in result.stderr
+    assert "Not run, since no set or model meets the requirements: headers, parents" in result.stderr
     assert "--parent-key" in result.stderr
     assert "bm25" in result.stdout
     assert "headers" not in result.stdout

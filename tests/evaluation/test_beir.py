@@ -139,6 +139,7 @@ def latin_1(folder: Path) -> None:
         (remove("queries.jsonl"), r"expected queries\.jsonl"),
         (remove("qrels/test.tsv"), r"the split 'test' in qrels/test\.tsv, found the splits: none"),
         (corpus_line("{"), r"corpus\.jsonl, line 2: expected a JSON object"),
+        (corpus_line('{"_id": "1", "_id": "2"}'), "the key '_id' stands twice"),
         (corpus_line("[1]"), r"corpus\.jsonl, line 2: expected a JSON object, found '\[1\]'"),
         (corpus_line('{"text": "no id"}'), r"corpus\.jsonl, line 2: expected an id in '_id', found None"),
         (corpus_line('{"_id": "", "text": "x"}'), r"corpus\.jsonl, line 2: expected an id"),

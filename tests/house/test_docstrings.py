@@ -37,16 +37,19 @@ BANNED = re.compile(
     r"|whole(?! numbers?\b))\b",  # intact, complete, all of
     re.IGNORECASE,
 )
-KINDS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+KINDS = (ast.Module, ast.ClassDef, *FUNCTIONS)
 HELP = {"help", "short_help", "epilog"}  # of typer's options, arguments and commands, and of argparse's
+PRINTED = {"echo", "warn_user", "BadParameter"}  # calls whose strings users read, in addition to those of errors
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_the_language_is_the_fields(scope: str) -> None:
-    """First lines of docstrings, help texts and messages of raised errors (design: house.md, section 3)."""
-    modules = [path for path in sorted((ROOT / scope).rglob("*.py")) if "tests" not in path.parts]
-    assert modules
-    found = [(path, *each) for path in modules for each in _sentences(ast.parse(path.read_text(encoding="utf-8")))]
+    """First lines of docstrings, help texts, and messages of errors and warnings (design: house.md, section 3).
+
+    The complete docstring of a function in a package `cli` counts, since typer prints it as the help of a command.
+    """
+    found = [(path, *each) for path, tree in _modules(scope) for each in _sentences(tree, complete="cli" in path.parts)]
     assert {kind for _, kind, _ in found} >= {"docstring", "message"}
     weak = [
         f"{path.relative_to(ROOT)}: {text}"
@@ -56,14 +59,63 @@ def test_the_language_is_the_fields(scope: str) -> None:
     assert weak == []
 
 
-def _sentences(tree: ast.Module) -> Iterator[tuple[str, str]]:
+@pytest.mark.parametrize("scope", SCOPES)
+def test_docstrings_name_the_parameters_and_attributes_of_the_code(scope: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {sorted(names)}"
+        for path, tree in _modules(scope)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (names := _unlike(node, ast.get_docstring(node) or ""))
+    ]
+    assert wrong == []
+
+
+def _modules(scope: str) -> list[tuple[Path, ast.Module]]:
+    paths = [path for path in sorted((ROOT / scope).rglob("*.py")) if "tests" not in path.parts]
+    assert paths
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+
+
+def _unlike(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, docstring: str) -> set[str]:
+    """Return parameters that only one of docstring and signature has, and documented attributes that are nowhere."""
+    wrong, function = set[str](), node
+    if isinstance(node, ast.ClassDef):
+        inner = list(ast.walk(node))
+        wrong = set(_named(docstring, "Attributes")) - {
+            *(each.attr for each in inner if isinstance(each, ast.Attribute)),
+            *(each.id for each in inner if isinstance(each, ast.Name)),
+            *(each.name for each in inner if isinstance(each, FUNCTIONS)),
+        }
+        function = next((each for each in node.body if isinstance(each, FUNCTIONS) and each.name == "__init__"), None)
+    documented = set(_named(docstring, "Args"))
+    if documented and isinstance(function, FUNCTIONS):
+        given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        given += [each for each in (function.args.vararg, function.args.kwarg) if each is not None]
+        wrong |= documented ^ ({each.arg for each in given if each.arg[0] != "_"} - {"self", "cls"})
+    return wrong
+
+
+def _named(docstring: str, section: str) -> list[str]:
+    found = re.search(rf"^{section}:\n((?: {{4}}.*\n|\n)*)", f"{docstring}\n", re.MULTILINE)
+    return re.findall(r"^ {4}\*{0,2}(\w+):", found[1], re.MULTILINE) if found else []
+
+
+def _sentences(tree: ast.Module, *, complete: bool) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, KINDS) and (docstring := ast.get_docstring(node)):
-            yield "docstring", docstring.splitlines()[0]
+            is_help = complete and isinstance(node, FUNCTIONS) and node.name[0] != "_"
+            yield "docstring", re.split(r"\n\n(?:\x08|Args:)", docstring)[0] if is_help else docstring.splitlines()[0]
         elif isinstance(node, ast.Raise) and node.exc is not None:
             yield from (("message", text) for text in _texts(node.exc))
+        elif isinstance(node, ast.Call) and (_callee(node) in PRINTED or _callee(node).endswith(("Error", "Warning"))):
+            yield from (("message", text) for text in _texts(node))
         elif isinstance(node, ast.keyword) and node.arg in HELP:
             yield from (("help", text) for text in _texts(node.value))
+
+
+def _callee(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _texts(node: ast.AST) -> Iterator[str]:

@@ -60,6 +60,7 @@ PUBLIC = [
 def test_public_surface() -> None:
     assert cde_rag.__all__ == PUBLIC
     assert dir(cde_rag) == PUBLIC
+    assert set(cde_rag._HOMES) <= set(PUBLIC)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -22,8 +22,11 @@ MODULES, PACKAGES = 7, 13
 
 
 def test_few_rooms_at_the_top() -> None:
+    """A folder of modules without `__init__` counts as a package, and no tool would see it otherwise."""
     assert len([path for path in CORE.glob("*.py") if path.stem != "__init__"]) <= MODULES
-    assert len(list(CORE.glob("*/__init__.py"))) <= PACKAGES
+    assert len({path.relative_to(CORE).parts[0] for path in CORE.glob("*/**/*.py")}) <= PACKAGES
+    folders = {path.parent for folder in (CORE, TRAINING, EXPERIMENTS) for path in folder.rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 def modules() -> list[Path]:
@@ -32,14 +35,22 @@ def modules() -> list[Path]:
     return [path for paths in found.values() for path in paths]
 
 
+def classes() -> list[ast.ClassDef]:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in modules()]
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+
 def test_a_name_is_one_class() -> None:
-    names = Counter(
-        node.name
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
+    names = Counter(node.name for node in classes())
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_an_abstract_class_has_several_subclasses() -> None:
+    """An abstract class with one subclass is a class cut in two."""
+    subclasses = Counter(ast.unparse(base).split("[")[0].split(".")[-1] for node in classes() for base in node.bases)
+    abstract = {node.name for node in classes() if "abstractmethod" in ast.unparse(node)}
+    assert abstract
+    assert {name for name in abstract if subclasses[name] == 1} == set()
 
 
 def test_a_name_is_one_module() -> None:

@@ -23,7 +23,7 @@ from cde_rag.context.sampling import Sample
 from cde_rag.embedders.contextual import fit
 from cde_rag.model import CDEModel
 from cde_rag.model.attention import attention
-from cde_rag.model.context_path import siblings_weight
+from cde_rag.model.context_path import sibling_weight
 from cde_rag.model.second_stage import DOCUMENT
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.torch_runner import pad
@@ -156,16 +156,16 @@ def test_siblings_weigh_by_the_mean_cosine_of_different_documents(rows, full, da
     pairs = [(i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j]
     cosines = [float(rows[i] @ rows[j]) for i, j in pairs]
     likeness = np.average(cosines, weights=[counts[i] * counts[j] for i, j in pairs])
-    found = siblings_weight(torch.from_numpy(rows), torch.from_numpy(counts), full)
+    found = sibling_weight(torch.from_numpy(rows), torch.from_numpy(counts), full)
     assert float(found) == pytest.approx(min(max(likeness / full, 0), 1), abs=1e-4)
-    assert float(siblings_weight(torch.from_numpy(rows), torch.from_numpy(counts), 0.0)) == 1
+    assert float(sibling_weight(torch.from_numpy(rows), torch.from_numpy(counts), 0.0)) == 1
 
 
 def test_siblings_weigh_by_how_often_a_document_stands_there():
     random = torch.Generator().manual_seed(0)
     rows, counts = F.normalize(torch.randn(3, 16, generator=random) + 1, dim=1), torch.tensor([1, 5, 2])
     cosines, pairs = rows @ rows.T, (counts[:, None] * counts).fill_diagonal_(0)
-    found = tiny_network().prepare(rows.clone().requires_grad_(), counts).siblings
+    found = tiny_network().prepare(rows.clone().requires_grad_(), counts).sibling_weight
     assert float(found) == pytest.approx(float((cosines * pairs).sum() / pairs.sum() / 0.9), abs=1e-5)
     assert 0 < float(found) < 1
     assert not found.requires_grad
@@ -173,12 +173,12 @@ def test_siblings_weigh_by_how_often_a_document_stands_there():
 
 def test_a_context_of_one_text_many_times_is_measured_by_the_others():
     rows, counts = F.normalize(torch.tensor([[1.0, 0.3], [0.3, 1.0]]), dim=1), torch.tensor([10**8, 1])
-    assert float(siblings_weight(rows, counts, 1.0)) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-4)
+    assert float(sibling_weight(rows, counts, 1.0)) == pytest.approx(float(rows[0] @ rows[1]), abs=1e-4)
 
 
 def test_siblings_have_half_their_weight_where_no_two_documents_can_be_compared():
     for rows in (torch.zeros(0, 4), torch.eye(4)[:1]):
-        assert float(siblings_weight(rows, torch.full((len(rows),), 7), 0.25)) == 0.5
+        assert float(sibling_weight(rows, torch.full((len(rows),), 7), 0.25)) == 0.5
 
 
 def test_a_corpus_of_unlike_documents_leaves_siblings_out_of_the_output():
@@ -190,7 +190,7 @@ def test_a_corpus_of_unlike_documents_leaves_siblings_out_of_the_output():
     text = (network.embeddings, ids, mask, DOCUMENT)
     lone = network.second_stage(*text, given)
     torch.testing.assert_close(network.second_stage(*text, given, siblings, there), lone)
-    like = network.second_stage(*text, replace(given, siblings=torch.ones(())), siblings, there)
+    like = network.second_stage(*text, replace(given, sibling_weight=torch.ones(())), siblings, there)
     assert moved(like.numpy(), lone.numpy()) > 1e-3
 
 

@@ -29,6 +29,21 @@ FILTERS = st.dictionaries(st.sampled_from(["year", "book", "and", "or", "not", "
 COMPARISONS = st.builds(lambda operator, value: {"year": {operator: value}}, OPERATORS, VALUES)
 
 
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+def test_a_key_that_stands_twice_is_refused(server: Running, path: str, body: dict[str, Any]) -> None:
+    """At the top and inside of it: another filter would win without a word."""
+    field, value = next(iter(body.items()))
+    for repeated, key in (
+        (json.dumps(body)[:-1] + f", {json.dumps(field)}: {json.dumps(value)}}}", field),
+        (json.dumps(body)[:-1] + ', "filter": {"year": 1, "year": 2}}', "year"),
+    ):
+        with server.client() as client:
+            response = client.post(path, content=repeated, headers=JSON)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == (400, "invalid_json")
+        assert error["message"] == f"The body is no valid JSON: the key {key!r} stands twice. Send it once."
+
+
 @pytest.mark.filterwarnings("ignore::cde_rag.errors.UnknownFieldWarning")  # filters of fields that no record has
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())

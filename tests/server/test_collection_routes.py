@@ -46,6 +46,17 @@ def test_parents_come_complete(server: Running, papers: Collection) -> None:
     assert server.post("/v1/collections/notes/search", body, 400)["error"]["param"] == "parents"
 
 
+@pytest.mark.parametrize("more", [{}, {"group_by": "book"}, {"parents": True}])
+def test_a_field_that_no_record_has_is_warned_of_each_time(server: Running, more: dict[str, Any]) -> None:
+    path = "/v1/collections/papers/search"
+    for _ in range(2):
+        where = {"or": [{"yaer": 2003}, {"year": 1}, {"yaer": 2004}]}
+        (told,) = server.post(path, {"query": "river", "where": where, **more})["warnings"]
+        assert told.startswith("No record has the field 'yaer' of the filter. The first has 'book', ")
+    for known in (1, {"gt": 1}):
+        assert server.post(path, {"query": "river", "where": {"year": known}, **more})["warnings"] == []
+
+
 def test_parallel_searches_are_those_of_the_library(server: Running, papers: Collection) -> None:
     queries = texts(50)
     expected = {query: papers.searcher("hybrid").search(query) for query in queries}

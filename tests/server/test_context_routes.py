@@ -122,6 +122,7 @@ def test_a_context_is_made_fetched_and_deleted(maker: Running, tmp_path: Path) -
     [
         ({"name": "new"}, b'{"text": "river"}\n{"txt": "bank"}\n', "Line 2"),
         ({"name": "new"}, b'{"text": "river"}\n{', "Line 2"),
+        ({"name": "new"}, b'{"text": "river"}\n{"text": "bank", "text": "sea"}', "the key 'text' stands twice"),
         ({"name": "new"}, b'{"text": "river"}\n{"text": "bank", "title": 5}\n', "Line 2"),
         ({"name": "new"}, b"", "no text"),
         ({"name": "../new"}, b'{"text": "river"}\n', "name"),

@@ -389,6 +389,20 @@ def test_refusals(application: Application, client: QdrantClient, tiny_model: CD
         adopt(client, "own", texts="text", model=tiny_model)
 
 
+def test_it_asks_once_whether_the_collection_is_there(
+    application: Application, client: QdrantClient, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, scroll, get = list[str](), client.scroll, client.get_collection
+
+    def counted(name: str, call: Any) -> Any:
+        return lambda *args, **given: asked.append(name) or call(*args, **given)
+
+    monkeypatch.setattr(client, "scroll", counted("scroll", scroll))
+    monkeypatch.setattr(client, "get_collection", counted("get_collection", get))
+    adopted(client, tiny_model)
+    assert asked[:2] == ["get_collection", "scroll"]  # its texts are read next
+
+
 def test_an_older_server_is_told_what_to_do(
     application: Application, client: QdrantClient, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -1,6 +1,7 @@
 """PgVectorStore against a real server."""
 
 import functools
+import gc
 import itertools
 import json
 import multiprocessing
@@ -8,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +23,7 @@ import psycopg
 import pytest
 from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, created, row, units
 from fastapi.testclient import TestClient
+from psycopg_pool.pool import AddConnection
 from typer.testing import CliRunner
 from word_scores import table_scores
 
@@ -620,6 +623,76 @@ def test_a_forked_process_has_connections_of_its_own(postgres: str):
         process.join()
         assert process.exitcode == 0
         assert_hits(store, [row("a"), row("b")], EXACT[:2], EXACT[1], 2, fingerprint=SPACE)
+
+
+@pytest.mark.parametrize("in_a_cycle", [False, True])
+def test_a_store_that_is_dropped_while_a_thread_of_its_pool_works_closes_it(
+    postgres: str, in_a_cycle: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """A pool that is dropped waits for its threads, which fails in one of them: it cannot wait for its own end."""
+    connect, dropped, unraisable = AddConnection._run, threading.Event(), list[str]()
+
+    def working_on(task: Any, pool: Any) -> None:
+        connect(task, pool)
+        dropped.wait(PATIENCE_S)
+
+    monkeypatch.setattr(AddConnection, "_run", working_on)
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: unraisable.append(repr(raised.exc_value)))
+    dropping, others = name(), threading.enumerate()
+    store = PgVectorStore(f"{postgres}&application_name={dropping}", "papers")
+    assert store.names(dropping) == []
+    threads = [thread for thread in threading.enumerate() if thread not in others]
+    assert threads
+    if in_a_cycle:
+        store.itself = store  # pyright: ignore[reportAttributeAccessIssue]
+    del store
+    gc.collect()
+    dropped.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        there = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+        while connection.execute(there, [dropping]).fetchone() != (0,) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert unraisable == []
+
+
+def test_a_process_that_ends_with_an_open_store_ends_at_once(postgres: str):
+    """On Python 3.13, a pool that is not closed waits 20 s for its threads, which do not run any more."""
+    script = "import sys; from cde_rag.stores.postgres import PgVectorStore\n"
+    script += "store = PgVectorStore(sys.argv[1], 'papers'); store.names('papers'); print(flush=True)"
+    process = subprocess.Popen([sys.executable, "-c", script, postgres], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.readline()
+    began = time.monotonic()
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, told) == (0, b"")
+    assert time.monotonic() - began < 10
+
+
+def closing(store: PgVectorStore) -> None:
+    store.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_that_closes_a_store_leaves_the_parents_connections(postgres: str):
+    forking = name()
+    store = created(lambda: PgVectorStore(f"{postgres}&application_name={forking}", forking))
+    with psycopg.connect(postgres, autocommit=True) as connection:
+
+        def servers() -> list[Any]:
+            there = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+            return connection.execute(there, [forking]).fetchall()
+
+        before = servers()
+        process = multiprocessing.get_context("fork").Process(target=closing, args=(store,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        time.sleep(0.2)  # for the server to see an end
+        assert servers() == before != []
+    store.close()
 
 
 def made_at_once(address: str, found: Any) -> None:

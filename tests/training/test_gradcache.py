@@ -41,7 +41,7 @@ class OneWay:
     def prepare(self, vectors):
         context = vectors[: 0 if self.null else CONTEXT]
         prepared = self.network.prepare(F.dropout(context, self.dropout), torch.ones(len(context), dtype=torch.long))
-        return prepared.keys, prepared.values, prepared.output_map, prepared.siblings, vectors
+        return prepared.keys, prepared.values, prepared.output_map, prepared.sibling_weight, vectors
 
     def second(self, texts, given):
         role, numbers, texts = texts

@@ -1,4 +1,4 @@
-"""A recipe: a TOML file as a tree of frozen dataclasses; nothing unknown stands in it, nothing of another type."""
+"""A recipe: a TOML file as a tree of frozen dataclasses; unknown keys and values of other types are refused."""
 
 import difflib
 import math
@@ -20,7 +20,7 @@ Config = TypeVar("Config")
 
 
 class RecipeError(CDEError, ValueError):
-    """A recipe that cannot be read, or a setting that does not exist or cannot be so."""
+    """A recipe that cannot be read, or a setting that does not exist or has an invalid value."""
 
 
 def read_recipe(path: Path, kind: type[Config]) -> Config:

@@ -27,7 +27,7 @@ class ArrayContext:
     keys: Float32[np.ndarray, "layers heads latents head_dim"]
     values: Float32[np.ndarray, "layers heads latents head_dim"]
     output_map: Float32[np.ndarray, "dim dim"]
-    siblings: Float32[np.ndarray, ""]
+    sibling_weight: Float32[np.ndarray, ""]
 
 
 def is_of_context_path(name: str) -> bool:
@@ -54,7 +54,7 @@ def prepare(
     output_map = _output_map(state, context, counts)
     if config.rotated:
         output_map = output_map @ state["rotation"]
-    weight = np.float32(_siblings_weight(context, counts, config.full_likeness))
+    weight = np.float32(_sibling_weight(context, counts, config.full_likeness))
     return ArrayContext(
         np.ascontiguousarray(np.stack([key for key, _ in pairs])),
         np.ascontiguousarray(np.stack([value for _, value in pairs])),
@@ -96,7 +96,7 @@ def _output_map(state: State, context: Array, counts: Array) -> Array:
     return ((vectors * ((relative + shift) / (1 + shift)) ** -exponent) @ vectors.T).astype(np.float32)
 
 
-def _siblings_weight(context: Array, counts: Array, full_likeness: float) -> float:
+def _sibling_weight(context: Array, counts: Array, full_likeness: float) -> float:
     if full_likeness == 0:
         return 1.0
     if len(context) < 2:

@@ -182,7 +182,7 @@ class GraphRunner:
             "keys": prepared.keys,
             "values": prepared.values,
             "output_map": prepared.output_map,
-            "sibling_weight": prepared.siblings,
+            "sibling_weight": prepared.sibling_weight,
             "siblings": np.ascontiguousarray(siblings[..., :dim]),
             "sibling_mask": sibling_mask.astype(np.float32),
         }

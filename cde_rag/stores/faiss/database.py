@@ -1,4 +1,4 @@
-"""One SQLite file: its tables, its connections, and its errors in our words."""
+"""One SQLite file: its tables, its connections, and its errors as `StoreError`."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The words of all records, to be searched: a table of SQLite's FTS5 that holds no texts.
+"""Full-text index of all records: a contentless FTS5 table of SQLite, searched by BM25.
 
 It holds the terms of the collection's analyzer (`cde_rag.stores.text_analysis`), separated by blanks, and is a part of
 every transaction.
@@ -18,17 +18,17 @@ from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.text_analysis import TextAnalyzer
 
 TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""
-_WORDS_AT_ONCE: Final = 32  # asked for in one statement; what FTS5 takes grows with the square of them
+_WORDS_AT_ONCE: Final = 32  # in one statement; FTS5's time grows with their square
 _AVERAGES: Final = 1  # id in words_data of FTS5's record of how many rows and words there are
 
 
-class Lexicon:
+class FtsIndex:
     """Full-text index (FTS5 table) of a connection in a transaction; `analyzer` makes its terms."""
 
     def __init__(self, connection: sqlite3.Connection, analyzer: TextAnalyzer) -> None:
         self._connection = connection
         self._analyzer = analyzer
-        self._exists: bool | None = None  # not asked yet
+        self._exists: bool | None = None  # None until it was looked up
 
     def exists(self) -> bool:
         """Return True if the store has a full-text index."""
@@ -38,7 +38,7 @@ class Lexicon:
         return self._exists
 
     def replace(self, position: int, old: Record | None, new: Record | None) -> None:
-        """Put the words of `new` where those of `old` are; None has none."""
+        """Replace the terms of `old` by those of `new`; None has none."""
         gone, come = ([] if record is None else self._analyzer.record_terms(record) for record in (old, new))
         if gone == come:
             return

@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.checks import checksum_of
-from cde_rag.stores.faiss.fts_index import Lexicon
+from cde_rag.stores.faiss.fts_index import FtsIndex
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, flatten
@@ -58,9 +58,9 @@ class Records:
         self._path = path
 
     @cached_property
-    def lexicon(self) -> Lexicon:
+    def fts_index(self) -> FtsIndex:
         """The full-text index, with the analyzer of the manifest."""
-        return Lexicon(self._connection, analyzer_of(self.manifest().settings))
+        return FtsIndex(self._connection, analyzer_of(self.manifest().settings))
 
     def manifest(self) -> FaissManifest:
         """Read the manifest."""
@@ -113,7 +113,7 @@ class Records:
 
     def matching(self, query: str, k: int, where: Filter | None) -> list[tuple[int, float]]:
         """Return positions and BM25 scores of the k records that match some of a query's terms best."""
-        return self.lexicon.best(query, k, _EVERY if where is None else _SQLITE.condition(where))
+        return self.fts_index.best(query, k, _EVERY if where is None else _SQLITE.condition(where))
 
     def last_position(self) -> int:
         """Return the highest position of a record; 0 if there is none."""
@@ -202,11 +202,11 @@ class Records:
         self._connection.execute("DELETE FROM records WHERE position = ?", (position,))
 
     def _put_words(self, position: int, record: Record | None) -> None:
-        """Put the words of a record in place of those of the one that is there."""
-        if self.lexicon.exists():
+        """Replace the terms of the stored record by those of the new one."""
+        if self.fts_index.exists():
             found = self._connection.execute("SELECT title, text FROM records WHERE position = ?", (position,))
             old = [Record("", text.decode(errors="replace"), title.decode(errors="replace")) for title, text in found]
-            self.lexicon.replace(position, old[0] if old else None, record)
+            self.fts_index.replace(position, old[0] if old else None, record)
 
     def mark_deleted(self, generation: int, position: int, *, unless: str | None = None) -> int:
         """Mark a record's vector as deleted (tombstone), unless its digest is `unless`; return the number marked."""

@@ -27,7 +27,7 @@ from cde_rag.stores.faiss.writer import Transaction, begun
 from cde_rag.stores.files import locked
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, StoreManifest
+from cde_rag.stores.manifests import Generation, StoreManifest, check_space
 from cde_rag.stores.text_analysis import updated, with_newest
 
 _TRIES: Final = 8  # attempts of a read whose files are replaced meanwhile
@@ -85,7 +85,7 @@ class FaissStore:
         digests = [row.digest for row in rows]
         with self._writing() as writer:
             active = writer.manifest.serving
-            active.check_space(fingerprint)
+            check_space(active, fingerprint)
             check_unit(vectors, len(rows), writer.manifest.dim)
             positions = [writer.records.put(record, metadata) for record, metadata in records]
             for other in writer.manifest.generations:
@@ -171,7 +171,7 @@ class FaissStore:
 
         def nearest(serving: View) -> list[list[Hit]]:
             view = serving if generation is None else self._view(serving, generation)
-            view.state.check_space(fingerprint)
+            check_space(view.state, fingerprint)
             check_unit(queries, len(queries), view.manifest.dim)
             return view.search(queries, k, condition)
 
@@ -190,7 +190,7 @@ class FaissStore:
             records = Records(connection, self._database.path)
             manifest = records.manifest()
             records.put_manifest(dataclasses.replace(manifest, settings=with_newest(manifest.settings)))
-            records.lexicon.rebuild()
+            records.fts_index.rebuild()
             set_format(connection, FORMAT)
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
@@ -198,7 +198,7 @@ class FaissStore:
         check_list(ids, call="vectors", what="ids")
 
         def vectors(view: View) -> Float32[np.ndarray, "ids dim"]:
-            view.state.check_space(fingerprint)
+            check_space(view.state, fingerprint)
             rows = [stored.vector_row for stored in view.at(view.records.positions_of(ids))]
             return view.vectors.take(np.array(rows, np.int64))
 
@@ -280,7 +280,7 @@ class FaissStore:
             for state in writer.manifest.generations:
                 if state.dead:
                     writer.rewrite(state)
-            writer.records.lexicon.optimize()
+            writer.records.fts_index.optimize()
         self._extend_index()
 
     def verify(self) -> list[Damage]:

@@ -49,7 +49,7 @@ def _damage(database: Database, folder: Path) -> Iterator[Damage]:
                 if count:
                     yield Damage(where, f"Expected no {stray}, found {count}.")
             yield from _records(connection, where)
-            yield from records.lexicon.damage(where)
+            yield from records.fts_index.damage(where)
             for state in manifest.generations:
                 yield from _file(folder / state.context, state.context_sha256)
                 if state.index is not None:

@@ -1,4 +1,4 @@
-"""Reading one generation: its vectors, which of them count, and the search for the nearest."""
+"""Reading of one generation: its vectors, without those of deleted records, and the search for the nearest."""
 
 import hashlib
 import logging

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from cde_rag.errors import CDEError, StoreError, StoreFormatError, require
 from cde_rag.stores.postgres.address import checked_name, without_password
@@ -48,7 +48,7 @@ class PgDatabase:
         self._lock = threading.Lock()
         self._pool: Any = None  # made by the first call
         self._owner = 0  # process that made it
-        self._parents: list[Any] = []  # pools of the process that this one was forked from
+        self._unclosed: Any = None  # closes it if nobody else does; keeps it where a parent process made it
         self._ready = WeakSet[Any]()  # connections that have their path and types
         self._parameters = WeakKeyDictionary[Any, Sequence[str]]()  # that `glance` set on them
         try:
@@ -188,8 +188,10 @@ class PgDatabase:
         """Close all connections; later calls open others."""
         with self._lock:
             pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+            if pool is None or self._owner != os.getpid():
+                return  # closing a parent process's pool would end its connections
+            self._unclosed.detach()
+        pool.close()
 
     def _tried(self, work: Callable[[Any], Result], *, reading: bool) -> Result:
         for _ in range(_TRIES - 1):
@@ -272,11 +274,9 @@ class PgDatabase:
 
     def _opened(self) -> Any:
         with self._lock:
-            if self._pool is not None and self._owner != os.getpid():
-                self._parents.append(self._pool)  # kept, since closing it would end the parent process's connections
-                self._pool = None
+            if self._owner != os.getpid():
+                self._pool, self._owner = None, os.getpid()
             if self._pool is None:
-                self._owner = os.getpid()
                 pools = require("psycopg_pool", "postgres")
                 self._try_connection()
                 if not (logger := logging.getLogger("psycopg.pool")).handlers:
@@ -290,6 +290,7 @@ class PgDatabase:
                     check=partial(_check, pools.ConnectionPool.check_connection),
                     open=True,
                 )
+                self._unclosed = finalize(self, _close, self._pool, self._owner)
             return self._pool
 
     def _try_connection(self) -> None:
@@ -337,6 +338,19 @@ class PgDatabase:
             ) from error
         except self._psycopg.Error as error:
             raise StoreError(f"{self.where}: expected an answer of PostgreSQL, found: {_first(error)}.") from error
+
+
+def _close(pool: Any, owner: int) -> None:
+    """Close a pool whose store was dropped, unless a parent process owns it.
+
+    In a thread of its own: what drops a store may be a thread of the pool, which cannot wait for its own end.
+    """
+    if owner != os.getpid():
+        return
+    try:
+        threading.Thread(target=pool.close, name=f"{pool.name}-close", daemon=True).start()
+    except RuntimeError:  # the interpreter ends: it starts no threads, and would wait long for those of an open pool
+        pool.close()
 
 
 def _check(ask: Callable[[Any], None], connection: Any) -> None:

@@ -9,9 +9,10 @@ from jaxtyping import Float32
 from cde_rag.stores.base import Hit, Row
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition
+from cde_rag.stores.manifests import GenerationRow
 from cde_rag.stores.postgres.pg_indexing import built, presence
 from cde_rag.stores.postgres.pg_postings import LIVE, check_postings
-from cde_rag.stores.postgres.pg_tables import RECORD, GenerationRow, PgManifest, PgTables, condition, read_record
+from cde_rag.stores.postgres.pg_tables import RECORD, PgManifest, PgTables, condition, read_record
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.text_analysis import K1, B, analyzer_of
 
@@ -21,8 +22,8 @@ class Plan:
     """Parameters of the search of one generation.
 
     Attributes:
-        state: SQL that tells whether this is still so.
-        found: What it returned.
+        state: SQL for the state of the tables that the plan depends on.
+        found: Result of `state` when the plan was made; another one makes the plan obsolete.
         generation: Number and fingerprint.
         dim: Length of a vector.
         index: Settings of its index; none until it is built.

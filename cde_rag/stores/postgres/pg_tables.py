@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from jaxtyping import Float32
 
 from cde_rag.errors import CorpusError, StoreFormatError
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import checksum_of
+from cde_rag.stores.checks import checksum_of, encodable_ids
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, Element, flatten
-from cde_rag.stores.manifests import StoredManifest
+from cde_rag.stores.manifests import GenerationRow, StoredManifest
 from cde_rag.stores.postgres.pg_postings import SWEEP, check_postings, postings
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.postgres.schema import (
@@ -49,13 +49,6 @@ _DIALECT: Final = Dialect(
     contains="position(%s in value) > 0",
     prefix=PREFIX,
 )
-
-
-class GenerationRow(NamedTuple):
-    """A generation, without its Context."""
-
-    number: int
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +167,7 @@ class PgTables:
 
     def places(self, ids: Iterable[str]) -> dict[str, int]:
         """Return the places of those ids that exist."""
-        wanted = list(dict.fromkeys(escaped(id_) for id_ in ids if _encodable(id_)))
+        wanted = [escaped(id_) for id_ in encodable_ids(ids)]
         found = self.rows("SELECT id, place FROM records WHERE id = ANY(%s)", wanted)
         return {unescaped(id_): place for id_, place in found}
 
@@ -327,7 +320,3 @@ def field_row(place: int, element: Element) -> tuple[int, bytes, str, Decimal | 
 def _record_row(place: int, record: Record, metadata: str, words: Counter[str], batch: int) -> tuple[Any, ...]:
     columns = escaped(record.id), escaped(record.title), escaped(record.text), metadata
     return place, *columns, words.total(), checksum_of(*columns), batch
-
-
-def _encodable(text: str) -> bool:
-    return text.encode("utf-8", "ignore").decode() == text

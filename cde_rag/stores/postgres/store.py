@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._validation import check_list
-from cde_rag.errors import ContextMismatchError, StoreError, StoreFormatError
+from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import (
     check_k,
@@ -23,7 +23,7 @@ from cde_rag.stores.checks import (
 )
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, StoreManifest
+from cde_rag.stores.manifests import Generation, StoreManifest, check_space
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.pg_database import PgDatabase, Result
 from cde_rag.stores.postgres.pg_indexing import build
@@ -31,7 +31,6 @@ from cde_rag.stores.postgres.pg_search import Plan, by_words, nearest, plan
 from cde_rag.stores.postgres.pg_tables import (
     RECORD,
     VECTOR,
-    GenerationRow,
     PgManifest,
     PgTables,
     condition,
@@ -209,7 +208,7 @@ class PgVectorStore:
 
         def write(tables: PgTables) -> None:
             manifest = tables.manifest()
-            _check_space(manifest.serving, fingerprint)
+            check_space(manifest.serving, fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
             places = tables.put(records, manifest)
             for state in manifest.generations:
@@ -337,7 +336,7 @@ class PgVectorStore:
         kept, k = None if where is None else parse(where), check_k(k)
 
         def hits(tables: PgTables, known: Plan) -> list[list[Hit]] | None:
-            _check_space(known.generation, fingerprint)
+            check_space(known.generation, fingerprint)
             check_unit(queries, len(queries), known.dim)
             found = [nearest(tables, known, query, k, kept) for query in queries]
             return None if None in found else [one for one in found if one is not None]
@@ -376,7 +375,7 @@ class PgVectorStore:
 
         def read(tables: PgTables) -> Float32[np.ndarray, "ids dim"]:
             manifest = tables.manifest()
-            _check_space(manifest.serving, fingerprint)
+            check_space(manifest.serving, fingerprint)
             places = tables.places(ids)
             wanted = [places[id_] for id_ in ids]  # KeyError for an unknown id
             sql = f"SELECT {VECTOR} FROM vectors_{manifest.active} WHERE place = ANY(%s)"  # noqa: S608
@@ -558,8 +557,3 @@ class PgVectorStore:
         while rows := self._read(read):
             yield from (Row(read_record(*row[1:-1]), row[-1]) for row in rows)
             after = rows[-1][0]
-
-
-def _check_space(state: GenerationRow, fingerprint: str) -> None:
-    if state.fingerprint != fingerprint:
-        raise ContextMismatchError(expected=state.fingerprint, found=fingerprint)

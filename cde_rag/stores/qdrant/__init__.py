@@ -2,16 +2,16 @@
 
     papers                    a point for each record; qdrant_base/payload.py says what is in its payload
         cde_<fingerprint>     a named vector for each generation, compared by dot product, as it was given; later ones
-                              have the token of their run behind the fingerprint;
-                              with `quantization="prefix-128"` its first dimensions beside it, as cde_<fingerprint>_128
+                              have the token of their run after the fingerprint;
+                              with `quantization="prefix-128"` also its first dimensions, as cde_<fingerprint>_128
         cde_words             a sparse vector with the modifier IDF: the record's words; see qdrant_base/sparse_text.py
         metadata              {"cde": …}: where the manifest is
     papers__cde_contexts      the manifest, a point with a version: settings, generations and which is active, with a
                               checksum; the bytes of each generation's Context, in chunks; the lease of a run
 
-The collection can be someone's who has points and vectors of their own in it: they stay, and are no records. Make it
-before `create` to choose shards and replicas. Qdrant itself refuses a reader whose vectors are gone, since every read
-and write names them. Where they become records, too, the store is adopted
+The collection can belong to another application, with points and vectors of its own: they stay, and are no records.
+Make it before `create` to choose shards and replicas. Qdrant itself refuses a reader whose vectors are gone, since
+every read and write names them. Where they become records, too, the store is adopted
 (`cde_rag.collection.adopt_qdrant`): a record's id is the point's, and what is ours in a payload begins with `cde_`.
 
 **Atomic.** A point is written as a whole, and the manifest in one write, so a record is the old or the new one and a
@@ -31,11 +31,11 @@ the rest Qdrant keeps more than the filter does, and the filter is evaluated her
 compared when they are returned; `verify` compares all. A point that is gone as a whole leaves no trace.
 
 **Search** is by Qdrant's index, over codes or prefixes where the store has such (a new generation is indexed as the
-active one), scored again in float64; exact where that finds fewer than k. The first record with a value at a path
-makes a payload index there, up to 64. A server that is busy or
-away is asked again for about six seconds; all writes may be made twice. There is no async client (why: decision 16).
+active one), scored again in float64; exact where that finds fewer than k. The first record with a value at a path makes
+a payload index there, up to 64. Requests to a server that is busy or away are repeated for about six seconds; all
+writes may be made twice. There is no async client (why: decision 16).
 
-`read_context` and `write_context` keep contexts beside any collection; they know bytes, not contexts, and contexts.py
+`read_context` and `write_context` store contexts next to any collection; they know bytes, not contexts, and contexts.py
 shows both with a `cde_rag.Context`.
 """
 

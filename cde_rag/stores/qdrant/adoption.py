@@ -19,12 +19,13 @@ from qdrant_client import QdrantClient, models
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Row
 from cde_rag.stores.checks import check_records, check_unit, encode
+from cde_rag.stores.manifests import check_space
 from cde_rag.stores.qdrant import client_points, generations, named_vectors
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant.client_points import MARK
 from cde_rag.stores.qdrant.context_points import CONTEXTS, MANIFEST_ID, METADATA, concrete, delete_context, metadata_of
 from cde_rag.stores.qdrant.ids import native, natives
-from cde_rag.stores.qdrant.manifest_point import load
+from cde_rag.stores.qdrant.manifest_point import is_store, load
 from cde_rag.stores.qdrant.queries import given_vectors
 from cde_rag.stores.qdrant.requests import in_requests, json_bytes
 from cde_rag.stores.qdrant.store import QdrantStore
@@ -66,14 +67,15 @@ class AdoptingStore(QdrantStore):
         super().__init__(client, collection)
         self._marks: dict[str, str] = {}
 
-    def check_there(self) -> None:
-        """Check that there is a collection of this name, or alias.
+    def check_there(self) -> bool:
+        """Check that there is a collection of this name, or alias; returns True if it is a store already.
 
         Raises:
             StoreError: There is none, with the names of those that there are.
         """
-        if metadata_of(self.client, self.collection) is not None:
-            return
+        metadata = metadata_of(self.client, self.collection)
+        if metadata is not None:
+            return is_store(metadata)
         found = call(lambda: self.client.get_collections().collections)
         names = sorted(each.name for each in found if not each.name.endswith(CONTEXTS))
         there = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
@@ -157,7 +159,7 @@ class AdoptingStore(QdrantStore):
         with self._lock.writing():
             manifest = self._load()
             manifest.check_native(self.collection)
-            manifest.serving.check_space(fingerprint)
+            check_space(manifest.serving, fingerprint)
             check_unit(vectors, len(rows), manifest.dim)
             name, order = manifest.serving.vector, itertools.count(self._points.last_order() + 1)
             made, analyzer = list[NewPoint](), manifest.analyzer

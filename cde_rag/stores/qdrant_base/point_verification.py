@@ -14,7 +14,7 @@ from cde_rag.stores.qdrant_base.points import Point, Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.sparse_text import is_as_written
 
-_SAME: Final = 1e-6  # how far a prefix may be from what it is computed as again
+_SAME: Final = 1e-6  # largest difference of a stored prefix from the one computed again
 
 
 def damaged_points(points: Points, manifest: PointsManifest) -> Iterator[Damage]:

@@ -16,8 +16,8 @@ from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.payload import checked_vector, place_of, read, vector_of
 from cde_rag.stores.qdrant_base.points import Found, Points
 
-_MORE: Final = 16  # points asked for beyond k
-_POINTS: Final = 4096  # asked for in one request, unless one query needs more
+_MORE: Final = 16  # points requested beyond k
+_POINTS: Final = 4096  # points of one request, unless one query needs more
 
 
 def search(
@@ -54,7 +54,7 @@ def search(
 
 
 class _PointSearch:
-    """One question to a collection."""
+    """One vector search of a collection, in one or more requests."""
 
     def __init__(self, points: Points, name: str, where: PointFilter, k: int, prefix: int | None) -> None:
         self.points = points

@@ -15,7 +15,7 @@ from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode, sample_places
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, StoreManifest
+from cde_rag.stores.manifests import Generation, StoreManifest, check_space
 from cde_rag.stores.qdrant_base import point_writes
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
@@ -34,7 +34,7 @@ class PointStore(ABC):
     """Records, vectors and contexts as points. Half of `cde_rag.stores.base.Store`.
 
     Args:
-        turns: Lock of all objects of this process that use the store.
+        lock: Lock of all objects of this process that use the store.
         exact: Search exactly, not by HNSW.
     """
 
@@ -317,7 +317,7 @@ class PointStore(ABC):
         def checked() -> tuple[PointsManifest, PointsGeneration]:
             manifest = self._load()
             state = manifest.serving if generation is None else manifest.generation(generation)
-            state.check_space(fingerprint)
+            check_space(state, fingerprint)
             return manifest, state
 
         manifest, state = checked()

@@ -11,9 +11,9 @@
 
 **Atomic.** `add`, `delete`, `update_metadata` and `add_to_generation` are one entry of the engine's log each, whatever
 their size; after a kill the engine finishes what is in it. To activate a generation is to rename a file. To make or
-drop one takes a copy of the shard, in which named vectors come or go, and which counts once the manifest does. A call
-returns when the engine has synced it; what a loss of power leaves was not tried (docs/durability.md). Threads see every
-call wholly or not at all.
+drop one takes a copy of the shard, in which named vectors are added or removed, and which is used once the manifest
+names it. A call returns when the engine has synced it; power loss was not tested (docs/durability.md). Threads see
+every call completely or not at all.
 
 **Filters** become Qdrant's conditions on `metadata` (docs/decisions/0031), for equality, `in`, `exists` and ranges; for
 the rest Qdrant keeps more than the filter does, and the filter is evaluated here.
@@ -25,8 +25,8 @@ until the store is closed once.
 
 **Search** is exact up to `flat_rows` vectors, and for filters that keep few; beyond that by HNSW, built by the call
 that makes it due (about a minute for 100 000 vectors), and exact for what came since. HNSW walks over codes or over
-prefixes, which lie beside the vectors (`cde_<fingerprint>_128`), where `quantization` says so. Found vectors are scored
-again in float64. The first record with a value at a path makes a payload index there, up to 64.
+prefixes, which are stored next to the vectors (`cde_<fingerprint>_128`), if `quantization` says so. Found vectors are
+scored again in float64. The first record with a value at a path makes a payload index there, up to 64.
 """
 
 from cde_rag.errors import require

@@ -51,7 +51,7 @@ class EdgeIndexConfig:
 
 
 class Engine:
-    """The open shard in `folder`. Safe to use from threads; searches go on while it is written to or optimized."""
+    """The open shard in `folder`. Safe to use from threads; it can be searched while it is written to or optimized."""
 
     def __init__(self, shard: edge.EdgeShard, folder: Path) -> None:
         self._shard = shard

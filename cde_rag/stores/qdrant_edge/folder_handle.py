@@ -33,8 +33,8 @@ class FolderHandle:
 
     Attributes:
         folder: Folder of the store.
-        turns: Lock of all its users.
-        shaping: Held by who builds indexes, or replaces the engine by another; taken before a turn.
+        read_write_lock: Lock of all its users.
+        shaping: Lock for building indexes or replacing the engine; taken before `read_write_lock`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -65,7 +65,7 @@ class ShardPoints:
         return {str(record.id): _read(record) for record in found}
 
     def having(self, vector: str) -> Selection:
-        """Return the filter that there is a vector of that name."""
+        """Return the filter for points with a vector of that name."""
         return {"must": [{"has_vector": vector}]}
 
     def count(self, where: Selection = ALL) -> int:

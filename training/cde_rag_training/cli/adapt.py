@@ -89,7 +89,7 @@ def adapt(
     try:
         done = run(found, config, output, progress=shown, say=lambda line: typer.echo(f"{line} …", err=True))
     except KeyboardInterrupt as error:
-        typer.echo(f"Stopped; {output} keeps what is done. Run the same command again to continue.", err=True)
+        typer.echo(f"Stopped; {output} keeps the finished steps. Run the same command again to continue.", err=True)
         raise typer.Exit(INTERRUPTED) from error
     if as_json:
         print_json(done.to_json())

@@ -27,8 +27,8 @@ def cluster(
 ) -> None:
     """Show the clusters of prepared pairs, or make others.
 
-    Like pairs share a cluster, so that a batch drawn from one is hard. The similarity of a cluster is the mean cosine
-    of a query with the documents of the others in it.
+    Similar pairs share a cluster, so that a batch drawn from one is hard. The similarity of a cluster is the mean
+    cosine of a query with the documents of the others in it.
 
     \b
     Examples:

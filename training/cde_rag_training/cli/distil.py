@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cde_rag_training.distil.vector_distillation import VectorDistillationConfig
 
 PROJECTIONS = ("leading", "principal")
-TextsArgument = Annotated[Path, typer.Argument(metavar="TEXTS", help="Folder of distil prepare.")]
+TextsArgument = Annotated[Path, typer.Argument(metavar="TEXTS", help="Folder written by distil prepare.")]
 RunOption = Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Folder of the run.")]
 
 app = command_line()
@@ -25,7 +25,7 @@ app = command_line()
 
 @app.callback()
 def main() -> None:
-    """Distil a larger model's embeddings into a small one, without queries' judgments.
+    """Distil a larger model's embeddings into a small one; needs no relevance judgments.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def prepare(
 ) -> None:
     """Collect documents, queries, sentences and headings of training pairs, in shards.
 
-    The teacher's embeddings are computed shard by shard, once, and kept beside the texts. Run the same command again
+    The teacher's embeddings are computed shard by shard, once, and stored next to the texts. Run the same command again
     with a larger --embed to compute more of them; finished shards are skipped.
     """
     from tqdm import tqdm
@@ -132,7 +132,7 @@ def run(
         )
         points = distillation.train(stop_at, evaluate_every=evaluate_every, progress=shown)
     except KeyboardInterrupt as error:
-        typer.echo(f"Stopped; {output} keeps the last checkpoint. Run the same command again to go on.", err=True)
+        typer.echo(f"Stopped; {output} keeps the last checkpoint. Run the same command again to continue.", err=True)
         raise typer.Exit(INTERRUPTED) from error
     last = points[-1]
     if as_json:
@@ -149,7 +149,9 @@ def export(
     output: RunOption,
     projection: Annotated[str, typer.Option(help="Projection of the run.")] = "principal",
     rate: Annotated[float | None, typer.Option(help="Learning rate of the run.")] = None,
-    continued: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="First weights of the run.")] = None,
+    continued: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Weights that the run continued from.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the run.")] = 0,
     as_json: JsonOption = False,
 ) -> None:

@@ -45,9 +45,9 @@ def prepare(
     ] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip unusable rows.")] = False,
     lexical: Annotated[
-        bool, typer.Option("--lexical", help='BM25 weights too, for the filter rule "agreement".')
+        bool, typer.Option("--lexical", help='Also compute BM25 weights, for the filter rule "agreement".')
     ] = False,
-    paper: Annotated[bool, typer.Option("--paper", help="Cluster as the paper: 100 steps, best of 3.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Cluster as in the paper: 100 steps, best of 3.")] = False,
     pack: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write one compressed file, such as p.zip.")
     ] = None,
@@ -102,7 +102,7 @@ def prepare(
         if pack is not None:
             prepared.pack(pack)
     except KeyboardInterrupt as error:
-        typer.echo(f"Stopped; {output} keeps what is done. Run the same command again to continue.", err=True)
+        typer.echo(f"Stopped; {output} keeps the finished steps. Run the same command again to continue.", err=True)
         raise typer.Exit(INTERRUPTED) from error
     counts = {"pairs": len(prepared), "texts": len(prepared.texts), "sources": len(prepared.source_names)}
     if as_json:

@@ -1,4 +1,4 @@
-"""Positions by code, looked up without a search."""
+"""Inverted index from codes to positions."""
 
 import numpy as np
 from jaxtyping import Int64

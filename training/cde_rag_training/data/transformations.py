@@ -1,4 +1,4 @@
-"""One way to show all documents of a corpus: with their titles, cut short, under a header that all of them share.
+"""Transformations of all documents of a corpus alike: with titles, truncated, or under a shared header.
 
 Case is no such way. An uncased tokenizer has none left, and a cased one divides a word in lower case otherwise, so that
 it cannot be changed on token ids: texts in another case are other data, made before `prepare`.

@@ -32,7 +32,7 @@ OWN = ViewConfig(nameless_share=0.0, keywords_share=0.0, sentence_share=0.0)
 
 
 class Views:
-    """Draws views.
+    """Sampler of views.
 
     Args:
         prepared: The data.

@@ -1,4 +1,4 @@
-"""The moving average of weights, which is often better than the last of them."""
+"""The moving average of weights, which is often better than the last weights."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, number: int) -> None:
-        """Take in the weights after an update.
+        """Update the average with the weights after an update.
 
         Args:
             number: Updates done, at least 1.

@@ -48,6 +48,7 @@ class Gradients:
         vectors: Vectors of a frozen first stage; None if it is trained.
         context_dropout: Probability that a context embedding is left out.
         caching: True to cache gradients (memory of a mini-batch), False to keep all activations of the batch.
+        mini_batch_size: Texts per forward pass of the first stage over context and siblings.
         seed: Random seed of every draw.
     """
 

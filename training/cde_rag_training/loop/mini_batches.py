@@ -1,4 +1,4 @@
-"""A batch as the two stages read it: in mini-batches of texts of like length, longest first."""
+"""A batch as the two stages read it: in mini-batches of texts of similar length, longest first."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -24,7 +24,7 @@ _PARTS = {"output": "ao", "up": "fi", "down": "fo", "attention_norm": "aln", "ou
 
 @dataclass(frozen=True)
 class E5File:
-    """The model as it lies in the file.
+    """The model as the file stores it.
 
     Attributes:
         dim: Of a hidden state.

@@ -1,4 +1,4 @@
-"""Two encoders put side by side: on one scale, turned: `make_pair`."""
+"""Concatenation of two encoders to one model, their scores scaled alike and their embeddings rotated: `make_pair`."""
 
 from collections.abc import Sequence
 from dataclasses import replace

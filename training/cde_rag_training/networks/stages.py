@@ -146,7 +146,7 @@ class OneWayStages(Stages):
         chosen = vectors[torch.tensor(kept, dtype=torch.long, device=self.device)]
         counts = torch.ones(len(kept), dtype=torch.long, device=self.device)
         prepared = self._one_way.prepare(chosen, counts)
-        return [prepared.keys, prepared.values, prepared.output_map, prepared.siblings, vectors]
+        return [prepared.keys, prepared.values, prepared.output_map, prepared.sibling_weight, vectors]
 
     def second(self, texts: TextBatch, given: Sequence[Tensor]) -> Float[Tensor, "texts dim"]:
         """Run the second stage with cross-attention to the prepared context and the siblings."""

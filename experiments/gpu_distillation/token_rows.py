@@ -1,0 +1,145 @@
+"""Token ids of many texts on a GPU, and batches of texts of one role and similar length."""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+
+from cde_rag.model.context_path import PreparedContext
+from cde_rag.model.roles import DOCUMENT, QUERY
+from cde_rag.model.two_stage import TwoStage
+
+LENGTH: Final = 256  # tokens that teacher and student read
+FIRST_LENGTH: Final = 128  # tokens that the first stage reads
+GROUP_TOKENS: Final = 2**15 if torch.cuda.is_available() else 2**12  # of a forward pass with gradients
+
+
+class FlatTokens:
+    """Token ids of many texts, concatenated.
+
+    Args:
+        ids: Of all texts.
+        starts: Position of each text's first id, and the end.
+
+    Attributes:
+        lengths: Number of tokens of each text.
+    """
+
+    def __init__(self, ids: Int[Tensor, " tokens"], starts: Int64[np.ndarray, " ends"]) -> None:
+        self.ids, self.starts = ids, starts
+        self.lengths: Int64[np.ndarray, " texts"] = np.diff(starts)
+
+    def gather(self, chosen: Int64[np.ndarray, " chosen"], most: int = LENGTH) -> tuple[Tensor, Tensor]:
+        """Return padded ids and mask of some texts; a cut text keeps its separator."""
+        lengths = np.minimum(self.lengths[chosen], most)
+        width = min(most, -(-int(lengths.max()) // 16) * 16)
+        device = self.ids.device
+        both = torch.from_numpy(np.stack([self.starts[chosen], self.starts[chosen + 1] - 1, lengths])).to(device)
+        start, last, length = both[:, :, None]
+        places = torch.arange(width, device=device)[None]
+        mask = places < length
+        where = torch.where(places == length - 1, last, start + places)
+        return self.ids[where.where(mask, 0)].where(mask, 0).long(), mask
+
+
+def groups(
+    chosen: Int64[np.ndarray, " chosen"],
+    roles: Int64[np.ndarray, " texts"],
+    lengths: Int64[np.ndarray, " texts"],
+    tokens: int,
+) -> Iterator[tuple[int, Int64[np.ndarray, " group"]]]:
+    """Yield role and places in `chosen` of groups of one role and similar length, of at most so many tokens."""
+    for role in (QUERY, DOCUMENT):
+        places = np.flatnonzero(roles[chosen] == role)
+        places = places[np.argsort(-lengths[chosen[places]], kind="stable")]
+        while len(places):
+            size = max(1, tokens // int(lengths[chosen[places[0]]]))
+            # A group also ends where its texts have half the length of its first, so that little is padding.
+            short = int((lengths[chosen[places[:size]]] * 2 >= lengths[chosen[places[0]]]).sum())
+            size = max(min(size, short), min(size, 128))
+            yield role, places[:size]
+            places = places[size:]
+
+
+def autocast(device: str, dtype: torch.dtype) -> torch.autocast:
+    """Return the precision of the encoders' matrix products."""
+    return torch.autocast(torch.device(device).type, dtype=dtype if device == "cuda" else torch.bfloat16)
+
+
+def null_context(network: TwoStage) -> PreparedContext:
+    """Prepare the null context."""
+    device = network.embeddings.word.weight.device
+    empty = torch.zeros(0, network.config.dim, device=device)
+    with torch.autocast(device.type, enabled=False):
+        return network.prepare(empty, torch.zeros(0, dtype=torch.long, device=device))
+
+
+def embed(
+    network: TwoStage,
+    rows: FlatTokens,
+    chosen: Int64[np.ndarray, " chosen"],
+    roles: Int64[np.ndarray, " texts"],
+    prepared: PreparedContext,
+    tokens: int = GROUP_TOKENS,
+    siblings: tuple[Tensor, Tensor] | None = None,
+) -> Float[Tensor, "chosen dim"]:
+    """Embed texts, group by group."""
+    device = rows.ids.device
+    vectors, order = [], []
+    for role, places in groups(chosen, roles, rows.lengths, tokens):
+        ids, mask = rows.gather(chosen[places])
+        where = torch.from_numpy(places).to(device)
+        given = (None, None) if siblings is None or role == QUERY else (siblings[0][where], siblings[1][where])
+        vectors.append(network.second_stage(network.embeddings, ids, mask, role, prepared, *given))
+        order.append(where)
+    return torch.cat(vectors)[torch.argsort(torch.cat(order))]
+
+
+def first_vectors(
+    network: TwoStage, rows: FlatTokens, chosen: Int64[np.ndarray, " chosen"]
+) -> Float[Tensor, "chosen dim"]:
+    """Embed texts with the first stage."""
+    device = rows.ids.device
+    vectors: list[Tensor] = []
+    order: list[Tensor] = []
+    places = np.arange(len(chosen))
+    lengths = np.minimum(rows.lengths[chosen], FIRST_LENGTH)
+    for _, group in groups(places, np.full(len(chosen), DOCUMENT), lengths, 4 * GROUP_TOKENS):
+        ids, mask = rows.gather(chosen[group], FIRST_LENGTH)
+        vectors.append(network.first_stage(network.embeddings, ids, mask))
+        order.append(torch.from_numpy(group).to(device))
+    return torch.cat(vectors)[torch.argsort(torch.cat(order))]
+
+
+_TOKENIZER: Any = None  # of a process
+
+
+def _start_tokenizer(serialised: str) -> None:
+    global _TOKENIZER
+    from tokenizers import Tokenizer
+
+    _TOKENIZER = Tokenizer.from_str(serialised)
+    _TOKENIZER.no_padding()
+    _TOKENIZER.enable_truncation(LENGTH)
+
+
+def _tokenize(texts: list[str]) -> tuple[np.ndarray, list[int]]:
+    found = [each.ids for each in _TOKENIZER.encode_batch_fast(texts)]
+    return np.array([token for ids in found for token in ids], dtype=np.int32), list(map(len, found))
+
+
+def tokenized(texts: Sequence[str], serialised: str, processes: int, device: str) -> FlatTokens:
+    """Tokenize texts, many of them in several processes."""
+    parts = [list(texts[start : start + 4096]) for start in range(0, len(texts), 4096)]
+    if len(parts) < 8:
+        _start_tokenizer(serialised)
+        found = list(map(_tokenize, parts))
+    else:
+        with multiprocessing.get_context("fork").Pool(processes, _start_tokenizer, (serialised,)) as workers:
+            found = list(workers.imap(_tokenize, parts))
+    starts = np.concatenate([[0], np.cumsum([length for _, lengths in found for length in lengths])])
+    return FlatTokens(torch.from_numpy(np.concatenate([ids for ids, _ in found])).to(device), starts)
