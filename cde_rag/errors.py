@@ -157,9 +157,14 @@ def adapter_warns(category: type[CDEWarning]) -> Generator[None, None, None]:
         _LEFT_OUT.reset(token)
 
 
+def is_left_out(category: type[CDEWarning]) -> bool:
+    """Return True within a block of `adapter_warns` of this category."""
+    return _LEFT_OUT.get() is category
+
+
 def warn_user(message: str, category: type[CDEWarning]) -> None:
     """Warn at the line of the program that called this library, directly or through a framework."""
-    if _LEFT_OUT.get() is category:
+    if is_left_out(category):
         return
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:

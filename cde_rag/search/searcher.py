@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts, named_keywords
 from cde_rag.embedders.active import stored_context
-from cde_rag.errors import UnknownFieldWarning, warn_user
+from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
 from cde_rag.records import check_key
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
@@ -207,7 +207,7 @@ class Searcher:
 
         Each field is looked for once, since that reads all records where none has it.
         """
-        if found or not where or len(self._checked) >= CHECKED:
+        if found or not where or len(self._checked) >= CHECKED or is_left_out(UnknownFieldWarning):
             return
         fields = set(fields_of(where)) - self._checked
         self._checked |= fields

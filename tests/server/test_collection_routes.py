@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
+from unittest import mock
 
 import openai
 import pytest
@@ -55,6 +56,13 @@ def test_a_field_that_no_record_has_is_warned_of_each_time(server: Running, more
         assert told.startswith("No record has the field 'yaer' of the filter. The first has 'book', ")
     for known in (1, {"gt": 1}):
         assert server.post(path, {"query": "river", "where": {"year": known}, **more})["warnings"] == []
+
+
+def test_a_field_is_looked_for_once_in_a_search(server: Running, papers: Collection) -> None:
+    body = {"query": "river", "by": "words", "where": {"yaer": 2003}}
+    with mock.patch.object(papers.store, "scroll", wraps=papers.store.scroll) as scroll:
+        assert len(server.post("/v1/collections/papers/search", body)["warnings"]) == 1
+    assert [call.kwargs for call in scroll.call_args_list] == [{"where": {"yaer": {"exists": True}}}, {}]
 
 
 def test_parallel_searches_are_those_of_the_library(server: Running, papers: Collection) -> None:
