@@ -82,7 +82,7 @@ def opened(path: Path) -> Package:
         ValueError: The file is none of these.
     """
     if path.suffix == ".dist-info":
-        files = {str(file): _installed(path.parent / file) for file in _record(path)}
+        files = {str(file): (path.parent / file).read_bytes() for file in _record(path)}
         return _python_package(files)
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as archive:
@@ -135,11 +135,7 @@ def _pairs(package: Package) -> Iterator[Pair]:
             body = text.split("\n\n", 1)[-1] if path.endswith("METADATA") else text
             for query, document in sections(title, body):
                 yield Pair(query=query, document=document, source="readmes", domain=package.name, parent=title)
-        elif (
-            suffix in LANGUAGES
-            and not GENERATED.search(text[:1500])
-            and max(map(len, text.splitlines()), default=0) < 2000
-        ):
+        elif suffix in LANGUAGES and not GENERATED.search(text[:1500]) and _written(text):
             language = LANGUAGES[suffix]
             module = _module(package.name, path, language)
             for item in commented(text, language):
@@ -247,10 +243,6 @@ def _record(folder: Path) -> Iterator[Path]:
         file = folder.parent / path
         if ".." not in path.parts and file.is_file() and _wanted(str(path), file.stat().st_size):
             yield path
-
-
-def _installed(path: Path) -> bytes:
-    return path.read_bytes()
 
 
 def _python_package(files: dict[str, bytes]) -> Package:

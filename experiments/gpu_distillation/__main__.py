@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +24,11 @@ from experiments.gpu_distillation.token_rows import GROUP_TOKENS, autocast, embe
 from experiments.gpu_distillation.vector_stage import Settings, train_vectors
 
 
-def write_state(network: TwoStage, out: Path, name: str, only: Sequence[str], most: int = 15 * 2**20) -> None:
-    """Write tensors whose names begin with `only` in float16, in files of at most `most` bytes."""
+def write_state(network: TwoStage, out: Path, name: str, most: int = 15 * 2**20) -> None:
+    """Write all tensors in float16, in files of at most `most` bytes."""
     files: list[dict[str, Tensor]] = [{}]
     size = 0
     for key, value in network.state_dict().items():
-        if not key.startswith(tuple(only)):
-            continue
         half = value.detach().half().cpu().contiguous()
         parts = half.split(max(1, most // max(1, half[0].nbytes))) if half.ndim == 2 and half.nbytes > most else (half,)
         for number, part in enumerate(parts):
@@ -126,7 +123,7 @@ def run_stage(arguments: argparse.Namespace, device: str) -> None:
     save_file(state, keep / f"{arguments.name}.safetensors")
     (out / f"{arguments.name}.json").write_text(json.dumps(curve), encoding="utf-8")
     if arguments.command == "vectors":
-        write_state(network, out, arguments.name, ("",))
+        write_state(network, out, arguments.name)
         save_file({"axes": material.axes.cpu(), "mean": material.mean.cpu()}, out / "space.safetensors")
     else:
         changed = {name: value for name, value in state.items() if name.startswith(("second_stage.", "set_attention."))}

@@ -11,7 +11,7 @@ from torch import Tensor
 from cde_rag.model.context_path import sibling_weight
 from cde_rag.model.two_stage import TwoStage
 from experiments.gpu_distillation.stage_material import StageMaterial
-from experiments.gpu_distillation.token_rows import autocast, embed, first_vectors, null_context
+from experiments.gpu_distillation.token_rows import Siblings, autocast, embed, first_vectors, null_context, siblings_of
 from experiments.gpu_distillation.vector_stage import Settings, VectorLoss, optimiser, train_by_clock
 
 
@@ -32,7 +32,7 @@ class CorpusBatch(NamedTuple):
     documents: Int64[np.ndarray, " pairs"]
     headed: Int64[np.ndarray, " pairs"]
     context: Int64[np.ndarray, " context"]
-    siblings: tuple[Tensor, Tensor] | None
+    siblings: Siblings | None
 
 
 class CorpusDraws:
@@ -93,25 +93,17 @@ class CorpusDraws:
         asked = pairs[chosen, np.where(random.random(len(chosen)) < 0.5, 0, 1)]
         return CorpusBatch(chosen, asked, pairs[chosen, 2], pairs[chosen, 3], context, siblings)
 
-    def _siblings(self, chosen: Int64[np.ndarray, " pairs"]) -> tuple[Tensor, Tensor] | None:
+    def _siblings(self, chosen: Int64[np.ndarray, " pairs"]) -> Siblings | None:
         pairs, most = self._material.pairs, self._settings.most_siblings
-        found: list[np.ndarray] = []
+        found: list[list[int]] = []
         for row in chosen:
             page = self._pages.get(int(pairs[row, 5]))
             others = np.zeros(0, dtype=np.int64) if page is None else page[page != pairs[row, 2]]
             if len(others) > most:
                 start = int(self._random.integers(0, len(others) - most + 1)) if self._random.random() < 0.5 else 0
                 others = others[start : start + most]
-            found.append(self._places[others])
-        width = max(map(len, found))
-        if width == 0:
-            return None
-        rows = np.zeros((len(found), width), dtype=np.int64)
-        mask = np.zeros((len(found), width), dtype=np.bool_)
-        for number, each in enumerate(found):
-            rows[number, : len(each)], mask[number, : len(each)] = each, True
-        there = torch.from_numpy(mask).to(self._vectors.device)
-        return self._vectors[torch.from_numpy(rows).to(self._vectors.device)] * there[:, :, None], there
+            found.append(self._places[others].tolist())
+        return siblings_of(self._vectors, found)
 
 
 def corpus_loss(
@@ -173,6 +165,4 @@ def train_contexts(
                 parts |= {name: value / settings.corpora + parts.get(name, 0) for name, value in more.items()}
         return loss, parts, settings.corpora * settings.pairs
 
-    return train_by_clock(
-        network, material, adam, step, settings, rate=settings.later_rate, seconds=seconds, device=device
-    )
+    return train_by_clock(network, material, adam, step, settings, rate=settings.later_rate, seconds=seconds)

@@ -3,7 +3,6 @@
 import argparse
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,16 +17,8 @@ from cde_rag.model.context_path import PreparedContext, sibling_weight
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.two_stage import TwoStage
 from cde_rag_training.networks.interpolation import interpolate
-from experiments.gpu_distillation.stage_material import DevelopmentSet, development_sets, log, ndcg
-from experiments.gpu_distillation.token_rows import (
-    GROUP_TOKENS,
-    FlatTokens,
-    autocast,
-    embed,
-    first_vectors,
-    null_context,
-    tokenized,
-)
+from experiments.gpu_distillation.stage_material import DevelopmentSet, development_sets, log, ndcg, null_ndcg
+from experiments.gpu_distillation.token_rows import embed_all, first_vectors, null_context, siblings_of
 
 SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from stage 1's encoder to a run's
 
@@ -38,117 +29,81 @@ EXPONENTS: Final = (0.0, 0.05, 0.1, 0.2)  # of the output map
 SIBLINGS: Final = (0.5, 1.0)  # times the trained weight of siblings
 
 
-class ChoiceSet(NamedTuple):
-    """A development set with contexts and siblings.
+class Reading(NamedTuple):
+    """First-stage vectors and own context of a set; the same for all shares, which interpolate the encoder alone.
 
     Attributes:
-        base: Token ids and judgments.
-        siblings: Numbers of each document's siblings; none without parents.
-        headings: Token ids of queries that are a heading alone, and their judgments; none if there are no such queries.
+        vectors: First-stage vectors of the documents.
+        own: The corpus's own context, its output map the identity.
+        maps: Output map of each exponent.
+        likeness: Of the corpus, as in `sibling_weight`.
     """
 
-    base: DevelopmentSet
-    siblings: list[list[int]]
-    headings: tuple[FlatTokens, Float[Tensor, "queries documents"]] | None
-
-
-def choice_sets(path: Path, serialised: str, device: str) -> list[ChoiceSet]:
-    """Read the 26 development sets."""
-    found: list[ChoiceSet] = []
-    for one, base in zip(
-        json.loads(path.read_text(encoding="utf-8")), development_sets(path, serialised, device), strict=True
-    ):
-        kept = [number for number, heading in enumerate(one["headings"]) if heading]
-        headings = None
-        if len(kept) > 20:
-            rows = tokenized([one["headings"][number] for number in kept], serialised, 1, device)
-            headings = rows, base.gains[torch.tensor(kept, device=device)]
-        found.append(ChoiceSet(base, one["siblings"], headings))
-    return found
+    vectors: Float[Tensor, "documents dim"]
+    own: PreparedContext
+    maps: list[Float[Tensor, "dim dim"]]
+    likeness: float
 
 
 @torch.no_grad()
-def choice_figures(network: TwoStage, one: ChoiceSet, device: str) -> list[dict[str, Any]]:
-    """Return NDCG@10 × 100 of one set under null and own context, with siblings, and for each exponent."""
-    documents, queries = one.base.documents, one.base.queries
-    count = len(documents.lengths)
-    everything = np.arange(count)
-    read = first_vectors(network, documents, everything)
+def read(network: TwoStage, one: DevelopmentSet) -> Reading:
+    """Read a set's documents with the first stage, and prepare the context of up to 512 of them."""
+    count = len(one.documents.lengths)
+    vectors = first_vectors(network, one.documents, np.arange(count))
     sample = np.random.default_rng(0).permutation(count)[:512]
-    context = read[torch.from_numpy(sample).to(device)]
-    counts = torch.ones(len(context), dtype=torch.long, device=device)
+    context = vectors[torch.from_numpy(sample).to(vectors.device)]
+    counts = torch.ones(len(context), dtype=torch.long, device=vectors.device)
     own = network.second_stage.prepare(
         network.set_attention(context, counts),
-        torch.eye(network.config.dim, device=device),
+        torch.eye(network.config.dim, device=vectors.device),
         sibling_weight(context, counts, network.config.full_likeness),
     )
-    null = null_context(network)
-    moments = (context.double().T @ context.double()) / len(context)
-    values, axes = torch.linalg.eigh(moments)
-    relative, shift = (values.clamp(min=0) / values.mean()).float(), network.output_map.log_shift.exp()
-    maps = [(axes.float() * ((relative + shift) / (1 + shift)) ** -exponent) @ axes.float().T for exponent in EXPONENTS]
+    maps: list[Tensor] = []
+    for exponent in EXPONENTS:
+        network.output_map.exponent.fill_(exponent)
+        maps.append(network.output_map(context, counts))
+    return Reading(vectors, own, maps, float(sibling_weight(context, counts, 1.0)))
 
-    def vectors(rows: FlatTokens, role: int, prepared: PreparedContext, siblings: Any = None) -> Tensor:
-        places = np.arange(len(rows.lengths))
-        with autocast(device, torch.bfloat16):
-            return embed(network, rows, places, np.full(len(places), role), prepared, 2 * GROUP_TOKENS, siblings)
 
-    def figure(asked: Tensor, answers: Tensor, gains: Tensor) -> float:
-        return round(ndcg(F.normalize(asked, dim=-1) @ F.normalize(answers, dim=-1).T, gains), 3)
-
-    name = one.base.name
-    found = [
-        {
-            "set": name,
-            "system": "null",
-            "ndcg": figure(vectors(queries, QUERY, null), vectors(documents, DOCUMENT, null), one.base.gains),
-        }
-    ]
-    asked = {"queries": (vectors(queries, QUERY, own), one.base.gains)}
+def choice_figures(network: TwoStage, one: DevelopmentSet, reading: Reading) -> list[dict[str, Any]]:
+    """Return NDCG@10 × 100 of one set under null and own context, with siblings, and for each exponent."""
+    null = null_ndcg(network, one, null_context(network))
+    found: list[dict[str, Any]] = [{"system": "null", "ndcg": round(null, 3)}]
+    asked = {"queries": (embed_all(network, one.queries, QUERY, reading.own), one.gains)}
     if one.headings is not None:
-        asked["headings"] = (vectors(one.headings[0], QUERY, own), one.headings[1])
-    answers = {0.0: vectors(documents, DOCUMENT, own)}
-    if any(one.siblings):
-        width = max(map(len, one.siblings))
-        rows = torch.tensor([[*each, *[0] * (width - len(each))] for each in one.siblings], device=device)
-        there = torch.tensor(
-            [[*[True] * len(each), *[False] * (width - len(each))] for each in one.siblings], device=device
-        )
-        given = read[rows] * there[:, :, None]
+        asked["headings"] = (embed_all(network, one.headings[0], QUERY, reading.own), one.headings[1])
+    answers = {0.0: embed_all(network, one.documents, DOCUMENT, reading.own)}
+    if (siblings := siblings_of(reading.vectors, one.siblings)) is not None:
         for weight in SIBLINGS:
-            weighed = replace(own, sibling_weight=own.sibling_weight * weight)
-            answers[weight] = vectors(documents, DOCUMENT, weighed, (given, there))
+            weighed = replace(reading.own, sibling_weight=reading.own.sibling_weight * weight)
+            answers[weight] = embed_all(network, one.documents, DOCUMENT, weighed, siblings)
     for kind, (ours, gains) in asked.items():
         for weight, theirs in answers.items():
-            for exponent, each in zip(EXPONENTS, maps, strict=True):
-                found.append(
-                    {
-                        "set": name,
-                        "system": kind,
-                        "siblings": weight,
-                        "exponent": exponent,
-                        "ndcg": figure(ours @ each, theirs @ each, gains),
-                    }
-                )
-    found.append({"set": name, "system": "likeness", "ndcg": float(sibling_weight(context, counts, 1.0))})
-    return found
+            for exponent, each in zip(EXPONENTS, reading.maps, strict=True):
+                queries, documents = (F.normalize(vectors @ each, dim=-1) for vectors in (ours, theirs))
+                figure = round(ndcg(queries @ documents.T, gains), 3)
+                found.append({"system": kind, "siblings": weight, "exponent": exponent, "ndcg": figure})
+    found.append({"system": "likeness", "ndcg": reading.likeness})
+    return [{"set": one.name, **row} for row in found]
 
 
 def run_choice(arguments: argparse.Namespace, device: str) -> None:
     """Evaluate interpolations of stage 1 and a run on the development sets."""
     keep, out = arguments.keep, arguments.out
     serialised = (keep / "tokenizer.json").read_text(encoding="utf-8")
-    sets = choice_sets(arguments.development, serialised, device)
+    sets = development_sets(arguments.development, serialised, device)
     network, _, _ = checkpoints.read(arguments.student)
     network = network.to(device)
     start, trained = (
         load_file(keep / f"{name}.safetensors", device=device) for name in (arguments.start, arguments.name)
     )
+    network.load_state_dict(trained)
+    readings = [read(network, one) for one in sets]
     found: list[dict[str, Any]] = []
     for share in SHARES:
         network.load_state_dict(interpolate(start, trained, share))
-        for one in sets:
-            found += [{"run": arguments.name, "share": share, **row} for row in choice_figures(network, one, device)]
+        for one, reading in zip(sets, readings, strict=True):
+            found += [{"run": arguments.name, "share": share, **row} for row in choice_figures(network, one, reading)]
         (out / f"choice-{arguments.name}.json").write_text(json.dumps(found), encoding="utf-8")
         means = [row["ndcg"] for row in found if row["share"] == share and row["system"] == "null"]
         owns = [

@@ -4,7 +4,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +13,14 @@ from jaxtyping import Float, Int64
 from safetensors.torch import load_file
 from torch import Tensor
 
+from cde_rag.context.siblings import siblings_by_position
+from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.two_stage import TwoStage
-from experiments.gpu_distillation.token_rows import GROUP_TOKENS, FlatTokens, autocast, embed, null_context, tokenized
+from experiments.gpu_distillation.token_rows import FlatTokens, embed_all, null_context, tokenized
 
 STARTED: Final = time.monotonic()
+FEWEST_HEADINGS: Final = 20  # of a set that is evaluated by headings alone
 
 
 def log(message: str) -> None:
@@ -56,32 +59,42 @@ class StageMaterial:
 
 
 class DevelopmentSet(NamedTuple):
-    """A development set with token ids and judgments.
+    """A development set with token ids, judgments and siblings.
 
     Attributes:
         name: Of the set.
         queries: Token ids.
         documents: Token ids.
         gains: Judgments, 0 where there is none.
+        siblings: Numbers of each document's siblings; empty without parents.
+        headings: Token ids of queries that are a heading alone, and their judgments; None if there are few.
     """
 
     name: str
     queries: FlatTokens
     documents: FlatTokens
     gains: Float[Tensor, "queries documents"]
+    siblings: list[list[int]]
+    headings: tuple[FlatTokens, Float[Tensor, "headings documents"]] | None
 
 
 def development_sets(path: Path, serialised: str, device: str) -> list[DevelopmentSet]:
     """Read a file of `write_development`."""
-    found: list[DevelopmentSet] = []
-    for one in json.loads(path.read_text(encoding="utf-8")):
-        gains = torch.zeros(len(one["queries"]), len(one["documents"]))
-        for number, judged in enumerate(one["judgments"]):
-            for place, gain in judged:
-                gains[number, place] = gain
-        queries, documents = (tokenized(one[kind], serialised, 2, device) for kind in ("queries", "documents"))
-        found.append(DevelopmentSet(one["name"], queries, documents, gains.to(device)))
-    return found
+    return [_development_set(one, serialised, device) for one in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def _development_set(one: dict[str, Any], serialised: str, device: str) -> DevelopmentSet:
+    gains = torch.zeros(len(one["queries"]), len(one["documents"]), device=device)
+    for number, judged in enumerate(one["judgments"]):
+        for place, gain in judged:
+            gains[number, place] = gain
+    queries, documents = (tokenized(one[kind], serialised, 2, device) for kind in ("queries", "documents"))
+    kept = [number for number, heading in enumerate(one["headings"]) if heading]
+    headings = None
+    if len(kept) > FEWEST_HEADINGS:
+        rows = tokenized([one["headings"][number] for number in kept], serialised, 2, device)
+        headings = rows, gains[torch.tensor(kept, device=device)]
+    return DevelopmentSet(one["name"], queries, documents, gains, one["siblings"], headings)
 
 
 def ndcg(scores: Float[Tensor, "queries documents"], gains: Float[Tensor, "queries documents"]) -> float:
@@ -94,17 +107,16 @@ def ndcg(scores: Float[Tensor, "queries documents"], gains: Float[Tensor, "queri
 
 
 @torch.no_grad()
-def evaluate(network: TwoStage, material: StageMaterial, device: str) -> list[float]:
+def evaluate(network: TwoStage, material: StageMaterial) -> list[float]:
     """Return NDCG@10 × 100 of each development set under the null context."""
-    null, found = null_context(network), []
-    for one in material.development:
-        vectors = []
-        for role, rows in ((QUERY, one.queries), (DOCUMENT, one.documents)):
-            places = np.arange(len(rows.lengths))
-            with autocast(device, torch.bfloat16):
-                vectors.append(embed(network, rows, places, np.full(len(places), role), null, 4 * GROUP_TOKENS))
-        found.append(ndcg(vectors[0] @ vectors[1].T, one.gains))
-    return found
+    null = null_context(network)
+    return [null_ndcg(network, one, null) for one in material.development]
+
+
+def null_ndcg(network: TwoStage, one: DevelopmentSet, null: PreparedContext) -> float:
+    """Return NDCG@10 × 100 of a development set under the null context."""
+    queries, documents = embed_all(network, one.queries, QUERY, null), embed_all(network, one.documents, DOCUMENT, null)
+    return ndcg(queries @ documents.T, one.gains)
 
 
 def load_material(keep: Path, device: str) -> StageMaterial:
@@ -142,10 +154,7 @@ def write_development(toml: Path, data: Path, output: Path) -> None:
         for place, parent in enumerate(parents):
             if parent is not None:
                 pages.setdefault(parent, []).append(place)
-        siblings = [
-            [other for other in pages.get(parent or "", []) if other != place][:16]
-            for place, parent in enumerate(parents)
-        ]
+        siblings = [[] if parent is None else _siblings(pages[parent], place) for place, parent in enumerate(parents)]
         bare = [query.partition(": ")[2] for query in one.queries]
         headed = one.corpus.name.startswith("parents_")
         found.append(
@@ -159,3 +168,7 @@ def write_development(toml: Path, data: Path, output: Path) -> None:
             }
         )
     output.write_text(json.dumps(found), encoding="utf-8")
+
+
+def _siblings(page: list[int], place: int) -> list[int]:
+    return [page[other] for other in siblings_by_position(page.index(place), len(page))]

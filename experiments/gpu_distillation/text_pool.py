@@ -12,10 +12,9 @@ import numpy as np
 from jaxtyping import Int64
 
 from cde_rag.model.roles import DOCUMENT, QUERY
+from cde_rag_training.data.alternative_queries import without_parent
 
 SENTENCES: Final = 3  # of a document, at most
-
-
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n{2,}")
 
 
@@ -54,8 +53,7 @@ def pool(pairs: Iterable[dict[str, Any]], seed: int = 0) -> TextPool:
         if not query or not document:
             continue
         asked, answer = place(query, QUERY), place(document, DOCUMENT)
-        bare = query.removeprefix(f"{parent}: ").strip() if parent else query
-        short = place(bare or query, QUERY)
+        short = place(without_parent(query, parent), QUERY)
         if parent:
             place(parent, QUERY)
         corpus = corpora.setdefault((pair["source"], pair["domain"]), len(corpora))

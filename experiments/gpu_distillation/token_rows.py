@@ -1,21 +1,26 @@
 """Token ids of many texts on a GPU, and batches of texts of one role and similar length."""
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
+from cde_rag.model.batching import padded
 from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.roles import DOCUMENT, QUERY
+from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
 
 LENGTH: Final = 256  # tokens that teacher and student read
 FIRST_LENGTH: Final = 128  # tokens that the first stage reads
 GROUP_TOKENS: Final = 2**15 if torch.cuda.is_available() else 2**12  # of a forward pass with gradients
+
+Siblings: TypeAlias = tuple[Float[Tensor, "chosen siblings dim"], Bool[Tensor, "chosen siblings"]]
+"""First-stage vectors of each text's siblings, padded, and a mask that is True if there is a sibling."""
 
 
 class FlatTokens:
@@ -85,50 +90,73 @@ def embed(
     roles: Int64[np.ndarray, " texts"],
     prepared: PreparedContext,
     tokens: int = GROUP_TOKENS,
-    siblings: tuple[Tensor, Tensor] | None = None,
+    siblings: Siblings | None = None,
 ) -> Float[Tensor, "chosen dim"]:
     """Embed texts, group by group."""
-    device = rows.ids.device
-    vectors, order = [], []
-    for role, places in groups(chosen, roles, rows.lengths, tokens):
-        ids, mask = rows.gather(chosen[places])
-        where = torch.from_numpy(places).to(device)
+
+    def of_group(role: int, places: Int64[np.ndarray, " group"]) -> Tensor:
+        where = torch.from_numpy(places).to(rows.ids.device)
         given = (None, None) if siblings is None or role == QUERY else (siblings[0][where], siblings[1][where])
-        vectors.append(network.second_stage(network.embeddings, ids, mask, role, prepared, *given))
-        order.append(where)
-    return torch.cat(vectors)[torch.argsort(torch.cat(order))]
+        return network.second_stage(network.embeddings, *rows.gather(chosen[places]), role, prepared, *given)
+
+    return in_groups(chosen, roles, rows.lengths, tokens, of_group)
+
+
+def embed_all(
+    network: TwoStage, rows: FlatTokens, role: int, prepared: PreparedContext, siblings: Siblings | None = None
+) -> Float[Tensor, "texts dim"]:
+    """Embed all texts in one role, in bf16, without gradients."""
+    places = np.arange(len(rows.lengths))
+    with torch.no_grad(), autocast(rows.ids.device.type, torch.bfloat16):
+        return embed(network, rows, places, np.full(len(places), role), prepared, 4 * GROUP_TOKENS, siblings)
 
 
 def first_vectors(
     network: TwoStage, rows: FlatTokens, chosen: Int64[np.ndarray, " chosen"]
 ) -> Float[Tensor, "chosen dim"]:
     """Embed texts with the first stage."""
-    device = rows.ids.device
-    vectors: list[Tensor] = []
-    order: list[Tensor] = []
-    places = np.arange(len(chosen))
     lengths = np.minimum(rows.lengths[chosen], FIRST_LENGTH)
-    for _, group in groups(places, np.full(len(chosen), DOCUMENT), lengths, 4 * GROUP_TOKENS):
-        ids, mask = rows.gather(chosen[group], FIRST_LENGTH)
-        vectors.append(network.first_stage(network.embeddings, ids, mask))
-        order.append(torch.from_numpy(group).to(device))
-    return torch.cat(vectors)[torch.argsort(torch.cat(order))]
+
+    def of_group(_: int, places: Int64[np.ndarray, " group"]) -> Tensor:
+        return network.first_stage(network.embeddings, *rows.gather(chosen[places], FIRST_LENGTH))
+
+    places = np.arange(len(chosen))
+    return in_groups(places, np.full(len(chosen), DOCUMENT), lengths, 4 * GROUP_TOKENS, of_group)
 
 
-_TOKENIZER: Any = None  # of a process
+def in_groups(
+    chosen: Int64[np.ndarray, " chosen"],
+    roles: Int64[np.ndarray, " texts"],
+    lengths: Int64[np.ndarray, " texts"],
+    tokens: int,
+    of_group: Callable[[int, Int64[np.ndarray, " group"]], Tensor],
+) -> Float[Tensor, "chosen dim"]:
+    """Embed the groups of `groups`; return the embeddings in the order of `chosen`."""
+    parts = [(places, of_group(role, places)) for role, places in groups(chosen, roles, lengths, tokens)]
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    vectors = torch.cat([each for _, each in parts])
+    return vectors[torch.from_numpy(order).to(vectors.device)]
+
+
+def siblings_of(vectors: Float[Tensor, "documents dim"], rows: Sequence[Sequence[int]]) -> Siblings | None:
+    """Look up first-stage vectors of each text's siblings, padded, and their mask; None if no text has any."""
+    if not any(map(len, rows)):
+        return None
+    ids, mask = (torch.from_numpy(each).to(vectors.device) for each in padded(rows))
+    return vectors[ids] * mask[:, :, None], mask
+
+
+_TOKENIZER: TextTokenizer | None = None  # of a process
 
 
 def _start_tokenizer(serialised: str) -> None:
     global _TOKENIZER
-    from tokenizers import Tokenizer
-
-    _TOKENIZER = Tokenizer.from_str(serialised)
-    _TOKENIZER.no_padding()
-    _TOKENIZER.enable_truncation(LENGTH)
+    _TOKENIZER = TextTokenizer(serialised)
 
 
 def _tokenize(texts: list[str]) -> tuple[np.ndarray, list[int]]:
-    found = [each.ids for each in _TOKENIZER.encode_batch_fast(texts)]
+    assert _TOKENIZER is not None
+    found = [tokens.ids for tokens in _TOKENIZER(texts, LENGTH)]
     return np.array([token for ids in found for token in ids], dtype=np.int32), list(map(len, found))
 
 

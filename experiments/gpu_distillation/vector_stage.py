@@ -139,12 +139,10 @@ class VectorLoss:
         return loss, {"distance": distance, "random": errors[0], "near": errors[1]}, len(chosen)
 
 
-def point(
-    network: TwoStage, material: StageMaterial, texts: int, steps: int, sums: dict[str, Any], device: str
-) -> dict[str, float]:
+def point(network: TwoStage, material: StageMaterial, texts: int, steps: int, sums: dict[str, Any]) -> dict[str, float]:
     """Return one point of the curve."""
     network.eval()
-    figures = evaluate(network, material, device)
+    figures = evaluate(network, material)
     network.train()
     count = max(1, sums.get("steps", 1))
     found = {"texts": float(texts), "steps": float(steps), "seconds": round(time.monotonic() - STARTED, 1)}
@@ -167,12 +165,11 @@ def train_by_clock(
     *,
     rate: float,
     seconds: float,
-    device: str,
 ) -> list[dict[str, float]]:
     """Train for some seconds; a point of the curve follows every tenth of them."""
     trained = [value for group in adam.param_groups for value in group["params"]]
     network.train()
-    curve = [point(network, material, 0, 0, {}, device)]
+    curve = [point(network, material, 0, 0, {})]
     began, texts, steps, sums, following = time.monotonic(), 0, 0, dict[str, Any](), 0.1
     while (progress := (time.monotonic() - began) / seconds) < 1:
         loss, parts, count = step()
@@ -187,9 +184,9 @@ def train_by_clock(
             sums[name] = sums.get(name, 0) + value.detach()
         sums["steps"] = sums.get("steps", 0) + 1
         if progress > following:
-            curve.append(point(network, material, texts, steps, sums, device))
+            curve.append(point(network, material, texts, steps, sums))
             sums, following = {}, following + 0.1
-    return [*curve, point(network, material, texts, steps, sums, device)]
+    return [*curve, point(network, material, texts, steps, sums)]
 
 
 def train_vectors(
@@ -214,4 +211,4 @@ def train_vectors(
         parts["first"] = (first.float() - centred).square().sum(1).mean()
         return loss + settings.first_weight * parts["first"], parts, count
 
-    return train_by_clock(network, material, adam, step, settings, rate=settings.rate, seconds=seconds, device=device)
+    return train_by_clock(network, material, adam, step, settings, rate=settings.rate, seconds=seconds)

@@ -12,9 +12,18 @@ from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from experiments.gpu_distillation.__main__ import read_state, write_state
 from experiments.gpu_distillation.corpus_stage import train_contexts
-from experiments.gpu_distillation.stage_material import StageMaterial, ndcg
+from experiments.gpu_distillation.interpolation_choice import EXPONENTS, choice_figures, read
+from experiments.gpu_distillation.stage_material import DevelopmentSet, StageMaterial, ndcg
 from experiments.gpu_distillation.text_pool import pool
-from experiments.gpu_distillation.token_rows import embed, first_vectors, groups, null_context, tokenized
+from experiments.gpu_distillation.token_rows import (
+    embed,
+    embed_all,
+    first_vectors,
+    groups,
+    null_context,
+    siblings_of,
+    tokenized,
+)
 from experiments.gpu_distillation.vector_stage import Settings, score_error, train_vectors
 
 
@@ -141,9 +150,49 @@ def test_stages_2_and_3_leave_the_first_stage_and_train_the_path_of_the_context(
     assert not any(name.startswith(("first_stage.", "embeddings.")) for name in changed)
 
 
+@pytest.fixture
+def development(material):
+    """Eight documents of two parents, each of which answers one query."""
+    texts = [" ".join(np.random.default_rng(row).choice(WORDS, size=6)) for row in range(16)]
+    queries, documents = (tokenized(part, tiny_tokenizer(), 1, "cpu") for part in (texts[:8], texts[8:]))
+    siblings = [[other for other in range(8) if other != row and other // 4 == row // 4] for row in range(8)]
+    return DevelopmentSet("made", queries, documents, torch.eye(8), siblings, None)
+
+
+@torch.no_grad()
+def test_figures_of_a_choice_are_those_of_the_models_own_context(development):
+    """With the trained exponent and siblings' weight, the figure is that of `TwoStage.prepare` and `forward`."""
+    network = tiny_network()
+    reading = read(network, development)
+    figures = choice_figures(network, development, reading)
+    for exponent in EXPONENTS:
+        network.output_map.exponent.fill_(exponent)
+        counts = torch.ones(8, dtype=torch.long)
+        prepared = network.prepare(reading.vectors, counts)
+        given = siblings_of(reading.vectors, development.siblings)
+        queries = embed_all(network, development.queries, QUERY, prepared)
+        for weight, siblings in ((0.0, None), (1.0, given)):
+            documents = embed_all(network, development.documents, DOCUMENT, prepared, siblings)
+            (found,) = (
+                row["ndcg"]
+                for row in figures
+                if (row["system"], row.get("siblings"), row.get("exponent")) == ("queries", weight, exponent)
+            )
+            assert found == pytest.approx(ndcg(queries @ documents.T, development.gains), abs=1e-3)
+
+
+def test_siblings_are_looked_up_and_padded():
+    vectors = torch.randn(4, 3)
+    given, there = siblings_of(vectors, [[1, 2], [], [3]])
+    assert there.tolist() == [[True, True], [False, False], [True, False]]
+    assert torch.equal(given[0], vectors[[1, 2]])
+    assert torch.equal(given[1:], torch.stack([torch.zeros(2, 3), torch.stack([vectors[3], torch.zeros(3)])]))
+    assert siblings_of(vectors, [[], []]) is None
+
+
 def test_a_state_is_read_as_it_was_written(tmp_path):
     network = tiny_network()
-    write_state(network, tmp_path, "state", ("",), most=4096)
+    write_state(network, tmp_path, "state", most=4096)
     assert len(list(tmp_path.glob("state-*.safetensors"))) > 1
     found = read_state(tmp_path, "state")
     for name, value in network.state_dict().items():

@@ -94,7 +94,12 @@ class PairNetwork(nn.Module):
         (first_ids, first_mask), (second_ids, second_mask) = halves(ids, mask, self.first.config.vocab_size)
         read = None if siblings is None else self._of_first(siblings)
         first = self.first(first_ids, first_mask, role, prepared, read, sibling_mask)
-        second = self.second(second_ids, second_mask)
+        return self.joined(first, self.second(second_ids, second_mask))
+
+    def joined(
+        self, first: Float[Tensor, "batch first"], second: Float[Tensor, "batch second"]
+    ) -> Float[Tensor, "batch dim"]:
+        """Weigh, concatenate and rotate the vectors of both halves, each of unit norm."""
         share = self.config.second_share
         both = torch.cat([(1 - share) ** 0.5 * first, share**0.5 * second], dim=1)
         return F.normalize(both @ self.rotation, dim=-1)
