@@ -28,6 +28,8 @@ class Passage:
 
 def passages(group: Sequence[Row], embedder: Embedder) -> list[Passage]:
     """Return the rows of one parent, in order, as passages with siblings and digests."""
+    if len(group) == 1:
+        return [Passage(_row_digest(group[0].record, []), [])]
     texts = [embedded_text(row.record) for row in group]
     digests = [digest(text) for text in texts]
     chosen = choose_siblings(digests, embedder.max_siblings, rule=embedder.context.manifest.sibling_rule)

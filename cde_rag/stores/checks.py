@@ -37,7 +37,7 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
 
 
 def _check_keys(value: object, depth: int = 0) -> None:
-    if not isinstance(value, Mapping | list | tuple):
+    if value is None or isinstance(value, str | int | float) or not isinstance(value, Mapping | list | tuple):
         return
     if depth == MAX_LEVELS:
         raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")
@@ -130,10 +130,9 @@ def encodable_ids(ids: Iterable[str]) -> list[str]:
 
 def checksum_of(*parts: str | bytes | int) -> bytes:
     """Compute the sha256 over parts, so that moving a byte from one part to the next changes it."""
-    digest = hashlib.sha256()
+    pieces = list[bytes]()
     for part in parts:
         data = b"%d" % part if isinstance(part, int) else part
         data = data.encode(errors="surrogatepass") if isinstance(data, str) else data  # a damaged store may have any
-        digest.update(b"%d:" % len(data))
-        digest.update(data)
-    return digest.digest()
+        pieces += b"%d:" % len(data), data
+    return hashlib.sha256(b"".join(pieces)).digest()

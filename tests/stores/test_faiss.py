@@ -365,10 +365,10 @@ def test_one_more_record_writes_little(scratch: Path) -> None:
     store = created(opener(scratch / "papers.faiss"), dim=64)
     rows = [row(str(number), "some text " * 20, year=number % 30) for number in range(8000)]
     store.add(rows, units(len(rows), 64), fingerprint=SPACE)
-    for number in range(30):
-        before = bytes_written()
+    before = bytes_written()
+    for number in range(32):  # FTS5 merges its segments once in sixteen, and writes the words of all records then
         store.add([row(f"new {number}", year=1)], units(1, 64), fingerprint=SPACE)
-        assert bytes_written() - before < 1_000_000
+    assert bytes_written() - before < 32 * 200_000
 
 
 def bytes_written() -> int:

@@ -9,7 +9,8 @@ import heapq
 import sqlite3
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from cde_rag.errors import StoreError
@@ -19,6 +20,7 @@ from cde_rag.stores.text_analysis import TextAnalyzer
 
 TABLE: Final = """CREATE VIRTUAL TABLE words USING fts5(stems, content='', tokenize="ascii tokenchars '_'")"""
 _WORDS_AT_ONCE: Final = 32  # in one statement; FTS5's time grows with their square
+_RECORDS_AT_ONCE: Final = 1000  # whose terms are made before they are written
 _AVERAGES: Final = 1  # id in words_data of FTS5's record of how many rows and words there are
 
 
@@ -37,16 +39,18 @@ class FtsIndex:
             self._exists = found is not None
         return self._exists
 
-    def replace(self, position: int, old: Record | None, new: Record | None) -> None:
-        """Replace the terms of `old` by those of `new`; None has none."""
-        gone, come = ([] if record is None else self._analyzer.record_terms(record) for record in (old, new))
-        if gone == come:
-            return
-        if gone:
-            statement = "INSERT INTO words (words, rowid, stems) VALUES ('delete', ?, ?)"
-            self._connection.execute(statement, (position, " ".join(gone)))
-        if come:
-            self._connection.execute("INSERT INTO words (rowid, stems) VALUES (?, ?)", (position, " ".join(come)))
+    def replace(self, old: Mapping[int, Record], new: Mapping[int, Record]) -> None:
+        """Replace the terms of old records by those of new ones, both by position."""
+        gone, come = self._terms(old), self._terms(new)
+        same = gone.items() & come.items()
+        deleted, inserted = sorted(gone.items() - same), sorted(come.items() - same)  # FTS5 is fastest in this order
+        self._connection.executemany("INSERT INTO words (words, rowid, stems) VALUES ('delete', ?, ?)", deleted)
+        self._connection.executemany("INSERT INTO words (rowid, stems) VALUES (?, ?)", inserted)
+
+    def _terms(self, records: Mapping[int, Record]) -> dict[int, str]:
+        """Return the terms of those records that have some, separated by blanks."""
+        terms = ((position, self._analyzer.record_terms(record)) for position, record in records.items())
+        return {position: " ".join(some) for position, some in terms if some}
 
     def best(self, query: str, k: int, where: Condition) -> list[tuple[int, float]]:
         """Return positions and scores of the k best records by BM25; equal scores in order of insertion.
@@ -102,8 +106,9 @@ class FtsIndex:
         self._connection.execute("DROP TABLE IF EXISTS words")
         self._connection.execute(TABLE)
         self._exists = True
-        for position, record in self._records():
-            self.replace(position, None, record)
+        records = self._records()
+        while part := dict(islice(records, _RECORDS_AT_ONCE)):
+            self.replace({}, part)
 
     def optimize(self) -> None:
         """Merge the index into one segment, without terms of deleted records."""
@@ -135,7 +140,7 @@ class FtsIndex:
 
     def _records(self) -> Iterator[tuple[int, Record]]:
         for position, title, text in self._connection.execute("SELECT position, title, text FROM records"):
-            yield position, Record("", _decoded(text), _decoded(title))
+            yield position, Record("", decoded(text), decoded(title))
 
 
 def has_fts5(connection: sqlite3.Connection) -> bool:
@@ -143,8 +148,9 @@ def has_fts5(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone() is not None
 
 
-def _decoded(text: bytes) -> str:
-    return text.decode(errors="replace")  # damaged text need not be UTF-8
+def decoded(text: bytes) -> str:
+    """Return text of a store, which need not be UTF-8 if it is damaged."""
+    return text.decode(errors="replace")
 
 
 def _varint(number: int) -> bytes:

@@ -2,9 +2,10 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -13,14 +14,15 @@ from jaxtyping import Int64
 
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.checks import checksum_of
-from cde_rag.stores.faiss.fts_index import FtsIndex
+from cde_rag.stores.checks import checksum_of, encodable_ids
+from cde_rag.stores.faiss.fts_index import FtsIndex, decoded
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filter_sql import Condition, Dialect, flatten
 from cde_rag.stores.text_analysis import analyzer_of
 
 _EVERY: Final = Condition("1", ())
+_IDS_AT_ONCE: Final = 500  # in one statement; SQLite allows 999 parameters at least
 _SQLITE: Final = Dialect(
     mark="?",
     position="position",
@@ -79,13 +81,14 @@ class Records:
             "INSERT INTO manifest (json, checksum) VALUES (?, ?)", (data.decode(), checksum_of(data))
         )
 
-    def position_of(self, id_: str) -> int | None:
-        """Return the position of a record by its id, or None."""
-        try:
-            found = self._connection.execute("SELECT position FROM records WHERE id = ?", (id_,)).fetchone()
-        except UnicodeEncodeError:  # a lone surrogate, which no stored id has
-            return None
-        return None if found is None else found[0]
+    def known_positions(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the positions of those ids that records have, by id."""
+        known, remaining = dict[str, int](), iter(encodable_ids(ids))
+        while part := list(islice(remaining, _IDS_AT_ONCE)):
+            marks = ", ".join("?" * len(part))
+            statement = f"SELECT id, position FROM records WHERE id IN ({marks})"  # noqa: S608
+            known.update((id_.decode(), position) for id_, position in self._connection.execute(statement, part))
+        return known
 
     def positions_of(self, ids: Sequence[str]) -> list[int]:
         """Return the positions of records by their ids.
@@ -93,11 +96,10 @@ class Records:
         Raises:
             KeyError: An id is unknown.
         """
-        positions = [self.position_of(id_) for id_ in ids]
-        missing = [id_ for id_, position in zip(ids, positions, strict=True) if position is None]
-        if missing:
+        known = self.known_positions(ids)
+        if missing := [id_ for id_ in ids if id_ not in known]:
             raise KeyError(f"Expected ids of stored records, found {len(missing)} others, such as {missing[0]!r:.80}.")
-        return [position for position in positions if position is not None]
+        return [known[id_] for id_ in ids]
 
     def count(self, where: Filter | None) -> int:
         """Count the matching records."""
@@ -129,7 +131,7 @@ class Records:
 
     def digests(self, generation: int, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of those records that have a vector in the generation, by id."""
-        positions = [self.position_of(id_) for id_ in ids]
+        positions = list(self.known_positions(ids).values())
         found = self._connection.execute(
             """SELECT id, digest FROM records JOIN vectors USING (position)
             WHERE generation = ? AND position IN (SELECT value FROM json_each(?))""",
@@ -176,48 +178,72 @@ class Records:
             raise self._damaged(f"a record and its vector at position {min(missing)}, found none")
         return [stored[position] for position in positions]
 
-    def put(self, record: Record, metadata: str) -> int:
-        """Insert a record with its metadata in JSON, or replace that of the same id; returns its position."""
-        position = self.position_of(record.id)
-        if position is None:
-            position = self.last_position() + 1
-        self._put_words(position, record)
-        checksum = checksum_of(position, record.id, record.title, metadata, record.text)
-        values = (position, record.id, checksum, record.title, metadata, record.text)
-        self._connection.execute(
+    def put(self, records: Sequence[tuple[Record, str]]) -> list[int]:
+        """Upsert records, one for each id, with their metadata in JSON; return their positions."""
+        known, following = self.known_positions(record.id for record, _ in records), count(self.last_position() + 1)
+        positions = [known[record.id] if record.id in known else next(following) for record, _ in records]
+        placed = [(position, *both) for position, both in zip(positions, records, strict=True)]
+        self._put_words(list(known.values()), {position: record for position, record, _ in placed})
+        self._delete_fields(known.values())
+        self._connection.executemany(
             """INSERT OR REPLACE INTO records (position, id, checksum, title, metadata, text)
             VALUES (?, ?, ?, ?, ?, ?)""",
-            values,
+            (
+                (
+                    position,
+                    one.id,
+                    checksum_of(position, one.id, one.title, metadata, one.text),
+                    one.title,
+                    metadata,
+                    one.text,
+                )
+                for position, one, metadata in placed
+            ),
         )
-        self._connection.execute("DELETE FROM fields WHERE position = ?", (position,))
-        elements = ((*element[:3], position, element.instant) for element in flatten(json.loads(metadata)))
-        statement = "INSERT OR IGNORE INTO fields (path, kind, value, position, instant) VALUES (?, ?, ?, ?, ?)"
-        self._connection.executemany(statement, elements)
-        return position
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO fields (path, kind, value, position, instant) VALUES (?, ?, ?, ?, ?)",
+            (
+                (*element[:3], position, element.instant)
+                for position, _, metadata in placed
+                for element in flatten(json.loads(metadata))
+            ),
+        )
+        return positions
 
-    def remove(self, position: int) -> None:
-        """Delete a record whose vectors are deleted."""
-        self._put_words(position, None)
-        self._connection.execute("DELETE FROM fields WHERE position = ?", (position,))
-        self._connection.execute("DELETE FROM records WHERE position = ?", (position,))
+    def remove(self, positions: Sequence[int]) -> None:
+        """Delete records whose vectors are deleted."""
+        self._put_words(positions, {})
+        self._delete_fields(positions)
+        self._connection.executemany("DELETE FROM records WHERE position = ?", ((place,) for place in positions))
 
-    def _put_words(self, position: int, record: Record | None) -> None:
-        """Replace the terms of the stored record by those of the new one."""
+    def _put_words(self, known: Sequence[int], new: Mapping[int, Record]) -> None:
+        """Replace the terms of the stored records at the known positions by those of the new records."""
         if self.fts_index.exists():
-            found = self._connection.execute("SELECT title, text FROM records WHERE position = ?", (position,))
-            old = [Record("", text.decode(errors="replace"), title.decode(errors="replace")) for title, text in found]
-            self.fts_index.replace(position, old[0] if old else None, record)
+            found = self._connection.execute(
+                "SELECT position, title, text FROM records WHERE position IN (SELECT value FROM json_each(?))",
+                (json.dumps(known),),
+            )
+            old = {place: Record("", decoded(text), decoded(title)) for place, title, text in found}
+            self.fts_index.replace(old, new)
 
-    def mark_deleted(self, generation: int, position: int, *, unless: str | None = None) -> int:
-        """Mark a record's vector as deleted (tombstone), unless its digest is `unless`; return the number marked."""
-        which = (generation, position, unless)
-        self._connection.execute(
+    def _delete_fields(self, positions: Iterable[int]) -> None:
+        self._connection.executemany("DELETE FROM fields WHERE position = ?", ((place,) for place in positions))
+
+    def mark_deleted(self, generation: int, vectors: Sequence[tuple[int, str | None]]) -> int:
+        """Mark vectors of a generation as deleted (tombstones); return the number marked.
+
+        Args:
+            generation: Number of the generation.
+            vectors: Positions of records, each with the digest of the vector that stays, or None if none does.
+        """
+        which = [(generation, *vector) for vector in vectors]
+        self._connection.executemany(
             """INSERT INTO dead (generation, row) SELECT generation, row FROM vectors
             WHERE generation = ? AND position = ? AND digest IS NOT ?""",
             which,
         )
         gone = "DELETE FROM vectors WHERE generation = ? AND position = ? AND digest IS NOT ?"
-        return self._connection.execute(gone, which).rowcount
+        return self._connection.executemany(gone, which).rowcount
 
     def put_vectors(self, generation: int, vectors: Iterable[tuple[int, int, str, bytes]]) -> None:
         """Note vectors as (position, row, digest, checksum); the positions have none in the generation."""

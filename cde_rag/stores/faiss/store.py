@@ -87,11 +87,10 @@ class FaissStore:
             active = writer.manifest.serving
             check_space(active, fingerprint)
             check_unit(vectors, len(rows), writer.manifest.dim)
-            positions = [writer.records.put(record, metadata) for record, metadata in records]
+            positions = writer.records.put(records)
             for other in writer.manifest.generations:
                 if other.number != active.number:
-                    for position, digest in zip(positions, digests, strict=True):
-                        writer.mark_deleted(position, other.number, unless=digest)
+                    writer.mark_deleted(other.number, list(zip(positions, digests, strict=True)))
             writer.put_vectors(active.number, positions, digests, vectors)
         self._extend_index()
 
@@ -101,9 +100,8 @@ class FaissStore:
         with self._writing() as writer:
             positions = writer.records.positions_of(list(encoded))
             active = writer.manifest.active
-            for stored in writer.records.stored(active, positions):
-                record = stored.row.record
-                writer.records.put(record, encoded[record.id])
+            records = [stored.row.record for stored in writer.records.stored(active, positions)]
+            writer.records.put([(record, encoded[record.id]) for record in records])
 
     def update_settings(self, changes: Mapping[str, Any]) -> None:
         """Add or replace settings of the collection in one transaction."""
@@ -115,17 +113,13 @@ class FaissStore:
     def delete(self, ids: Sequence[str]) -> int:
         """Delete rows from every generation in one transaction; return their number."""
         check_list(ids, call="delete", what="ids")
-        deleted = 0
         with self._writing() as writer:
-            for id_ in ids:
-                position = writer.records.position_of(id_)
-                if position is not None:
-                    for state in writer.manifest.generations:
-                        writer.mark_deleted(position, state.number)
-                    writer.records.remove(position)
-                    deleted += 1
+            positions = list(writer.records.known_positions(ids).values())
+            for state in writer.manifest.generations:
+                writer.mark_deleted(state.number, [(position, None) for position in positions])
+            writer.records.remove(positions)
         self._extend_index()
-        return deleted
+        return len(positions)
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """Return the rows of those ids that exist, verified by their checksums."""

@@ -117,9 +117,10 @@ class View:
 
     def stored(self, ids: Sequence[str]) -> list[StoredRecord]:
         """Return the rows of those ids that exist, in the order of the ids, each verified by its checksums."""
-        places = [(id_, place) for id_ in ids if (place := self.records.position_of(id_)) is not None]
-        found = self.at([place for _, place in places])
-        for (id_, _), stored in zip(places, found, strict=True):
+        known = self.records.known_positions(ids)
+        existing = [id_ for id_ in ids if id_ in known]
+        found = self.at([known[id_] for id_ in existing])
+        for id_, stored in zip(existing, found, strict=True):
             if stored.row.record.id != id_:
                 raise self._damaged(f"record {id_!r:.80}, found {stored.row.record.id!r:.80}")
         return found
@@ -158,8 +159,8 @@ class View:
         """Return up to `limit` rows inserted after a row that have no vector in an inactive generation."""
         limit = check_rows(limit, "limit")
         self.manifest.inactive(generation)
-        position = None if after is None else self.records.position_of(after.record.id)
-        return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit, after=position or 0))]
+        position = 0 if after is None else self.records.known_positions([after.record.id]).get(after.record.id, 0)
+        return [stored.row for stored in self.at(self.records.lacking(generation, limit=limit, after=position))]
 
     def search(self, queries: Float32[np.ndarray, "queries dim"], k: int, where: Filter | None) -> list[list[Hit]]:
         """Return min(k, matching rows) hits for each query, best first; equal scores in order of insertion."""

@@ -68,8 +68,7 @@ class Transaction:
         vectors: Float32[np.ndarray, "rows dim"],
     ) -> None:
         """Give records their vectors in a generation, in place of those that they have there."""
-        for position in positions:
-            self.mark_deleted(position, number)
+        self.mark_deleted(number, [(position, None) for position in positions])
         state = self.manifest.generation(number)
         checksums = (
             checksum_of(position, digest, vector.tobytes())
@@ -84,9 +83,9 @@ class Transaction:
         now = self.records.digests(self.manifest.active, [row.record.id for row in rows])
         return [place for place, row in enumerate(rows) if now.get(row.record.id) == row.digest]
 
-    def mark_deleted(self, position: int, number: int, *, unless: str | None = None) -> None:
-        """Mark a record's vector in a generation as deleted (tombstone), unless its digest is `unless`."""
-        deleted = self.records.mark_deleted(number, position, unless=unless)
+    def mark_deleted(self, number: int, vectors: Sequence[tuple[int, str | None]]) -> None:
+        """Mark vectors of a generation as deleted; `vectors` as in `Records.mark_deleted`."""
+        deleted = self.records.mark_deleted(number, vectors)
         if deleted:
             state = self.manifest.generation(number)
             self.manifest = self.manifest.put(dataclasses.replace(state, dead=state.dead + deleted))
