@@ -8,6 +8,7 @@
 A fixed average length keeps stored weights valid when other records are added or deleted.
 """
 
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,8 +42,9 @@ def weights(record: Record, analyzer: TextAnalyzer) -> Sparse | None:
     counts = sorted(Counter(map(_index, words)).items())
     if not counts:
         return None
-    values = [float(np.float32(count * (K1 + 1) / (count + norm))) for _, count in counts]
-    return Sparse([index for index, _ in counts], values)
+    times = np.array([count for _, count in counts], np.float64)
+    values = (times * (K1 + 1) / (times + norm)).astype(np.float32)
+    return Sparse([index for index, _ in counts], values.tolist())
 
 
 def named_weights(record: Record, analyzer: TextAnalyzer) -> dict[str, Sparse]:
@@ -71,5 +73,6 @@ def _listed(values: Sequence[Any]) -> list[Any]:
     return list(values)
 
 
+@functools.lru_cache(2**16)
 def _index(word: str) -> int:
     return int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big")
