@@ -24,7 +24,7 @@ setup: $(SMALL) ## install the project into .venv, with the demo, the server and
 setup-all: $(READY) ## also what `make test`, `make lint` and `make docs` need: all adapters, stores and runtimes (4 GB)
 	@echo "setup-all: $(VENV) is ready"
 
-demo: $(SMALL) ## index this Python's own documentation and ask it questions
+demo: $(SMALL) ## index documentation of this Python and its packages, and search it in four ways
 	@$(BIN)/cde-rag demo
 
 test: lint ## lint, then run all tests

@@ -41,7 +41,7 @@ _SHORT = {  # in the list of commands, at 80 columns
     "evaluate": "Compare a model with baselines on your queries.",
     "mteb": "Score a model on tasks of MTEB.",
     "convert": "Convert a published model.",
-    "demo": "Index and search a part of Python's documentation.",
+    "demo": "Index and search documentation of Python and its packages.",
     "serve": "Serve collections over HTTP, with a page to search.",
     "mcp": "Serve collections to coding agents (MCP).",
     "doctor": "Show what is installed, and test the bundled model.",

@@ -3,7 +3,7 @@
 import shutil
 import sys
 from collections.abc import Collection as Several
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
@@ -16,12 +16,14 @@ from cde_rag.cli.output import JsonOption, ProgressOption, hits_json, one_line, 
 if TYPE_CHECKING:
     from cde_rag.cli.demo_collections import Demo, QuestionRanks
     from cde_rag.indexing.upsert import Progress
+    from cde_rag.stores.base import Hit
 
+KINDS = {"questions": "questions in users' words", "sections": "names of page and section"}
 HEADINGS = {"hybrid": "context + words", "own": "context", "plain": "plain vectors", "bm25": "words (BM25)"}
 SPACES = {"own": "in its own context", "plain": "as plain vectors, to compare with"}
-SHOWN = 3  # of the committed questions
+SHOWN = 2  # of the twenty questions
 FIRST = 5  # hits among which an answer is to be
-ENOUGH = 0.8  # share of the committed questions that the own context has to answer
+ENOUGH = 0.8  # share of the twenty questions that the own context has to answer
 WIDTH = (120, 24)  # columns and lines, where there is no terminal
 GAP = 2  # characters between columns
 
@@ -29,23 +31,23 @@ GAP = 2  # characters between columns
 def demo(
     query: Annotated[str | None, typer.Option(metavar="TEXT", help="Search for this, and exit.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Number of hits per question.")] = 5,
-    check: Annotated[bool, typer.Option("--check", help="Print the score of the twenty questions, and exit.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Print the scores, and exit.")] = False,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Index all of the standard library and the installed packages: minutes, once."),
+        typer.Option("--all", help="Index all docstrings of the library and the packages: minutes, once."),
     ] = False,
     path: Annotated[Path | None, typer.Option(help="Folder of the index. [default: your cache folder]")] = None,
     model: Annotated[str, typer.Option(help="Bundled name or folder.")] = "cde-mini",
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Index a part of this Python's documentation, and search it in four ways.
+    """Index documentation of this Python and its packages, and search it in four ways.
 
-    The pages are modules of the standard library, the passages their docstrings, about a thousand. They are indexed in
-    their own context and, for comparison, as plain vectors, in about a minute on two cores. The command prints the
-    score of twenty questions with known answers (for context and words together, context, plain vectors, and words by
-    BM25), the questions that context answers better or worse, and a conclusion; then some answers, and yours. Later
-    runs open the stored index.
+    The passages are docstrings of the standard library and sections of the packages' READMEs, some 1,600. They are
+    indexed in their own context and, for comparison, as plain vectors, in about a minute on two cores. The command
+    prints how many questions with known answers are answered by context and words together, context, plain vectors, and
+    words by BM25: twenty in users' words, which name no page, and the names of page and section. Then the questions
+    that context answers better or worse, a conclusion, some answers, and yours. Later runs open the stored index.
 
     \b
     Examples:
@@ -57,7 +59,7 @@ def demo(
     """
     with closing(_opened(path, model, everything=everything, shown=progress)) as opened:
         if check:
-            _print_check(opened.ranks(), as_json=as_json)
+            _print_check({kind: opened.ranks(kind) for kind in KINDS}, as_json=as_json)
         elif query is not None and as_json:
             print_json(hits_json(opened.ask(query, k, systems=["hybrid"])["hybrid"]))
         elif query is not None:
@@ -86,13 +88,13 @@ def _opened(path: Path | None, model: str, *, everything: bool, shown: bool | No
 
 def _interactive(opened: "Demo", k: int) -> None:
     version = ".".join(map(str, sys.version_info[:3]))
-    ranks = opened.ranks()
-    typer.echo(f"{opened.own.count():,} entries from the documentation of Python {version}.\n")
+    ranks = {kind: opened.ranks(kind) for kind in KINDS}
+    typer.echo(f"{opened.own.count():,} passages from the documentation of Python {version} and its packages.\n")
     _print_scores(ranks)
-    _print_changes(ranks)
+    _print_changes(ranks["questions"])
     typer.echo(f"\n{_conclusion(ranks)}")
     typer.echo("\nThe first hits; ✓ is known to answer, · is not.")
-    for rank in ranks[:SHOWN]:
+    for rank in [*ranks["questions"][:SHOWN], *ranks["sections"][:1]]:
         _print_answers(opened, rank.question.text, k, right=rank.question.answers)
     if not sys.stdin.isatty():
         return
@@ -115,12 +117,19 @@ def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str]
     hits = opened.ask(question, k, systems=SYSTEMS)
     width = (shutil.get_terminal_size(WIDTH).columns - GAP * (len(hits) - 1)) // len(hits)
     columns = [
-        [HEADINGS[system], *(f"{_mark(hit.id, right)}{hit.score:.3f} {hit.title}" for hit in found)]
+        [HEADINGS[system], *(f"{_mark(hit.id, right)}{hit.score:.3f} {_name(hit)}" for hit in found)]
         for system, found in hits.items()
     ]
     typer.echo(f"\n{question}")
     for row in zip_longest(*columns, fillvalue=""):
         typer.echo((" " * GAP).join(f"{one_line(cell, width):<{width}}" for cell in row).rstrip())
+
+
+def _name(hit: "Hit") -> str:
+    """Return the signature of a docstring's object, or package and heading of a section."""
+    from cde_rag.evaluation.demo_corpus import PARENT_KEY
+
+    return f"{hit.metadata[PARENT_KEY]}: {section}" if (section := hit.metadata.get("section")) else hit.title
 
 
 def _mark(entry: str, right: Several[str]) -> str:
@@ -130,68 +139,72 @@ def _mark(entry: str, right: Several[str]) -> str:
     return "✓ " if entry in right else "· "
 
 
-def _shares(ranks: "Sequence[QuestionRanks]", first: int) -> dict[str, float]:
-    """Return, for each system, the share of questions that one of its first hits answers."""
+def _answered(ranks: "Sequence[QuestionRanks]", first: int) -> dict[str, int]:
+    """Return, for each system, the number of questions that one of its first hits answers."""
     found = {system: [rank.of[system] for rank in ranks] for system in HEADINGS}
-    return {
-        system: sum(place is not None and place <= first for place in places) / len(ranks)
-        for system, places in found.items()
-    }
+    return {system: sum(place is not None and place <= first for place in places) for system, places in found.items()}
 
 
-def _print_scores(ranks: "Sequence[QuestionRanks]") -> None:
-    best, good = _shares(ranks, 1), _shares(ranks, FIRST)
+def _print_scores(ranks: "Mapping[str, Sequence[QuestionRanks]]") -> None:
     width = max(map(len, HEADINGS.values()))
-    typer.echo(f"{len(ranks)} questions{'':{width - 7}}  answered by the first hit   by one of the first {FIRST}")
+    titles = [f"{len(some)} {KINDS[kind]}" for kind, some in ranks.items()]
+    typer.echo("  ".join([f"{'answered by':<{width}}", *(f"{title:>28}" for title in titles)]))
+    typer.echo(" " * width + f"  {'the first hit':>16} {f'the first {FIRST}':>11}" * len(ranks))
     for system, heading in HEADINGS.items():
-        first, five = (round(shares[system] * len(ranks)) for shares in (best, good))
-        typer.echo(f"{heading:<{width}}  {first:>25}   {five:>21}")
+        numbers = [(_answered(some, 1)[system], _answered(some, FIRST)[system]) for some in ranks.values()]
+        typer.echo(f"{heading:<{width}}" + "".join(f"  {first:>16} {five:>11}" for first, five in numbers))
 
 
 def _print_changes(ranks: "Sequence[QuestionRanks]") -> None:
     """Print the questions whose answer context moved, in either direction."""
     moved = [rank for rank in ranks if rank.of["own"] != rank.of["plain"]]
-    typer.echo(f"\nContext moved the answer to {len(moved)} of them (rank by plain vectors → with context):")
+    few = f"{len(moved)} of the {len(ranks)} questions"
+    typer.echo(f"\nContext moved the answer to {few} (rank by plain vectors → with context):")
     far = sys.maxsize
     for rank in sorted(moved, key=lambda one: (one.of["own"] or far) - (one.of["plain"] or far)):
         before, after = (str(rank.of[system] or "none of 10") for system in ("plain", "own"))
         typer.echo(f"  {before:>10} → {after:<10}  {rank.question.text}")
 
 
-def _conclusion(ranks: "Sequence[QuestionRanks]") -> str:
-    """Name the ways that answer most by the first hit, the effects of words and context, and the next commands."""
-    first = {system: round(share * len(ranks)) for system, share in _shares(ranks, 1).items()}
-    most = max(first.values())
-    best = " and ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)
-    by_words, by_context = first["hybrid"] - first["own"], first["own"] - first["plain"]
-    words = {
-        -1: f"Words cost {-by_words}, probably since the questions paraphrase: they share few words with their answers",
-        0: "Words changed nothing in sum",
-        1: f"Words add {by_words}",
-    }
-    context = {
-        -1: f"Context costs {-by_context} here",
-        0: "Context changed nothing in sum here",
-        1: f"Context adds {by_context} here",
-    }
-    return (
-        f"By the first hit, most is answered by {best}: {most} of {len(ranks)}. {words[_sign(by_words)]}. "
-        f"{context[_sign(by_context)]}; it gains most on documentation whose queries name page and section "
-        "(docs/models/cde-mini-1.md).\n"
-        "For your own collection, `cde-rag tune COLLECTION JUDGED` fits the weight of words, and `cde-rag evaluate` "
-        "compares the ways."
+def _conclusion(ranks: "Mapping[str, Sequence[QuestionRanks]]") -> str:
+    """Name, for each kind of question, the ways that answer most and the effects of words and context."""
+    said = [f"Of {len(some)} {KINDS[kind]}, {_comparison(some)}." for kind, some in ranks.items()]
+    return "\n".join(
+        [
+            *said,
+            "Words help where queries share them with their answers, context where queries name page and section.",
+            "For your own collection, `cde-rag tune COLLECTION JUDGED` fits the weight of words, and",
+            "`cde-rag evaluate` compares the ways.",
+        ]
     )
 
 
-def _sign(number: int) -> int:
-    return (number > 0) - (number < 0)
+def _comparison(ranks: "Sequence[QuestionRanks]") -> str:
+    first = _answered(ranks, 1)
+    most = max(first.values())
+    best = " and ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)
+    by_context, by_words = first["own"] - first["plain"], first["hybrid"] - first["own"]
+    context = (
+        f"context {'adds' if by_context > 0 else 'costs'} {abs(by_context)}" if by_context else "context adds none"
+    )
+    words = f"words {'add' if by_words > 0 else 'cost'} {abs(by_words)}" if by_words else "words add none"
+    return f"most are answered by {best}: {most} by the first hit; {context}, {words}"
 
 
-def _print_check(ranks: "Sequence[QuestionRanks]", *, as_json: bool) -> None:
-    shares = _shares(ranks, FIRST)
+def _print_check(ranks: "Mapping[str, Sequence[QuestionRanks]]", *, as_json: bool) -> None:
     if as_json:
-        print_json({"hit@1": _shares(ranks, 1), f"hit@{FIRST}": shares})
+        print_json(
+            {
+                kind: {
+                    f"hit@{first}": {system: number / len(some) for system, number in _answered(some, first).items()}
+                    for first in (1, FIRST)
+                }
+                for kind, some in ranks.items()
+                if some
+            }
+        )
     else:
         _print_scores(ranks)
-    if shares["own"] < ENOUGH:
+    asked = ranks["questions"]
+    if _answered(asked, FIRST)["own"] < ENOUGH * len(asked):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Demo: Python's documentation, indexed with its context and by plain vectors, and searched by words, to compare."""
+"""Demo: documentation of Python and its packages, indexed with its context and as plain vectors, to compare."""
 
 import json
 import shutil
@@ -15,6 +15,7 @@ from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import StoreError, TruncationWarning
 from cde_rag.evaluation.demo_corpus import MODULES, PARENT_KEY, documentation, documentation_digest
 from cde_rag.evaluation.demo_questions import Question, questions
+from cde_rag.evaluation.readme_sections import readme_sections, readme_versions
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
 from cde_rag.records import embedded_text
@@ -40,7 +41,9 @@ class QuestionRanks(NamedTuple):
 
 
 class Demo:
-    """Searchable documentation of the running Python: its modules are the pages, their definitions the sections.
+    """Searchable documentation of the running Python and of its packages.
+
+    The pages are modules, with their definitions as passages, and the READMEs of packages, with their sections.
 
     The first use indexes it; an interrupted run resumes at the next use. If Python, its packages or the model have
     changed since, it is indexed again.
@@ -48,11 +51,17 @@ class Demo:
     Args:
         folder: Folder of the collections, and of nothing else.
         model: As in `ContextualEmbedder`.
-        everything: Index the whole standard library and the installed packages, which takes minutes.
+        everything: Index the docstrings of the whole standard library and of the installed packages, which takes
+            minutes.
         on_progress: Called with "own" and then with "plain" while the documentation is indexed.
+
+    Attributes:
+        questions: Twenty "questions" in users' words, which name no page, and names of page and section as queries for
+            "sections"; all with their answers.
 
     Raises:
         CorpusError: This Python came without the sources of its standard library.
+        MissingExtraError: The extra `files` is not installed.
         StoreError: The folder holds something else, or is not writable.
     """
 
@@ -67,7 +76,13 @@ class Demo:
         self.folder = folder
         self._model = CDEModel.from_pretrained(model)
         self._modules = None if everything else MODULES
-        wanted = {"documentation": documentation_digest(self._modules), "weights": self._model.identity.weights_sha256}
+        self._sections, headings = readme_sections()
+        self.questions = {"questions": questions(), "sections": headings}
+        wanted = {
+            "documentation": documentation_digest(self._modules),
+            "readmes": readme_versions(),
+            "weights": self._model.identity.weights_sha256,
+        }
         if self._state() != {**wanted, "complete": True}:
             self._index(wanted, on_progress)
         self.own, self.plain = (Collection.open(self._store(name), model=self._model) for name in COLLECTIONS)
@@ -92,10 +107,10 @@ class Demo:
         }
         return {system: search[system](question, k) for system in systems}
 
-    def ranks(self) -> list[QuestionRanks]:
-        """Return the rank of the first right answer of each system to each of the committed questions."""
+    def ranks(self, kind: str) -> list[QuestionRanks]:
+        """Return the rank of the first right answer of each system to each question of a kind; see `questions`."""
         found: list[QuestionRanks] = []
-        for question in questions():
+        for question in self.questions[kind]:
             hits = self.ask(question.text, DEPTH)
             places = {
                 system: [place for place, hit in enumerate(listed, 1) if hit.id in question.answers]
@@ -123,7 +138,7 @@ class Demo:
         for name in COLLECTIONS:
             if on_progress is not None:
                 on_progress(name, Progress(0, len(records) or None, 0.0))  # reading takes some seconds
-            records = records or list(documentation(self._modules))
+            records = records or [*documentation(self._modules), *self._sections]
             with self._collection(name, records) as collection, warnings.catch_warnings():
                 warnings.simplefilter("ignore", TruncationWarning)  # what a docstring is for stands at its beginning
                 collection.add_records(records, on_progress=on_progress and partial(on_progress, name))

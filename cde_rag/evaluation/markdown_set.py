@@ -43,7 +43,8 @@ def read_markdown(folder: Path, *, max_characters: int | None = None) -> Retriev
         if path.suffix.lower() not in MARKDOWN:
             continue
         source = path.relative_to(folder).as_posix()
-        for number, (title, heading, text) in enumerate(_sections(path)):
+        markdown = path.read_text(encoding="utf-8-sig", errors="replace")
+        for number, (title, heading, text) in enumerate(sections(markdown, path.stem)):
             if len(text) < SHORTEST:
                 continue
             id_ = f"{source}#{number}"
@@ -65,16 +66,26 @@ def read_markdown(folder: Path, *, max_characters: int | None = None) -> Retriev
     return RetrievalSet(corpus, query_ids, tuple(one for _, one in asked), judgments)
 
 
-def _sections(path: Path) -> list[tuple[str, str, str]]:
-    """Return the sections of a file: its title, its heading (none of a section at the top), and its text."""
-    whole = path.read_text(encoding="utf-8-sig", errors="replace")
-    found = Headings(whole).all
-    title = found[0].text if found else path.stem
-    starts = [0, *(heading.start for heading in found), len(whole)]
-    names = ["", *("" if heading is found[0] else heading.text for heading in found)]
-    sections: list[tuple[str, str, str]] = []
-    for place, name in enumerate(names):
-        text = whole[starts[place] : starts[place + 1]]
+def sections(markdown: str, name: str) -> list[tuple[str, str, str]]:
+    """Return the sections of a page, each with the page's title, its heading, and its text.
+
+    Args:
+        markdown: Text of the page.
+        name: Title of a page without headings.
+
+    Returns:
+        Title, heading and text; the heading is empty for text above the first heading and right below the title.
+
+    Raises:
+        MissingExtraError: The extra `files` is not installed.
+    """
+    found = Headings(markdown).all
+    title = found[0].text if found else name
+    starts = [0, *(heading.start for heading in found), len(markdown)]
+    headings = ["", *("" if heading is found[0] else heading.text for heading in found)]
+    listed: list[tuple[str, str, str]] = []
+    for place, heading in enumerate(headings):
+        text = markdown[starts[place] : starts[place + 1]]
         below = text.partition("\n")[2] if place else text  # without the heading's line
-        sections.append((title, name, _UNDERLINE.sub("", below).strip()))
-    return sections
+        listed.append((title, heading, _UNDERLINE.sub("", below).strip()))
+    return listed

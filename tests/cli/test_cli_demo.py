@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.SmallContextWarning")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
-    """Twenty entries of four modules."""
+    """Twenty entries of four modules, and a section of a README."""
     entries = [
         Record(f"m{i // 5}.{WORDS[i]}", f"{WORDS[i]} {WORDS[-1 - i]}", f"m.{WORDS[i]}()", {"module": f"m{i // 5}"})
         for i in range(20)
@@ -32,6 +32,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     monkeypatch.setattr(module, "documentation_digest", lambda modules: "one" if modules else "all")
     asked = [Question(WORDS[2], frozenset({"m0.river"})), Question(WORDS[3], frozenset({"none"}))]
     monkeypatch.setattr(module, "questions", lambda: asked)
+    section = Record("pkg#1.0", f"{WORDS[5]} of the package", "Package", {"module": "pkg", "section": "Use"})
+    query = Question(f"package {WORDS[5]}", frozenset({"pkg#1.0"}))
+    monkeypatch.setattr(module, "readme_sections", lambda: ([section], [query]))
     return entries
 
 
@@ -53,9 +56,9 @@ def test_the_second_run_opens_what_the_first_stored(run, tmp_path: Path, embedde
     command = ("demo", "--path", tmp_path / "demo", "--query", "river", "--json", "-k", 3)
     first = json.loads(run(*command).stdout)
     assert [set(hit) for hit in first["hits"]] == [{"id", "score", "title", "text", "metadata"}] * 3
-    assert len(embedded) == 40  # once in each context
+    assert len(embedded) == 42  # once in each context
     assert json.loads(run(*command).stdout) == first
-    assert len(embedded) == 40
+    assert len(embedded) == 42
 
 
 def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -69,10 +72,11 @@ def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytes
 
 def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shown = run("demo", "--path", tmp_path / "demo").stdout
-    assert shown.splitlines()[0].startswith("20 entries from the documentation of Python")
-    assert shown.splitlines()[2].startswith("2 questions")  # the score comes first
-    assert "By the first hit, most is answered by" in shown
+    assert shown.splitlines()[0].startswith("21 passages from the documentation of Python")
+    assert re.split("  +", shown.splitlines()[2])[1:] == ["2 questions in users' words", "1 names of page and section"]
+    assert "Of 2 questions in users' words, most are answered by" in shown
     assert "✓" in shown  # BM25 finds the word
+    assert "pkg: Use" in shown  # package and heading of a section
 
 
 def test_what_context_moved_is_shown_for_better_and_for_worse(capsys: pytest.CaptureFixture[str]):
@@ -92,10 +96,10 @@ def test_what_context_moved_is_shown_for_better_and_for_worse(capsys: pytest.Cap
             13,
             16,
             16,
-            ["by context and plain vectors: 16 of 20", "Words cost 3, probably", "few words", "nothing in sum here"],
+            ["by context and plain vectors: 16 by the first hit", "context adds none, words cost 3"],
         ),
-        (18, 16, 14, ["by context + words: 18 of 20", "Words add 2", "Context adds 2 here"]),
-        (12, 12, 15, ["by plain vectors: 15 of 20", "Words changed nothing", "Context costs 3 here"]),
+        (18, 16, 14, ["by context + words: 18 by the first hit", "context adds 2, words add 2"]),
+        (12, 12, 15, ["by plain vectors: 15 by the first hit", "context costs 3, words add none"]),
     ],
 )
 def test_the_conclusion_follows_from_the_ranks(hybrid: int, own: int, plain: int, expected: list[str]):
@@ -107,20 +111,22 @@ def test_the_conclusion_follows_from_the_ranks(hybrid: int, own: int, plain: int
         )
         for place in range(20)
     ]
-    said = demo._conclusion(ranks)  # pyright: ignore[reportPrivateUsage]
-    for part in [*expected, "docs/models/cde-mini-1.md", "`cde-rag tune COLLECTION JUDGED`", "`cde-rag evaluate`"]:
+    said = demo._conclusion({"questions": ranks, "sections": ranks[:5]})  # pyright: ignore[reportPrivateUsage]
+    kinds = ["Of 20 questions in users' words", "Of 5 names of page and section, "]
+    for part in [*kinds, *expected, "`cde-rag tune COLLECTION JUDGED`", "`cde-rag evaluate`"]:
         assert part in said
 
 
 def test_check_measures_every_system(run, tmp_path: Path):
     found = json.loads(run("demo", "--path", tmp_path / "demo", "--check", "--json", code=1).stdout)
-    assert found["hit@5"]["bm25"] == 0.5
-    assert set(found["hit@5"]) == set(found["hit@1"]) == {"hybrid", "own", "plain", "bm25"}
-    assert found["hit@5"]["own"] < 0.8  # of which the exit code tells
+    assert found["questions"]["hit@5"]["bm25"] == 0.5
+    assert found["sections"]["hit@1"]["bm25"] == 1
+    for kind in ("questions", "sections"):
+        assert set(found[kind]["hit@5"]) == set(found[kind]["hit@1"]) == {"hybrid", "own", "plain", "bm25"}
+    assert found["questions"]["hit@5"]["own"] < 0.8  # hence the exit code
     shown = run("demo", "--path", tmp_path / "demo", "--check", code=1).stdout.splitlines()
-    assert shown[0].split()[:2] == ["2", "questions"]
-    assert shown[-1].split()[:2] == ["words", "(BM25)"]
-    assert shown[-1].split()[-1] == "1"
+    assert shown[0].split()[2:4] == ["2", "questions"]
+    assert shown[-1].split() == ["words", "(BM25)", "1", "1", "1", "1"]
 
 
 def test_an_interrupted_run_is_continued(run, tmp_path: Path, embedded: list[str], monkeypatch: pytest.MonkeyPatch):
@@ -129,17 +135,17 @@ def test_an_interrupted_run_is_continued(run, tmp_path: Path, embedded: list[str
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         calls.append(1)
-        if len(calls) == 6:  # in the second collection
+        if len(calls) == 7:  # in the second collection
             raise KeyboardInterrupt
         add(*arguments, **named)
 
     monkeypatch.setattr(FaissStore, "add", interrupted)
     command = ("demo", "--path", tmp_path / "demo", "--query", "river", "--json")
     assert "Run the same command again to continue." in run(*command, code=130).stderr
-    assert len(embedded) == 30
+    assert len(embedded) == 31
     monkeypatch.setattr(FaissStore, "add", add)
     continued = run(*command).stdout
-    assert len(embedded) == 45  # the batch that was lost again, and no other
+    assert len(embedded) == 47  # the batch that was lost again, and no other
     assert run("demo", "--path", tmp_path / "new", "--query", "river", "--json").stdout == continued
 
 
@@ -150,7 +156,7 @@ def test_another_documentation_is_indexed_anew(
     monkeypatch.setattr(module, "documentation_digest", lambda modules: "two")
     monkeypatch.setattr(module, "documentation", lambda modules: iter(small[:7]))
     opened = Demo(tmp_path / "demo", model=model_folder)
-    assert opened.own.count() == opened.plain.count() == 7
+    assert opened.own.count() == opened.plain.count() == 8
     assert opened.plain.embedder.context.is_null
     assert not opened.own.embedder.context.is_null
     assert (opened.own.parent_key, opened.plain.parent_key) == ("module", None)
