@@ -12,7 +12,7 @@ from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
 from cde_rag._validation import check_list, named_keywords_with
 from cde_rag.embedders.protocol import Embedder
 from langchain_cde import contexts
-from langchain_cde.documents import warn_of_cut_texts
+from langchain_cde.documents import page_contents, warn_of_cut_texts
 from langchain_cde.keepers import require_named_space
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
 from langchain_cde.stamps import stamp
@@ -63,12 +63,12 @@ class CDEEmbeddings(Embeddings):
         Raises:
             CorpusError: No text that is not blank.
             ModelError: No such model.
-            TypeError: Your own Embeddings together with another argument.
+            TypeError: Texts in place of documents; your own Embeddings together with another argument.
 
         Warns:
             SmallContextWarning: There are fewer than 64 different texts.
         """
-        texts = (document.page_content for document in documents)
+        texts = page_contents(documents)
         return cls.from_texts(texts, model=model, context_size=context_size, seed=seed, windows=windows)
 
     @classmethod
