@@ -19,6 +19,7 @@ _MEANT: Final = (  # words for one thing, ours first or LangChain's
     ("metadata", "metadatas", "payloads", "payload"),
     ("ids", "id", "doc_ids"),
     ("store", "path", "persist_directory", "persist_dir", "collection_name"),
+    ("context_path", "context_file"),
     ("model", "model_name", "embed_model"),
     ("embedder", "embedding", "embeddings", "embedding_function"),
     ("offset", "skip", "start"),

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 
 from langchain_core.embeddings import Embeddings
 
-from cde_rag import CDEModel, Context, ContextFormatError, ContextMissingError, FunctionEmbedder, ModelError
+from cde_rag import (
+    CDEModel,
+    Context,
+    ContextError,
+    ContextFormatError,
+    ContextMissingError,
+    FunctionEmbedder,
+    ModelError,
+)
+from cde_rag.context.cache import cache_context, cached_context, cached_path
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.function import FUNCTION
 from cde_rag.embedders.protocol import Embedder
+from cde_rag.errors import CDEWarning, warn_user
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -49,6 +59,40 @@ def from_qdrant(
     with _own_remedies():
         context = read_context(client, collection, fingerprint)
     return _bound(Context.from_bytes(context, where=f"The context of the collection {collection!r}"), model)
+
+
+def cache(context: Context) -> None:
+    """Write a context to the user's cache, from which `from_cache` loads it in another process.
+
+    Warns:
+        CDEWarning: The cache is not writable.
+    """
+    try:
+        cache_context(context)
+    except ContextError as error:
+        warn_user(
+            f"The context is not in the cache. {error} Without embeddings.save(path) it is lost with this process.",
+            CDEWarning,
+        )
+
+
+def from_cache(fingerprint: str) -> Embedder:
+    """Load the context of a stamp from the user's cache, and its model.
+
+    Raises:
+        ContextFormatError: The file is damaged.
+        ContextMissingError: It is not there.
+        ModelError: It was made by your own Embeddings.
+    """
+    context = cached_context(fingerprint)
+    if context is None:
+        raise ContextMissingError(
+            f"The vectors were made in the context {fingerprint[:16]}…, which is not in this user's cache "
+            f"({cached_path(fingerprint)}). Bring it from where they were made: embeddings.save(path) there, "
+            "CDEEmbeddings.load(path) here. The same documents make the same context: "
+            "CDEEmbeddings.from_documents(documents)."
+        )
+    return _bound(context, None)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Conversion of records and hits to LangChain's documents, and the warning of texts that were cut."""
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from langchain_core.documents import Document
@@ -17,6 +18,21 @@ def document(found: Hit | Record) -> Document:
     if found.title:
         metadata.setdefault("title", found.title)
     return Document(id=found.id, page_content=found.text, metadata=metadata)
+
+
+def page_contents(documents: Iterable[object]) -> Iterator[str]:
+    """Yield the texts of documents.
+
+    Raises:
+        TypeError: One is no Document.
+    """
+    for each in documents:
+        if not isinstance(each, Document):
+            raise TypeError(
+                f"from_documents expects Documents of LangChain, found {type(each).__name__} in them. For bare texts: "
+                "CDEEmbeddings.from_texts(texts)."
+            )
+        yield each.page_content
 
 
 def warn_of_cut_texts(cut: int, total: int, embedder: Embedder) -> None:

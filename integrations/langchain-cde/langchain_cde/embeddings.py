@@ -1,8 +1,9 @@
 """CDEEmbeddings: LangChain's view of a ContextualEmbedder."""
 
+import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -12,13 +13,16 @@ from cde_rag import CDEModel, ContextMissingError, ContextualEmbedder
 from cde_rag._validation import check_list, named_keywords_with
 from cde_rag.embedders.protocol import Embedder
 from langchain_cde import contexts
-from langchain_cde.documents import warn_of_cut_texts
-from langchain_cde.keepers import require_named_space
+from langchain_cde.documents import page_contents, warn_of_cut_texts
+from langchain_cde.keepers import require_named_space, stamp_of_caller
 from langchain_cde.space import Role, SpaceVector, cache_namespace, record_namespace
 from langchain_cde.stamps import stamp
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
+
+
+_BINDING: Final = threading.Lock()  # of embeddings to the context of a store
 
 
 class CDEEmbeddings(Embeddings):
@@ -28,7 +32,8 @@ class CDEEmbeddings(Embeddings):
     first. The context comes from `from_documents`, `from_texts`, `load`, `from_qdrant`, or a collection's embedder.
 
     Args:
-        embedder: Without one, every call says how to come by a context.
+        embedder: Without one, the context is that of the first FAISS or Chroma store that calls: its stamp names the
+            context, which is in the cache of the user who made it. Any other call says how to come by a context.
 
     Raises:
         TypeError: Another argument.
@@ -63,12 +68,12 @@ class CDEEmbeddings(Embeddings):
         Raises:
             CorpusError: No text that is not blank.
             ModelError: No such model.
-            TypeError: Your own Embeddings together with another argument.
+            TypeError: Texts in place of documents; your own Embeddings together with another argument.
 
         Warns:
             SmallContextWarning: There are fewer than 64 different texts.
         """
-        texts = (document.page_content for document in documents)
+        texts = page_contents(documents)
         return cls.from_texts(texts, model=model, context_size=context_size, seed=seed, windows=windows)
 
     @classmethod
@@ -88,10 +93,12 @@ class CDEEmbeddings(Embeddings):
                     "Your own Embeddings read texts in their own way; a sample has arguments of its own in "
                     "ArithmeticEmbedder.from_corpus. Leave context_size, seed and windows out."
                 )
-            return cls(ContextualEmbedder.from_corpus(texts, model=contexts.function_of(model)))
-        embedder = ContextualEmbedder.from_corpus(
-            texts, model=model, context_size=context_size, seed=seed, windows=windows
-        )
+            embedder = ContextualEmbedder.from_corpus(texts, model=contexts.function_of(model))
+        else:
+            embedder = ContextualEmbedder.from_corpus(
+                texts, model=model, context_size=context_size, seed=seed, windows=windows
+            )
+        contexts.cache(embedder.context)
         return cls(embedder)
 
     @classmethod
@@ -154,9 +161,14 @@ class CDEEmbeddings(Embeddings):
         """The embedder.
 
         Raises:
-            ContextMissingError: There is no context.
+            ContextMissingError: There is no context, and no store that calls has the stamp of one that is cached.
         """
         if self._embedder is None:
+            fingerprint = stamp_of_caller()
+            if fingerprint is not None:
+                with _BINDING:
+                    self._embedder = self._embedder or contexts.from_cache(fingerprint)
+                return self._embedder
             raise ContextMissingError(
                 "CDEEmbeddings needs the context of a corpus before it can embed, and has none. Make one of all "
                 "documents with CDEEmbeddings.from_documents(documents) or .from_texts(texts), or bring back the one "

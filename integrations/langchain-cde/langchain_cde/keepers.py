@@ -22,7 +22,7 @@ from langchain_core.vectorstores import VectorStore
 from cde_rag import ContextError
 from cde_rag.errors import CDEWarning, warn_user
 from langchain_cde.space import Role, cache_namespace, record_name, record_namespace
-from langchain_cde.stamps import check_chroma, check_faiss
+from langchain_cde.stamps import check_chroma, check_faiss, stamp_of_chroma, stamp_of_faiss
 
 
 class UnstampedStoreWarning(CDEWarning):
@@ -53,6 +53,17 @@ def require_named_space(fingerprint: str, role: Role) -> None:
         frame = frame.f_back
     if stores and not kept:
         _warn_of(stores[0])
+
+
+def stamp_of_caller() -> str | None:
+    """Return the fingerprint that a vector store on the call stack is stamped with; None without one."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        read = _STAMPED.get(frame.f_globals.get("__name__", ""))
+        if read is not None and (fingerprint := read(frame.f_locals)) is not None:
+            return fingerprint
+        frame = frame.f_back
+    return None
 
 
 def _store_in(variables: Mapping[str, Any]) -> list[type[VectorStore]]:
@@ -132,6 +143,10 @@ _KEEPERS: Mapping[str, Callable[[Mapping[str, Any], str, Role], None]] = {
     "langchain_core.indexing.api": _check_records,
     "langchain_qdrant.qdrant": _check_qdrant,
     "langchain_qdrant.vectorstores": _check_qdrant,
+}
+_STAMPED: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
+    "langchain_chroma.vectorstores": stamp_of_chroma,
+    "langchain_community.vectorstores.faiss": stamp_of_faiss,
 }
 _STORES: Collection[str] = {  # modules of stores that cannot meet another context unseen
     "langchain_cde.vector_store",

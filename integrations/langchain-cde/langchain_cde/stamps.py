@@ -39,6 +39,16 @@ def stamp(store: object, fingerprint: str, *, replace: bool) -> None:
     put(fingerprint)
 
 
+def stamp_of_faiss(variables: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint that a `FAISS` store is stamped with; None without a store or stamp."""
+    return stamped(_docstore_metadata(variables["self"].docstore)) if "self" in variables else None
+
+
+def stamp_of_chroma(variables: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint that a `Chroma` store is stamped with; None without a store or stamp."""
+    return stamped(_opened(variables["self"]).metadata) if "self" in variables else None
+
+
 def check_faiss(variables: Mapping[str, Any], fingerprint: str, role: Role) -> None:
     """Check the stamp of a `FAISS` store in its docstore, which is an argument while the store is constructed."""
     if "self" in variables:

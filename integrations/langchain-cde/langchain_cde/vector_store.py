@@ -52,7 +52,7 @@ class CDEVectorStore(VectorStore):
         if isinstance(collection, str | PathLike | Store | Embeddings):
             raise TypeError(
                 f"CDEVectorStore expects a cde_rag.Collection, found {type(collection).__name__}. Open one with "
-                'CDEVectorStore(Collection.open(FaissStore("papers.faiss"))), or make one with '
+                'CDEVectorStore(Collection.open("papers.faiss")), or make one with '
                 "CDEVectorStore.from_documents(documents, embeddings, store=…)."
             )
         self.collection = collection
@@ -243,6 +243,7 @@ class CDEVectorStore(VectorStore):
         chosen = marginal_relevance(query[0], vectors, k, diversity=1 - lambda_mult)
         return [document(hits[place]) for place in chosen]
 
+    @named_keywords
     def hybrid_search(
         self, query: str, k: int = 4, *, filter: Where | None = None, weight: float | None = None, offset: int = 0
     ) -> list[Document]:
@@ -264,6 +265,7 @@ class CDEVectorStore(VectorStore):
         found = self.hybrid_search_with_score(query, k, filter=filter, weight=weight, offset=offset)
         return [each for each, _ in found]
 
+    @named_keywords
     def hybrid_search_with_score(
         self,
         query: str,
@@ -279,6 +281,7 @@ class CDEVectorStore(VectorStore):
         hits = searcher.search(query, k, where=filter, score_threshold=score_threshold, offset=offset)
         return [(document(hit), hit.score) for hit in hits]
 
+    @named_keywords
     async def ahybrid_search(
         self, query: str, k: int = 4, *, filter: Where | None = None, weight: float | None = None, offset: int = 0
     ) -> list[Document]:

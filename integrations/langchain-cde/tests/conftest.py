@@ -1,6 +1,7 @@
 """What the tests of langchain-cde share. The tiny model is that of the core's tests (`tests/tiny.py`)."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ def texts_of(topic: str) -> list[str]:
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody needs to be told once more that InMemoryVectorStore keeps no stamp."""
     monkeypatch.setattr(keepers, "_WARNED", {InMemoryVectorStore})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of contexts of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,19 @@ MUTATIONS = (
         "self.embedder.embed_documents([text])",
         f"{EMBEDDINGS}::test_a_query_is_not_a_document",
     ),
+    # Without one, it is that of the store
+    Mutation(
+        "keepers.py",
+        '    "langchain_community.vectorstores.faiss": stamp_of_faiss,\n',
+        "",
+        f"{STAMPS}::test_without_a_context_a_store_is_searched_and_filled_in_its_own",
+    ),
+    Mutation(
+        "embeddings.py",
+        "        contexts.cache(embedder.context)\n",
+        "",
+        "integration_tests/test_langchain_processes.py::test_a_fresh_process_that_says_of_no_context_finds_the_same",
+    ),
     # Names tell context and role
     Mutation(
         "space.py",

@@ -130,10 +130,13 @@ def test_there_is_nothing_to_save_or_load(fresh: Fresh, tmp_path: Path) -> None:
 def test_an_unknown_field_is_refused(fresh: Fresh, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"^CDEEmbedding has no argument 'contxt_path': write context_path=… for it\.$"):
         fresh(contxt_path=tmp_path / "docs.context.safetensors")
+    with pytest.raises(TypeError, match=r"'context_file': write context_path=… for it\.$"):
+        fresh(context_file="docs.context.safetensors")
     with pytest.raises(TypeError, match=r"^model is your own embedding, .* or a bundled model by model_name=…\.$"):
         fresh(model="text-embedding-3-small")
     embedding = fresh(seed=3)
     assert CDEEmbedding.from_dict(embedding.to_dict()).seed == 3
+    assert CDEEmbedding.model_validate(embedding.model_dump()).seed == 3  # which has LlamaIndex's class_name
 
 
 def test_an_embedder_of_the_core_can_be_taken_over(tiny_folder: str) -> None:

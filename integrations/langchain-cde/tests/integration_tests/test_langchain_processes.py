@@ -53,3 +53,32 @@ def test_a_fresh_process_gets_identical_vectors(embeddings: CDEEmbeddings, texts
     here = store.similarity_search_with_score("a fish", 5)
     assert there["found"] == [[document.id, pytest.approx(score)] for document, score in here]
     assert store.get_by_ids(["new"])
+
+
+USER = """
+import sys
+from langchain_chroma import Chroma
+from langchain_community.vectorstores import FAISS
+from langchain_cde import CDEEmbeddings
+
+texts = [f"Rule {n} of a game of dice." for n in range(70)]
+if sys.argv[1] == "build":
+    embeddings = CDEEmbeddings.from_texts(texts)
+    FAISS.from_texts(texts, embeddings).save_local("faiss")
+    Chroma.from_texts(texts, embeddings, persist_directory="chroma")
+faiss = FAISS.load_local("faiss", CDEEmbeddings(), allow_dangerous_deserialization=True)
+for store in (faiss, Chroma(persist_directory="chroma", embedding_function=CDEEmbeddings())):
+    print([(found.page_content, round(score, 4)) for found, score in store.similarity_search_with_score("rule 7", k=3)])
+"""
+
+
+@pytest.mark.slow
+def test_a_fresh_process_that_says_of_no_context_finds_the_same(tmp_path: Path) -> None:
+    built, opened = (
+        subprocess.run(
+            [sys.executable, "-c", USER, step], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        for step in ("build", "open")
+    )
+    assert built == opened
+    assert built.count("Rule") == 6

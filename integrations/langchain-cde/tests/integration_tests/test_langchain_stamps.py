@@ -11,9 +11,9 @@ from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
-from cde_rag import ContextError, ContextMismatchError, ContextMissingError
+from cde_rag import CDEModel, ContextError, ContextMismatchError, ContextMissingError, ContextualEmbedder
 from cde_rag.fingerprint import KEY
-from langchain_cde import CDEEmbeddings, keepers
+from langchain_cde import CDEEmbeddings, contexts, keepers
 
 TEXTS = [f"a boat {n} on the river" for n in range(7)]
 ANYTHING = "a boat"
@@ -43,6 +43,35 @@ def test_the_same_context_finds_what_it_added(make: Make, tmp_path: Path, embedd
     found = store.similarity_search("a bank", k=20)
     assert sorted(document.page_content for document in found) == sorted([*TEXTS, "a bank"])  # and no mark
     assert not any(KEY in document.metadata for document in found)
+
+
+def test_without_a_context_a_store_is_searched_and_filled_in_its_own(
+    make: Make, tmp_path: Path, embeddings: CDEEmbeddings, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contexts, "_bound", lambda context, _: ContextualEmbedder(tiny_model, context))
+    reopen = make(tmp_path, embeddings)
+    store, bare = reopen(embeddings), reopen(CDEEmbeddings())
+    assert bare.similarity_search_with_score(ANYTHING) == store.similarity_search_with_score(ANYTHING)
+    bare.add_texts(["a bank"])
+    assert bare.similarity_search("a bank", k=1)[0].page_content == "a bank"
+    assert reopen(CDEEmbeddings()).add_texts(["a bank"])  # a writer that never searched
+
+
+async def test_without_a_context_async(
+    make: Make, tmp_path: Path, embeddings: CDEEmbeddings, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contexts, "_bound", lambda context, _: ContextualEmbedder(tiny_model, context))
+    assert await make(tmp_path, embeddings)(CDEEmbeddings()).asimilarity_search(ANYTHING)
+
+
+def test_a_context_that_is_not_cached_is_named_with_the_way_to_bring_it(
+    make: Make, tmp_path: Path, embeddings: CDEEmbeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopen = make(tmp_path / "store", embeddings)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+    way = rf"in the context {embeddings.fingerprint[:16]}….*save\(path\) there, CDEEmbeddings\.load\(path\) here"
+    with pytest.raises(ContextMissingError, match=way):
+        reopen(CDEEmbeddings()).similarity_search(ANYTHING)
 
 
 def test_another_context_neither_reads_nor_writes(

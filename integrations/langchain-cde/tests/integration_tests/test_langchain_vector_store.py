@@ -383,7 +383,7 @@ def test_a_store_is_made_with_a_context_or_not_at_all(documents: list[Document],
 
 def test_a_path_or_a_store_is_not_taken_for_a_collection(embeddings: CDEEmbeddings, tmp_path: Path) -> None:
     for wrong in (str(tmp_path / "c"), tmp_path / "c", FaissStore(tmp_path / "c"), embeddings):
-        with pytest.raises(TypeError, match=rf"found {type(wrong).__name__}\. .*Collection\.open\(FaissStore\("):
+        with pytest.raises(TypeError, match=rf"found {type(wrong).__name__}\. .*Collection\.open\(\"papers\.faiss\"\)"):
             CDEVectorStore(wrong)  # type: ignore[arg-type]
 
 
@@ -408,8 +408,9 @@ def test_without_a_store_documents_are_kept_for_this_process(
 def test_a_keyword_of_another_library_is_answered_with_langchains(
     store: CDEVectorStore, named: str, meant: str
 ) -> None:
-    with pytest.raises(TypeError, match=f"no argument '{named}': write {meant}=…"):
-        store.similarity_search("river", **{named: 3})  # pyright: ignore[reportArgumentType]
+    for search in (store.similarity_search, store.hybrid_search, store.as_retriever(search_type="hybrid").invoke):
+        with pytest.raises(TypeError, match=f"no argument '{named}': write {meant}=…"):
+            search("river", **{named: 3})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_store_in_use_is_not_filled_from_another_context(

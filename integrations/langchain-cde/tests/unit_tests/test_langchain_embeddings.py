@@ -83,6 +83,11 @@ def test_the_context_has_as_many_documents_as_the_model_expects(
         CDEEmbeddings.from_texts(texts, model=model, context_size=512)
 
 
+def test_texts_in_place_of_documents_are_answered_with_from_texts(texts: list[str]) -> None:
+    with pytest.raises(TypeError, match=r"found str in them. .*CDEEmbeddings\.from_texts\(texts\)"):
+        CDEEmbeddings.from_documents(texts)  # type: ignore[arg-type]
+
+
 def test_few_documents_work_with_a_warning(tiny_model: CDEModel) -> None:
     with pytest.warns(SmallContextWarning, match="only 2 different documents"):
         assert len(CDEEmbeddings.from_texts(["a", "b"], model=tiny_model).embed_query("a")) == 16

@@ -111,7 +111,8 @@ class BoundEmbedding(BaseEmbedding):
         """
         if not isinstance(given, dict):
             return given
-        named = cast(dict[str, Any], given)
+        named = dict(cast(dict[str, Any], given))
+        named.pop("class_name", None)  # of `model_dump`
         if isinstance(model := named.get("model"), str | Path):
             raise TypeError(
                 f"model is your own embedding, such as model=OpenAIEmbedding(model={str(model)!r}), found a name: give "
