@@ -26,6 +26,7 @@ FIRST = 5  # hits among which an answer is to be
 ENOUGH = 0.8  # share of the twenty questions that the own context has to answer
 WIDTH = (120, 24)  # columns and lines, where there is no terminal
 GAP = 2  # characters between columns
+NARROWEST = 23  # characters of a column; ways with fewer stand under each other
 
 
 def demo(
@@ -111,16 +112,21 @@ def _read_question() -> str:
 
 
 def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str] = ()) -> None:
-    """The hits of each system in columns; those that are known to be right are marked."""
+    """Print the hits of each system, in columns where they fit; those that are known to be right are marked."""
     from cde_rag.cli.demo_collections import SYSTEMS
 
     hits = opened.ask(question, k, systems=SYSTEMS)
-    width = (shutil.get_terminal_size(WIDTH).columns - GAP * (len(hits) - 1)) // len(hits)
     columns = [
         [HEADINGS[system], *(f"{_mark(hit.id, right)}{hit.score:.3f} {_name(hit)}" for hit in found)]
         for system, found in hits.items()
     ]
     typer.echo(f"\n{question}")
+    whole = shutil.get_terminal_size(WIDTH).columns
+    width = (whole - GAP * (len(columns) - 1)) // len(columns)
+    if width < NARROWEST:
+        for heading, *lines in columns:
+            typer.echo("\n".join([heading, *(" " * GAP + one_line(line, whole - GAP) for line in lines)]))
+        return
     for row in zip_longest(*columns, fillvalue=""):
         typer.echo((" " * GAP).join(f"{one_line(cell, width):<{width}}" for cell in row).rstrip())
 

@@ -70,6 +70,15 @@ def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytes
     assert not any(mark in line for mark in "✓·" for line in lines)  # nobody knows what answers this
 
 
+def test_answers_stand_under_each_other_where_columns_would_cut_their_names(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("demo", "--path", tmp_path / "demo", "--query", "river", "-k", 2).stdout.splitlines()[2:]
+    assert lines[:9:3] == ["context + words", "context", "plain vectors"]
+    assert [line.count("m.") for line in lines[:9]] == [0, 1, 1] * 3
+
+
 def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shown = run("demo", "--path", tmp_path / "demo").stdout
     assert shown.splitlines()[0].startswith("21 passages from the documentation of Python")
