@@ -178,7 +178,6 @@ def _conclusion(ranks: "Mapping[str, Sequence[QuestionRanks]]") -> str:
     return "\n".join(
         [
             *said,
-            "Words help where queries share them with their answers, context where queries name page and section.",
             "For your own collection, `cde-rag tune COLLECTION JUDGED` fits the weight of words, and",
             "`cde-rag evaluate` compares the ways.",
         ]
@@ -194,7 +193,7 @@ def _comparison(ranks: "Sequence[QuestionRanks]") -> str:
         f"context {'adds' if by_context > 0 else 'costs'} {abs(by_context)}" if by_context else "context adds none"
     )
     words = f"words {'add' if by_words > 0 else 'cost'} {abs(by_words)}" if by_words else "words add none"
-    return f"most are answered by {best}: {most} by the first hit; {context}, {words}"
+    return f"the most are answered by {best}: {most} by the first hit; {context}, {words}"
 
 
 def _print_check(ranks: "Mapping[str, Sequence[QuestionRanks]]", *, as_json: bool) -> None:

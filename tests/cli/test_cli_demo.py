@@ -83,7 +83,7 @@ def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monke
     shown = run("demo", "--path", tmp_path / "demo").stdout
     assert shown.splitlines()[0].startswith("21 passages from the documentation of Python")
     assert re.split("  +", shown.splitlines()[2])[1:] == ["2 questions in users' words", "1 names of page and section"]
-    assert "Of 2 questions in users' words, most are answered by" in shown
+    assert "Of 2 questions in users' words, the most are answered by" in shown
     assert "✓" in shown  # BM25 finds the word
     assert "pkg: Use" in shown  # package and heading of a section
 
@@ -124,6 +124,7 @@ def test_the_conclusion_follows_from_the_ranks(hybrid: int, own: int, plain: int
     kinds = ["Of 20 questions in users' words", "Of 5 names of page and section, "]
     for part in [*kinds, *expected, "`cde-rag tune COLLECTION JUDGED`", "`cde-rag evaluate`"]:
         assert part in said
+    assert len(said.splitlines()) == 4  # nothing is said of words or context that the ranks do not show
 
 
 def test_check_measures_every_system(run, tmp_path: Path):
