@@ -58,6 +58,12 @@ def demo(
         | jq -r '.hits[].id'
       cde-rag demo --check
     """
+    if query is not None and not query.strip():
+        raise typer.BadParameter("it is blank", param_hint="--query")
+    if check and query is not None:
+        raise typer.BadParameter("it searches for nothing; leave it or --query out", param_hint="--check")
+    if as_json and not check and query is None:
+        raise typer.BadParameter("it needs --query or --check", param_hint="--json")
     with closing(_opened(path, model, everything=everything, shown=progress)) as opened:
         if check:
             _print_check({kind: opened.ranks(kind) for kind in KINDS}, as_json=as_json)
@@ -65,8 +71,6 @@ def demo(
             print_json(hits_json(opened.ask(query, k, systems=["hybrid"])["hybrid"]))
         elif query is not None:
             _print_answers(opened, query, k)
-        elif as_json:
-            raise typer.BadParameter("it needs --query or --check", param_hint="--json")
         else:
             _interactive(opened, k)
 

@@ -189,8 +189,17 @@ def test_a_folder_of_other_files_is_left_alone(model_folder: Path, tmp_path: Pat
         Demo(tmp_path / "thesis.txt" / "demo", model=model_folder)
 
 
-def test_json_needs_a_question(run, tmp_path: Path):
-    assert "--query or --check" in run("demo", "--path", tmp_path / "demo", "--json", code=2).stderr
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--json"], "--json: it needs --query or --check"),
+        (["--query", " "], "--query: it is blank"),
+        (["--check", "--query", "river"], "--check: it searches for nothing; leave it or --query out"),
+    ],
+)
+def test_options_are_refused_before_anything_is_indexed(run, tmp_path: Path, options: list[str], expected: str):
+    assert expected in run("demo", "--path", tmp_path / "demo", *options, code=2).stderr
+    assert not (tmp_path / "demo").exists()
 
 
 def test_the_demo_is_kept_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
