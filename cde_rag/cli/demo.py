@@ -26,6 +26,7 @@ FIRST = 5  # hits among which an answer is to be
 ENOUGH = 0.8  # share of the twenty questions that the own context has to answer
 WIDTH = (120, 24)  # columns and lines, where there is no terminal
 GAP = 2  # characters between columns
+NARROWEST = 23  # characters of a column; ways with fewer stand under each other
 
 
 def demo(
@@ -57,6 +58,12 @@ def demo(
         | jq -r '.hits[].id'
       cde-rag demo --check
     """
+    if query is not None and not query.strip():
+        raise typer.BadParameter("it is blank", param_hint="--query")
+    if check and query is not None:
+        raise typer.BadParameter("it searches for nothing; leave it or --query out", param_hint="--check")
+    if as_json and not check and query is None:
+        raise typer.BadParameter("it needs --query or --check", param_hint="--json")
     with closing(_opened(path, model, everything=everything, shown=progress)) as opened:
         if check:
             _print_check({kind: opened.ranks(kind) for kind in KINDS}, as_json=as_json)
@@ -64,8 +71,6 @@ def demo(
             print_json(hits_json(opened.ask(query, k, systems=["hybrid"])["hybrid"]))
         elif query is not None:
             _print_answers(opened, query, k)
-        elif as_json:
-            raise typer.BadParameter("it needs --query or --check", param_hint="--json")
         else:
             _interactive(opened, k)
 
@@ -111,16 +116,21 @@ def _read_question() -> str:
 
 
 def _print_answers(opened: "Demo", question: str, k: int, *, right: Several[str] = ()) -> None:
-    """The hits of each system in columns; those that are known to be right are marked."""
+    """Print the hits of each system, in columns where they fit; those that are known to be right are marked."""
     from cde_rag.cli.demo_collections import SYSTEMS
 
     hits = opened.ask(question, k, systems=SYSTEMS)
-    width = (shutil.get_terminal_size(WIDTH).columns - GAP * (len(hits) - 1)) // len(hits)
     columns = [
         [HEADINGS[system], *(f"{_mark(hit.id, right)}{hit.score:.3f} {_name(hit)}" for hit in found)]
         for system, found in hits.items()
     ]
     typer.echo(f"\n{question}")
+    whole = shutil.get_terminal_size(WIDTH).columns
+    width = (whole - GAP * (len(columns) - 1)) // len(columns)
+    if width < NARROWEST:
+        for heading, *lines in columns:
+            typer.echo("\n".join([heading, *(" " * GAP + one_line(line, whole - GAP) for line in lines)]))
+        return
     for row in zip_longest(*columns, fillvalue=""):
         typer.echo((" " * GAP).join(f"{one_line(cell, width):<{width}}" for cell in row).rstrip())
 
@@ -172,7 +182,6 @@ def _conclusion(ranks: "Mapping[str, Sequence[QuestionRanks]]") -> str:
     return "\n".join(
         [
             *said,
-            "Words help where queries share them with their answers, context where queries name page and section.",
             "For your own collection, `cde-rag tune COLLECTION JUDGED` fits the weight of words, and",
             "`cde-rag evaluate` compares the ways.",
         ]
@@ -188,7 +197,7 @@ def _comparison(ranks: "Sequence[QuestionRanks]") -> str:
         f"context {'adds' if by_context > 0 else 'costs'} {abs(by_context)}" if by_context else "context adds none"
     )
     words = f"words {'add' if by_words > 0 else 'cost'} {abs(by_words)}" if by_words else "words add none"
-    return f"most are answered by {best}: {most} by the first hit; {context}, {words}"
+    return f"the most are answered by {best}: {most} by the first hit; {context}, {words}"
 
 
 def _print_check(ranks: "Mapping[str, Sequence[QuestionRanks]]", *, as_json: bool) -> None:

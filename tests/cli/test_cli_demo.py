@@ -70,11 +70,20 @@ def test_answers_stand_beside_each_other(run, tmp_path: Path, monkeypatch: pytes
     assert not any(mark in line for mark in "✓·" for line in lines)  # nobody knows what answers this
 
 
+def test_answers_stand_under_each_other_where_columns_would_cut_their_names(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("demo", "--path", tmp_path / "demo", "--query", "river", "-k", 2).stdout.splitlines()[2:]
+    assert lines[:9:3] == ["context + words", "context", "plain vectors"]
+    assert [line.count("m.") for line in lines[:9]] == [0, 1, 1] * 3
+
+
 def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shown = run("demo", "--path", tmp_path / "demo").stdout
     assert shown.splitlines()[0].startswith("21 passages from the documentation of Python")
     assert re.split("  +", shown.splitlines()[2])[1:] == ["2 questions in users' words", "1 names of page and section"]
-    assert "Of 2 questions in users' words, most are answered by" in shown
+    assert "Of 2 questions in users' words, the most are answered by" in shown
     assert "✓" in shown  # BM25 finds the word
     assert "pkg: Use" in shown  # package and heading of a section
 
@@ -115,6 +124,7 @@ def test_the_conclusion_follows_from_the_ranks(hybrid: int, own: int, plain: int
     kinds = ["Of 20 questions in users' words", "Of 5 names of page and section, "]
     for part in [*kinds, *expected, "`cde-rag tune COLLECTION JUDGED`", "`cde-rag evaluate`"]:
         assert part in said
+    assert len(said.splitlines()) == 4  # nothing is said of words or context that the ranks do not show
 
 
 def test_check_measures_every_system(run, tmp_path: Path):
@@ -179,8 +189,17 @@ def test_a_folder_of_other_files_is_left_alone(model_folder: Path, tmp_path: Pat
         Demo(tmp_path / "thesis.txt" / "demo", model=model_folder)
 
 
-def test_json_needs_a_question(run, tmp_path: Path):
-    assert "--query or --check" in run("demo", "--path", tmp_path / "demo", "--json", code=2).stderr
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--json"], "--json: it needs --query or --check"),
+        (["--query", " "], "--query: it is blank"),
+        (["--check", "--query", "river"], "--check: it searches for nothing; leave it or --query out"),
+    ],
+)
+def test_options_are_refused_before_anything_is_indexed(run, tmp_path: Path, options: list[str], expected: str):
+    assert expected in run("demo", "--path", tmp_path / "demo", *options, code=2).stderr
+    assert not (tmp_path / "demo").exists()
 
 
 def test_the_demo_is_kept_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
