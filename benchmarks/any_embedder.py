@@ -37,7 +37,7 @@ Scores = Float64[np.ndarray, " queries"]
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ModelScores:
     """NDCG@10 of each query of a set, by each system of one model."""
 
     model: str
@@ -118,17 +118,17 @@ def embedded(
         return embedder.embed_queries(data.queries), embedder.embed_documents(data.corpus.texts, parents=parents)
 
 
-def measure(model: str, data: RetrievalSet, systems: Iterator[tuple[str, Vectors]]) -> Found:
+def measure(model: str, data: RetrievalSet, systems: Iterator[tuple[str, Vectors]]) -> ModelScores:
     """Score the systems of one model on one set."""
 
     def scored(vectors: Vectors) -> Scores:
         rankings = rank_vectors(*vectors, data.corpus.ids, data.query_ids)
         return np.array([ndcg(one, judged, K) for one, judged in zip(rankings, data.judgments, strict=True)])
 
-    return Found(model, data, {name: scored(vectors) for name, vectors in systems})
+    return ModelScores(model, data, {name: scored(vectors) for name, vectors in systems})
 
 
-def table(found: Sequence[Found]) -> Iterator[list[str]]:
+def table(found: Sequence[ModelScores]) -> Iterator[list[str]]:
     """Yield a row for each model and set, for each model's means, and for all models together."""
     models = list(dict.fromkeys(one.model for one in found))
     sets = {one.data.corpus.name: "siblings" in one.scores for one in found}
@@ -145,7 +145,7 @@ def table(found: Sequence[Found]) -> Iterator[list[str]]:
         yield row("all models", of, [[one for one in found if one.data.corpus.name == of]])
 
 
-def row(model: str, name: str, sets: Sequence[Sequence[Found]]) -> list[str]:
+def row(model: str, name: str, sets: Sequence[Sequence[ModelScores]]) -> list[str]:
     """Return the means of some sets, each averaged over models first, and the differences to "none"."""
     cells = [model, name]
     shown = [system for system in SYSTEMS if all(system in one.scores for some in sets for one in some)]
@@ -181,7 +181,7 @@ def main() -> None:
     config = read_recipe(options.sets, SetsConfig)
     sets = read_sets(config, options.data)
     sets += [code(pairs, documents=config.documents, queries=config.queries) for pairs in options.code]
-    found: list[Found] = []
+    found: list[ModelScores] = []
     for name, folder in (named.split("=", 1) for named in options.model):
         embedder = PlainEmbedder(folder)
         if embedder.identity.max_length > TOKENS:

@@ -38,7 +38,7 @@ Scores = Float64[np.ndarray, " queries"]
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FusionScores:
     """NDCG@10 of each query of a set, by each way to rank."""
 
     data: RetrievalSet
@@ -69,7 +69,7 @@ def vectors(
     return queries, documents
 
 
-def measure(data: RetrievalSet, folder: Path | None) -> Found:
+def measure(data: RetrievalSet, folder: Path | None) -> FusionScores:
     """One set, by all ways."""
     queries, documents = vectors(data, folder)
     words = word_hits(data.corpus.texts, data.queries)
@@ -80,10 +80,10 @@ def measure(data: RetrievalSet, folder: Path | None) -> Found:
         return np.array([ndcg(one, judged, K) for one, judged in zip(rankings, data.judgments, strict=True)])
 
     sides = {"vectors": ranked(1.0), "words": ranked(0.0), RANKS: ranked(None, "reciprocal_ranks")}
-    return Found(data, sides | {f"convex {weight:g}": ranked(weight) for weight in GRID})
+    return FusionScores(data, sides | {f"convex {weight:g}": ranked(weight) for weight in GRID})
 
 
-def table(found: Sequence[Found]) -> Iterator[list[str]]:
+def table(found: Sequence[FusionScores]) -> Iterator[list[str]]:
     """A row for each set, and one for their mean."""
     named = [("mean", list(found)), *((one.data.corpus.name, [one]) for one in found)]
     for name, some in named:
@@ -93,7 +93,7 @@ def table(found: Sequence[Found]) -> Iterator[list[str]]:
         yield row + less(some, lambda one: one.scores[RANKS]) + less(some, lambda one: one.better)
 
 
-def less(found: Sequence[Found], other: Callable[[Found], Scores]) -> list[str]:
+def less(found: Sequence[FusionScores], other: Callable[[FusionScores], Scores]) -> list[str]:
     """Return the gain of the default and its interval over queries drawn again."""
     difference = compare([PairedQueries(one.scores[CONVEX] - other(one), one.data.blocks) for one in found])
     low, high = difference.queries

@@ -88,7 +88,7 @@ class Words:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class ScoredQueries:
     """Queries of a corpus, true ones or of its own documents: scores of all documents, and which are relevant."""
 
     vectors: Float32[np.ndarray, "queries documents"]
@@ -102,7 +102,7 @@ class Asked:
         return self.words.max(axis=1) / self.most
 
 
-def fused(asked: Asked, way: str, background: tuple[float, ...], scale: float) -> Weighted:
+def fused(asked: ScoredQueries, way: str, background: tuple[float, ...], scale: float) -> Weighted:
     """NDCG@10 of each query at each weight, by one way to fuse."""
     discounts = 1 / np.log2(np.arange(2, K + 2))
     found = np.empty((len(GRID), len(asked.relevant)))
@@ -165,7 +165,7 @@ def separation(scores: Float64[np.ndarray, " hits"]) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class CandidateScores:
     """NDCG@10 of a set's queries by candidate and weight."""
 
     data: RetrievalSet
@@ -178,7 +178,7 @@ class Found:
         return self.scores[SHIPPED][[-1, 0]]
 
 
-def measure(data: RetrievalSet, folder: Path) -> Found:
+def measure(data: RetrievalSet, folder: Path) -> CandidateScores:
     """One set, by all candidates."""
     queries, documents = vectors(data, folder)
     texts, places = data.corpus.texts, {id_: place for place, id_ in enumerate(data.corpus.ids)}
@@ -186,13 +186,13 @@ def measure(data: RetrievalSet, folder: Path) -> Found:
     words = Words(texts)
     relevant = [{places[id_]: grade for id_, grade in one.items() if id_ in places} for one in data.judgments]
 
-    def asked(by: Words) -> Asked:
+    def asked(by: Words) -> ScoredQueries:
         bm25 = np.stack([by.scores(query) for query in data.queries])
         cosines = (queries @ documents.T).copy()
         for row, id_ in enumerate(data.query_ids):
             if id_ in places:  # it is the query
                 cosines[row, places[id_]], bm25[row, places[id_]] = -1, 0
-        return Asked(cosines, bm25, np.array([by.most(query) for query in data.queries]), relevant)
+        return ScoredQueries(cosines, bm25, np.array([by.most(query) for query in data.queries]), relevant)
 
     true = asked(words)
     sentences = held_out(data, embedder, documents, words, plain=False)
@@ -220,7 +220,7 @@ def measure(data: RetrievalSet, folder: Path) -> Found:
     for name, more in shifted.items():
         moved = np.clip(np.round((GRID + more) * 20).astype(int), 0, 20)
         scores[name] = scores[SHIPPED][moved]
-    return Found(data, scores, told)
+    return CandidateScores(data, scores, told)
 
 
 def code_share(texts: Sequence[str]) -> float:
@@ -237,7 +237,7 @@ def held_out(
     words: Words,
     *,
     plain: bool,
-) -> Asked | None:
+) -> ScoredQueries | None:
     """Sentences that have to find the rest of their document; plain ones without what only that document would say."""
     rng = np.random.default_rng(0)
     asked: list[tuple[int, str, str]] = []
@@ -264,7 +264,7 @@ def usual(word: str, words: Words) -> bool:
 
 def titled(
     data: RetrievalSet, embedder: ContextualEmbedder, documents: Float32[np.ndarray, "documents dim"], words: Words
-) -> Asked | None:
+) -> ScoredQueries | None:
     """First lines that have to find the rest of their document; parents' names where there are no lines."""
     texts, parents = data.corpus.texts, data.corpus.parents
     lines = [text.partition("\n") for text in texts]
@@ -280,7 +280,7 @@ def titled(
     of = [{place: 1 for place, parent in enumerate(parents) if parent == name} for name in names]
     bm25 = np.stack([words.scores(query) for query in queries])
     most = np.array([words.most(query) for query in queries])
-    return Asked(embedder.embed_queries(queries) @ documents.T, bm25, most, of)
+    return ScoredQueries(embedder.embed_queries(queries) @ documents.T, bm25, most, of)
 
 
 def of_documents(
@@ -289,7 +289,7 @@ def of_documents(
     documents: Float32[np.ndarray, "documents dim"],
     words: Words,
     asked: Sequence[tuple[int, str, str]],
-) -> Asked | None:
+) -> ScoredQueries | None:
     """Ask for documents of which the query was taken out."""
     asked = [one for one in asked if one[1].strip() and one[2].strip()]
     if len(asked) < 50:
@@ -307,10 +307,12 @@ def of_documents(
     for row, (place, query, rest) in enumerate(asked):
         cosines[row, place] = embedded[row] @ rests[row]
         bm25[row, place] = words.of_text(query, rest)
-    return Asked(cosines, bm25, np.array([words.most(query) for query in queries]), [{at: 1} for at, _, _ in asked])
+    return ScoredQueries(
+        cosines, bm25, np.array([words.most(query) for query in queries]), [{at: 1} for at, _, _ in asked]
+    )
 
 
-def chosen(found: Sequence[Found], name: str, halves: Sequence[Bool[np.ndarray, " queries"]]) -> int:
+def chosen(found: Sequence[CandidateScores], name: str, halves: Sequence[Bool[np.ndarray, " queries"]]) -> int:
     """Return the place of the weight with the best mean over sets."""
     if name in (SHIPPED, UNCHANGED):
         return PLACE
@@ -319,7 +321,7 @@ def chosen(found: Sequence[Found], name: str, halves: Sequence[Bool[np.ndarray, 
 
 
 def passes(
-    found: Sequence[Found], name: str, place: int, halves: Sequence[Bool[np.ndarray, " queries"]]
+    found: Sequence[CandidateScores], name: str, place: int, halves: Sequence[Bool[np.ndarray, " queries"]]
 ) -> tuple[bool, float, str]:
     """Return whether the gate is passed on these queries, and the set that is worst beside its better side."""
     pairs = list(zip(found, halves, strict=True))
@@ -344,7 +346,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("docs/experiments/fusion-candidates.csv"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", TruncationWarning)
-    found: list[Found] = []
+    found: list[CandidateScores] = []
     for data in read_sets(read_recipe(options.sets, SetsConfig), options.data):
         found.append(one := measure(data, options.vectors))
         print(data.corpus.name, one.told, flush=True)

@@ -35,7 +35,7 @@ def resident_mb(line: str) -> float:
     return int(match[1]) / 1e3
 
 
-class Step(Protocol):
+class TrainingStep(Protocol):
     """One update's gradients."""
 
     def __call__(self, pairs: int, *, cached: bool) -> None:
@@ -43,7 +43,7 @@ class Step(Protocol):
         ...
 
 
-def made_step(layers: int, tokens: int, context_size: int, mini_batch_size: int) -> Step:
+def made_step(layers: int, tokens: int, context_size: int, mini_batch_size: int) -> TrainingStep:
     """The step of a random model."""
     network = TwoStage(ModelConfig(name="made", layers=layers, context_layers=layers)).train()
 

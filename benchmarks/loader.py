@@ -44,7 +44,7 @@ def batches_of(prepared: Prepared, size: int) -> dict[str, Batches]:
     return {"corpora": Corpora(prepared, CorporaConfig(batch_size=size), seed=0), "packed": packed}
 
 
-class Update:
+class ParameterUpdate:
     """What is done with a batch.
 
     Args:
@@ -74,7 +74,7 @@ class Update:
         return self._gradients.add(batch, 0).total
 
 
-def measure(batches: Batches, update: Update, options: argparse.Namespace) -> dict[str, float]:
+def measure(batches: Batches, update: ParameterUpdate, options: argparse.Namespace) -> dict[str, float]:
     """Times of one kind of batches."""
     drawing, cutting, masking, updating = [list[float]() for _ in range(4)]
     tokens = 0
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     prepared = Prepared.load(options.folder)
-    update = Update(prepared, options)
+    update = ParameterUpdate(prepared, options)
     kinds = batches_of(prepared, options.batch_size)
     results = {name: measure(batches, update, options) for name, batches in kinds.items()}
     if options.json:

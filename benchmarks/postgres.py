@@ -76,7 +76,7 @@ def measured(dsn: str, rows: int, dim: int, many: int, indexes: list[str]) -> di
     matrix, queries = unit(latent @ spread), unit(asked @ spread)
     best = {False: nearest(matrix, queries, 1), True: nearest(matrix, queries, 2)}
     texts = [" ".join(f"w{word}" for word in dice.zipf(1.3, 60) % 50_000) for _ in tqdm(range(rows), "texts")]
-    ours = [Ours(dsn, dim, name, *INDEXES.get(name, (None, None))) for name in ("every vector", *indexes)]
+    ours = [OurTable(dsn, dim, name, *INDEXES.get(name, (None, None))) for name in ("every vector", *indexes)]
     sides: list[Side] = [Plain(dsn, dim), WithTexts(dsn, dim), *ours]
     found: dict[str, Any] = {"rows": rows, "dim": dim}
     times = defaultdict[str, float](float)
@@ -156,7 +156,7 @@ class WithTexts(Plain):
         return str(number), text, Jsonb({"even": number % 2 == 0}), vector
 
 
-class Ours:
+class OurTable:
     """A collection, filled as an import does it."""
 
     filters = True
@@ -187,7 +187,7 @@ class Ours:
         self._store.close()
 
 
-Side = Plain | Ours
+Side = Plain | OurTable
 
 
 def searched(

@@ -194,7 +194,7 @@ class PlainEdge:
         return [str(point.id) for point in self._shard.query(request)]
 
 
-class Ours:
+class OurStore:
     """A store of ours, filled as `Collection.add` does it."""
 
     def __init__(self, store: FaissStore | QdrantEdgeStore, name: str) -> None:
@@ -252,9 +252,11 @@ def searched(sides: list[Side], queries: np.ndarray, what: str) -> Iterator[tupl
         yield ours.name, f"{what}, times {peer.name}", median(ratios)
 
 
-def indexed(exact: Ours, store: FaissStore, kinds: list[str], queries: np.ndarray) -> Iterator[tuple[str, str, float]]:
+def indexed(
+    exact: OurStore, store: FaissStore, kinds: list[str], queries: np.ndarray
+) -> Iterator[tuple[str, str, float]]:
     """Yield recall and times of each index, its queries in turn with those of exact search."""
-    other, truth = Ours(store, "indexed"), [exact.search(query) for query in queries]
+    other, truth = OurStore(store, "indexed"), [exact.search(query) for query in queries]
     for kind in kinds:
         index, codes = kind.split(",")
         yield (
@@ -292,13 +294,13 @@ def measured(given: Texts, options: argparse.Namespace) -> Iterator[tuple[str, s
             if engine == "edge":
                 edge_store = QdrantEdgeStore(folder / "ours", exact=True, flat_rows=NO_INDEX)
                 edge_store.create(dim=dim, fingerprint=SPACE, context=b"", settings={})
-                sides: list[Side] = [PlainEdge(folder, dim), Ours(edge_store, "QdrantEdgeStore")]
+                sides: list[Side] = [PlainEdge(folder, dim), OurStore(edge_store, "QdrantEdgeStore")]
                 yield from ingested(sides, text, vectors)
                 yield from searched(sides, given.queries[:: 4 if len(vectors) > 200_000 else 1], "exact search")
                 continue
             store = FaissStore(folder / "ours.faiss", index="flat")
             store.create(dim=dim, fingerprint=SPACE, context=b"", settings={})
-            ours = Ours(store, "FaissStore")
+            ours = OurStore(store, "FaissStore")
             sides = [PlainFaiss(folder, dim), FaissWithTexts(folder, dim), ours]
             yield from ingested(sides, text, vectors)
             yield from searched(sides, given.queries, "exact search")

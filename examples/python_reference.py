@@ -26,7 +26,7 @@ Search = Callable[[str, int], Sequence[str]]  # question and k to the texts of p
 
 
 @dataclass(frozen=True)
-class Question:
+class PhraseQuestion:
     """One question.
 
     Attributes:
@@ -50,10 +50,10 @@ def documents() -> dict[str, str]:
     return {topic: topics[topic] for topic in sorted(whole)}
 
 
-def questions(passages: Sequence[str]) -> list[Question]:
+def questions(passages: Sequence[str]) -> list[PhraseQuestion]:
     """The questions that one of these passages answers; another Python or splitter may lose a few."""
     lines = (Path(__file__).parent / "questions.jsonl").read_text(encoding="utf-8").splitlines()
-    asked = [Question(row["question"], row["phrase"]) for row in map(json.loads, lines)]
+    asked = [PhraseQuestion(row["question"], row["phrase"]) for row in map(json.loads, lines)]
     return [question for question in asked if any(map(question.is_answered_by, passages))]
 
 
@@ -74,7 +74,7 @@ def plain(passages: Sequence[str]) -> Search:
     return search
 
 
-def hit_rates(systems: Mapping[str, Search], asked: Sequence[Question]) -> str:
+def hit_rates(systems: Mapping[str, Search], asked: Sequence[PhraseQuestion]) -> str:
     """A table: the share of questions of which one of the first k passages is an answer."""
     lines = [f"{len(asked)} questions{'':13}" + "".join(f"  in first {k}" for k in DEPTHS)]
     for name, search in systems.items():

@@ -19,7 +19,7 @@ from cde_rag.context.identity import HasIdentity, ModelIdentity, ReadsContexts
 from cde_rag.context.siblings import SIBLING_RULE, SIBLING_RULES
 from cde_rag.errors import ContextError, ContextMissingError
 
-FORMAT = 2  # 1 says no sibling rule, which is rule 1
+FORMAT = 2  # files of format 1 have no field `sibling_rule`; theirs is rule 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +90,16 @@ class Context:
         documents_seen: int,
         source: str = "all",
     ) -> "Context":
-        """Make a Context of a sample; a document that stands in it repeatedly becomes one row with a count.
+        """Make a Context of a sample; a repeated document becomes one row with a count.
 
         Args:
             identity: Identity of the model that embedded the documents.
             documents: The context documents.
             context_embeddings: Their first-stage vectors; row i belongs to `documents[i]`.
-            sampling: Strategy, for information, like the rest.
+            sampling: Strategy of the sample; like the rest, not part of the fingerprint.
             seed: Random seed of the sample.
             documents_seen: Texts the sample was drawn from.
-            source: Which texts those were.
+            source: Origin of the texts, as in `ContextManifest`.
 
         Raises:
             ContextError: Not float32 `(documents, dim)`, no document, or values that are not finite.
@@ -176,7 +176,7 @@ class Context:
 
     @property
     def fingerprint(self) -> str:
-        """Names the vector space, 64 hex digits: equal on every machine for the same model and context documents."""
+        """Fingerprint of the vector space, 64 hex digits: the same on all machines for one model and sample."""
         return self.manifest.fingerprint
 
     @property
@@ -228,7 +228,9 @@ class Context:
         tensors, raw = unpack(data, newest=FORMAT, where=where)
         try:
             identity = _typed(ModelIdentity, raw.pop("identity"))
-            raw.setdefault("context_size", int(tensors["counts"].sum()) if "counts" in tensors else 0)  # older: unsaid
+            raw.setdefault(
+                "context_size", int(tensors["counts"].sum()) if "counts" in tensors else 0
+            )  # older files lack it
             raw.setdefault("sibling_rule", 1)
             manifest = _typed(ContextManifest, {**raw, "identity": identity})
         except (TypeError, KeyError, ValueError) as error:

@@ -17,7 +17,7 @@ from jaxtyping import Float32
 from cde_rag._validation import check_list, check_str, utf8
 from cde_rag.errors import CorpusError, SmallContextWarning, warn_user
 
-SMALL_CONTEXT = 64  # documents; fewer say little of what a corpus has in common
+SMALL_CONTEXT = 64  # documents; fewer do not show the common features of a corpus
 POOL = 16  # documents embedded for each cluster that `sample_clusters` makes
 ROUNDS = 10  # of k-means; the sample changes little after that
 
@@ -67,7 +67,7 @@ def sample_random(texts: Iterable[str], size: int, *, seed: int) -> Sample:
     Args:
         texts: The corpus; blank texts are skipped. A corpus with fewer unique texts is taken completely.
         size: Context documents wanted.
-        seed: Another seed, another draw.
+        seed: Random seed.
 
     Raises:
         CorpusError: No text, or one with a lone surrogate.
@@ -86,9 +86,9 @@ def merge_samples(samples: Iterable[Sample], size: int, *, seed: int) -> Sample:
     """Merge the samples of a corpus's parts into the sample that `sample_random` draws from the complete corpus.
 
     Args:
-        samples: Of each part, drawn by `sample_random` with this size and seed.
+        samples: One of each part, drawn by `sample_random` with this size and seed.
         size: Context documents wanted.
-        seed: As of the samples.
+        seed: Random seed of the samples.
 
     Raises:
         CorpusError: No sample.
@@ -112,10 +112,10 @@ def sample_strata(texts: Iterable[str], strata: Iterable[str], size: int, *, see
         texts: The corpus; blank texts are skipped.
         strata: The stratum of each text, in the same order.
         size: Context documents wanted.
-        seed: Another seed, another draw.
+        seed: Random seed.
 
     Raises:
-        CorpusError: No text, one with a lone surrogate, or as many strata as texts are not given.
+        CorpusError: No text, one with a lone surrogate, or more or fewer strata than texts.
         TypeError: One `str` instead of texts or of strata.
     """
     check_list(texts, call="sample_strata")
@@ -154,7 +154,7 @@ def sample_clusters(
     Args:
         texts: The corpus; blank texts are skipped. A corpus with fewer unique texts is taken completely, not embedded.
         size: Context documents wanted.
-        seed: Another seed, another draw.
+        seed: Random seed.
         embed: Unit vectors of texts; called once.
 
     Raises:
@@ -178,8 +178,8 @@ def warn_small_context(documents: int, asked: int) -> None:
     """Warn, for a caller's caller, of a sample that is smaller than 64 documents because the corpus is.
 
     Args:
-        documents: In the sample.
-        asked: Context documents wanted.
+        documents: Number of documents in the sample.
+        asked: Number of context documents wanted.
     """
     if documents < min(SMALL_CONTEXT, asked):
         found = "one document" if documents == 1 else f"{documents} different documents"

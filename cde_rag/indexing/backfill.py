@@ -89,11 +89,11 @@ def complete(
     """
     started = time.monotonic()
     before, total = _vectors(store, number), store.count()
-    embedding, embedded, behind = _RowEmbedder(store, embedder, parent_key), 0, total - before
+    embedding, embedded, missing = _RowEmbedder(store, embedder, parent_key), 0, total - before
     attributes = {"generation": number, "fingerprint": short(embedder.fingerprint)}
     with operation("cde_rag.recontextualize", attributes) as note:
         for last_try in (False,) * (ACTIVATIONS - 1) + (True,):
-            for taken in _fill(store, number, embedding, behind):
+            for taken in _fill(store, number, embedding, missing):
                 embedded += taken
                 note({"documents": embedded})
                 if on_progress is not None:
@@ -106,7 +106,7 @@ def complete(
             except StoreError:
                 if last_try or store.manifest().generation == number or not store.lacking(number, limit=1):
                     raise  # also where it is active, and only the answer was lost
-                behind = 1  # some are written before the next try, and where that is what fails, it says so
+                missing = 1  # rows are written before the next try, so that an error of writing is raised there
         note({"documents": embedded + embedding.last_rows})
         return embedded + embedding.last_rows
 
@@ -144,7 +144,7 @@ class _RowEmbedder:
         return self.embed(rows)
 
 
-def _fill(store: Store, number: int, embedding: _RowEmbedder, behind: int) -> Iterator[int]:
+def _fill(store: Store, number: int, embedding: _RowEmbedder, missing: int) -> Iterator[int]:
     """Embed the rows that a generation lacks, in parts of some seconds; yields the number of vectors of each part.
 
     If new rows keep arriving it ends before all are embedded, and leaves the rest to `Store.activate`.
@@ -153,21 +153,21 @@ def _fill(store: Store, number: int, embedding: _RowEmbedder, behind: int) -> It
         store: Holds a collection.
         number: Number of the generation.
         embedding: Embeds rows in its space.
-        behind: Number of missing rows when the run began; any more arrived meanwhile.
+        missing: Number of missing rows when the run began; any more arrived meanwhile.
     """
     passes, after, size = 0, None, FIRST_PART
     while (lacking := store.lacking(number, limit=ROWS_AT_ONCE, after=after)) or after is not None:
         if not lacking:
             after = None  # once more from the first row: those that changed after they were read
             continue
-        if behind <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
+        if missing <= 0 and (len(lacking) <= LAST_ROWS or passes == LAST_PASSES):
             return
-        passes += behind <= 0
+        passes += missing <= 0
         while lacking:
             part, lacking, started = lacking[:size], lacking[size:], time.monotonic()
             taken = store.add_to_generation(number, part, *embedding.embed(part))
             size = next_part(len(part), time.monotonic() - started)
-            behind -= len(part)
+            missing -= len(part)
             after = part[-1]
             yield taken
 

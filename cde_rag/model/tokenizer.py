@@ -10,7 +10,7 @@ from tokenizers import Encoding, Tokenizer
 from cde_rag._validation import check_texts
 from cde_rag.errors import ModelError
 
-CHARACTERS_A_TOKEN: Final = 32  # a text is first tokenized up to so many characters for each token that is read
+CHARACTERS_A_TOKEN: Final = 32  # characters of a text that are tokenized first, for each token that is read
 MARGIN: Final = 8  # tokens beyond what is read, special tokens included, that show that a text is longer
 _LONGEST_WORD: Final = 16  # times the characters that a text is cut to; a longer word is cut, too
 _WORD_END: Final = re.compile(r"(?<=\S)\s")

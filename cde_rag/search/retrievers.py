@@ -141,8 +141,8 @@ class Reranked:
         pairs = [(query, _text(hit)) for query, hits in zip(queries, found, strict=True) for hit in hits]
         scores = [float(score) for score in self.rerank(pairs)] if pairs else []
         if len(scores) != len(pairs) or any(map(math.isnan, scores)):
-            told = f"{len(scores)} scores" if len(scores) != len(pairs) else "NaN among them"
-            raise ValueError(f"rerank: expected a number for each of {len(pairs)} pairs of texts, found {told}.")
+            problem = f"{len(scores)} scores" if len(scores) != len(pairs) else "NaN among them"
+            raise ValueError(f"rerank: expected a number for each of {len(pairs)} pairs of texts, found {problem}.")
         given = iter(scores)
         rescored = [[dataclasses.replace(hit, score=next(given)) for hit in hits] for hits in found]
         return [sorted(hits, key=lambda hit: -hit.score)[:limit] for hits in rescored]

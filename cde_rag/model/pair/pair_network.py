@@ -126,5 +126,5 @@ def halves(
     places = torch.arange(int(second.max()), device=ids.device)
     here, there = mask[:, : int(first.max())], places < second
     here = here & (torch.arange(here.shape[1], device=ids.device) < first)
-    behind = (ids.gather(1, (first + places).clamp(max=ids.shape[1] - 1)) - start).where(there, 0)
-    return (ids[:, : here.shape[1]].where(here, 0), here), (behind, there)
+    second_ids = (ids.gather(1, (first + places).clamp(max=ids.shape[1] - 1)) - start).where(there, 0)
+    return (ids[:, : here.shape[1]].where(here, 0), here), (second_ids, there)

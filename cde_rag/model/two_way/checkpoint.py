@@ -32,19 +32,19 @@ from cde_rag.model.weights import (
 )
 
 CONVERTED = "cde_rag"  # field of a config.json that `convert` adds
-FORMAT = 1  # of that field
-PREFIX_END = ": "  # what every prefix ends with
+FORMAT = 1  # version of that field
+PREFIX_END = ": "  # last characters of every prefix
 
 
 @dataclass(frozen=True)
 class _Files:
-    """Files of a model, of which everything but the weights' content has been checked.
+    """Files of a model, all checked except for the values of the weights.
 
     Attributes:
         value: Content of config.json.
         config: Config of the model that results from it.
         weights: Files of tensors.
-        tokenizer: Its own file, or that of its backbone.
+        tokenizer: tokenizer.json of the model, or of its backbone.
         digests: sha256 of each file of weights.
     """
 
@@ -75,7 +75,7 @@ def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
     with torch.device("meta"):
         network = TwoWay(files.config, prefix_end=tokenizer.first_id(PREFIX_END))
     mapped = published.own_state(read_tensors(folder, files.weights), files.config)
-    state = {name: tensor.clone() for name, tensor in mapped.items()}  # whoever writes the files changes what is mapped
+    state = {name: tensor.clone() for name, tensor in mapped.items()}  # mapped memory changes with its file
     if wrong := [name for name, tensor in state.items() if not torch.isfinite(tensor).all()]:
         raise ModelError(
             f"{folder}: expected weights that are finite numbers, found NaN or infinity in {', '.join(wrong[:3])}. Get "
@@ -127,12 +127,12 @@ def convert(folder: Path, name: ModelName, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as place:
-            whole = Path(place) / target.name
-            whole.mkdir()
+            complete = Path(place) / target.name
+            complete.mkdir()
             for each, path in sources.items():
-                shutil.copyfile(path, whole / each)
-            (whole / CONFIG).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-            whole.rename(target)
+                shutil.copyfile(path, complete / each)
+            (complete / CONFIG).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+            complete.rename(target)
     except OSError as error:
         raise ModelError(f"{target}: not written ({error.strerror}). Choose a writable folder with space.") from error
 

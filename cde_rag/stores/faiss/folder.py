@@ -9,13 +9,13 @@ from typing import Final
 
 DATABASE: Final = "collection.sqlite"
 MARKER: Final = "store-id"  # written once; see connections.py
-# What the database refers to, or did.
+# Files that the database refers to, or referred to.
 DERIVED: Final = re.compile(r"(context|vectors|(checked-)?index)-\d+(-[0-9a-f]{8})?")
-# What `create` makes after the database.
+# Files that `create` makes after the database.
 CREATED: Final = re.compile(rf"{re.escape(DATABASE)}-.*|{MARKER}(\.new)?|{DERIVED.pattern}")
 
 
-def sweep(folder: Path, kept: Collection[str], check: Callable[[], None]) -> None:
+def delete_unreferenced(folder: Path, kept: Collection[str], check: Callable[[], None]) -> None:
     """Delete the files that the database no longer refers to.
 
     Args:

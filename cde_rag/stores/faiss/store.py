@@ -16,14 +16,14 @@ from cde_rag.stores.checks import check_k, check_once, check_records, check_rows
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.copying import copy_store
 from cde_rag.stores.faiss.database import FORMAT, Database, set_format
-from cde_rag.stores.faiss.folder import DATABASE, sweep
+from cde_rag.stores.faiss.folder import DATABASE, delete_unreferenced
 from cde_rag.stores.faiss.indexing import IndexConfig
 from cde_rag.stores.faiss.manifest import FaissManifest
 from cde_rag.stores.faiss.record_tables import Records
 from cde_rag.stores.faiss.snapshots import build, due, put
 from cde_rag.stores.faiss.verification import find_damage
 from cde_rag.stores.faiss.view import Reader, View
-from cde_rag.stores.faiss.writer import Transaction, begun
+from cde_rag.stores.faiss.writer import Transaction, new_generation
 from cde_rag.stores.files import locked
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
@@ -62,7 +62,7 @@ class FaissStore:
         self._new.check(dim)
         self._database.create()
         with self._database.writing(new=True) as connection:
-            first, marker = begun(self._folder, 1, fingerprint, context), self._database.marker()
+            first, marker = new_generation(self._folder, 1, fingerprint, context), self._database.marker()
             manifest = FaissManifest(dim, 1, 1, (first,), dict(settings), indexing=self._new, marker=marker)
             Records(connection, self._database.path).put_manifest(manifest)
         self._database.close()  # moves the tables from SQLite's log into its file
@@ -211,7 +211,7 @@ class FaissStore:
         """Create another, empty, inactive generation; return its number."""
         with self._writing() as writer:
             number = writer.manifest.last + 1
-            manifest = writer.manifest.put(begun(self._folder, number, fingerprint, context))
+            manifest = writer.manifest.put(new_generation(self._folder, number, fingerprint, context))
             writer.manifest = dataclasses.replace(manifest, last=number)
         return number
 
@@ -254,7 +254,7 @@ class FaissStore:
 
         Args:
             index: `auto`, `flat`, `hnsw` or `ivf`.
-            quantization: `int8`, `binary`, `prefix-<dims>`, or None for whole vectors.
+            quantization: `int8`, `binary`, `prefix-<dims>`, or None for full vectors.
 
         Raises:
             ValueError: Another name, or a prefix that is not shorter than the vectors.
@@ -361,7 +361,7 @@ class FaissStore:
             writer.records.put_manifest(writer.manifest)
         if before - writer.manifest.files():
             with self._database.writing() as connection:  # so that no other writer is about to refer to what goes
-                sweep(self._folder, Records(connection, self._database.path).manifest().files(), check)
+                delete_unreferenced(self._folder, Records(connection, self._database.path).manifest().files(), check)
 
     def _indexing(self, manifest: FaissManifest) -> IndexConfig:
         """Return the store's index configuration; checked against the expected one on the first call."""

@@ -111,7 +111,7 @@ class Transaction:
         return dataclasses.replace(state, rows=state.rows + len(vectors))
 
 
-def begun(folder: Path, number: int, fingerprint: str, context: bytes) -> FaissGeneration:
+def new_generation(folder: Path, number: int, fingerprint: str, context: bytes) -> FaissGeneration:
     """Return a new generation without vectors, whose Context is on the disk."""
     name = f"{number}-{secrets.token_hex(4)}"  # no other store's files have these names
     sha256 = hashlib.sha256(context).hexdigest()

@@ -59,7 +59,7 @@ def write_context(
     Raises:
         StoreError: Qdrant refused it.
     """
-    name = contexts_beside(client, collection)
+    name = contexts_collection(client, collection)
     sha256 = hashlib.sha256(context).hexdigest()
     parts = [context[start : start + _CHUNK_BYTES] for start in range(0, len(context), _CHUNK_BYTES)]
     key = key or fingerprint
@@ -136,7 +136,7 @@ def metadata_of(client: QdrantClient, collection: str) -> Mapping[str, Any] | No
     return None if found is None else found.config.metadata or {}
 
 
-def contexts_beside(client: QdrantClient, collection: str) -> str:
+def contexts_collection(client: QdrantClient, collection: str) -> str:
     """Name of the collection with the contexts of another one; it is made where it is not there."""
     name = concrete(client, collection) + CONTEXTS
     if call(lambda: client.collection_exists(name)):

@@ -14,7 +14,13 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.qdrant.calls import call, call_if_found
-from cde_rag.stores.qdrant.context_points import MANIFEST_ID, METADATA, contexts_beside, manifest_payload, metadata_of
+from cde_rag.stores.qdrant.context_points import (
+    MANIFEST_ID,
+    METADATA,
+    contexts_collection,
+    manifest_payload,
+    metadata_of,
+)
 from cde_rag.stores.qdrant_base.points_manifest import FENCED, PointsManifest
 
 NOT_OURS: Final = "Take another name; or make a store of its points, with cde_rag.collection.adopt_qdrant.adopt(…)."
@@ -67,7 +73,7 @@ def swap(client: QdrantClient, collection: str, before: PointsManifest, after: P
     """
     if not before.version:
         before = place(client, collection, before)
-    name = contexts_beside(client, collection)
+    name = contexts_collection(client, collection)
     after = dataclasses.replace(after, version=before.version + 1)
     if not _replaced(client, name, before.version, after):
         raise ChangedMeanwhileError(collection)
@@ -80,7 +86,7 @@ def place(client: QdrantClient, collection: str, manifest: PointsManifest) -> Po
     Raises:
         ChangedMeanwhileError: Another run did that meanwhile.
     """
-    name = contexts_beside(client, collection)
+    name = contexts_collection(client, collection)
     version = _version(client, name)  # before the metadata: who makes the point after this read raises it
     ours = _ours(metadata_of(client, collection))
     if "manifest" in ours or ("format" in ours and ours != manifest.to_metadata()):

@@ -13,7 +13,7 @@ from qdrant_client import QdrantClient, models
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.qdrant.calls import call
-from cde_rag.stores.qdrant.context_points import contexts_beside
+from cde_rag.stores.qdrant.context_points import contexts_collection
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock, lease_taken
 
 _LEASE_S: Final = 30.0  # after a kill the next run waits so long
@@ -39,7 +39,7 @@ def leased(client: QdrantClient, collection: str) -> Generator[None, None, None]
     Raises:
         StoreError: Another run holds it, or the server refused it.
     """
-    name, me = contexts_beside(client, collection), str(uuid.uuid4())
+    name, me = contexts_collection(client, collection), str(uuid.uuid4())
     mine = models.Filter(must=[models.FieldCondition(key="lease", match=models.MatchValue(value=me))])
     over = models.Filter(must=[models.FieldCondition(key="until", range=models.Range(lt=time.time()))])
     point = models.PointStruct(id=_LEASE_ID, vector={}, payload={"lease": me, "until": time.time() + _LEASE_S})

@@ -25,7 +25,7 @@ from cde_rag.stores.qdrant_base.locks import hold_lease
 from cde_rag.stores.qdrant_base.points_manifest import PointsGeneration, PointsManifest
 from cde_rag.stores.qdrant_base.store import PointStore
 
-LOCAL_POINTS: Final = 2000  # beyond that local mode with a folder, which commits point by point, is no fun
+LOCAL_POINTS: Final = 2000  # more than these are slow in a local folder, which commits each point
 
 
 class QdrantStore(PointStore):

@@ -61,7 +61,7 @@ def first(
     return PointsManifest(dim, 1, 1, (state,), settings, words=True, prefix=prefix, native=True)
 
 
-def begun(folder: Path, manifest: PointsManifest, fingerprint: str, context: bytes) -> PointsManifest:
+def new_generation(folder: Path, manifest: PointsManifest, fingerprint: str, context: bytes) -> PointsManifest:
     """Return the manifest with another generation, whose context is written.
 
     Raises:

@@ -139,7 +139,7 @@ class QdrantEdgeStore(PointStore):
             StoreError: There is a generation of that fingerprint.
         """
         with self._shaping() as manifest:
-            new = shard_generations.begun(self._folder, manifest, fingerprint, context)
+            new = shard_generations.new_generation(self._folder, manifest, fingerprint, context)
             self._reshape(manifest, new)
         return new.last
 
