@@ -8,7 +8,8 @@ The backends run in an environment of their own, since optimum needs an older tr
 
 Each embeds the same blocks of documents, and queries one by one, in turn; figures are medians over blocks of the time
 of each backend relative to ours. Run with: python benchmarks/backends.py FOLDER --peers PEERS/bin/python [--threads 2]
-[--output FILE.csv], where FOLDER is in the layout of BEIR.
+[--output docs/backends.csv], where FOLDER is in the layout of BEIR. Rows of other CPUs and numbers of threads stay in
+the output. With --threads 1 run it under `taskset -c 0`, since ONNX Runtime and OpenVINO take all cores of the process.
 """
 
 import argparse
@@ -126,10 +127,18 @@ def main() -> None:
         print(f"{row['ours']:24} {row['backend']:18} documents {row['documents']}  query {row['query']}")
     print(versions)
     if options.output:
+        kept: list[dict[str, Any]] = []
+        if options.output.exists():
+            with options.output.open(encoding="utf-8", newline="") as lines:
+                kept = [row for row in csv.DictReader(lines) if not _same_setting(row, rows[0])]
         with options.output.open("w", encoding="utf-8", newline="") as lines:
             writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows([*kept, *rows])
+
+
+def _same_setting(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one[name] == str(other[name]) for name in ("cpu", "threads"))
 
 
 if __name__ == "__main__":
