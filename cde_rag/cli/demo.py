@@ -191,13 +191,13 @@ def _conclusion(ranks: "Mapping[str, Sequence[QuestionRanks]]") -> str:
 def _comparison(ranks: "Sequence[QuestionRanks]") -> str:
     first = _answered(ranks, 1)
     most = max(first.values())
-    best = " and ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)
+    best = " or with ".join(HEADINGS[system] for system in HEADINGS if first[system] == most)
     by_context, by_words = first["own"] - first["plain"], first["hybrid"] - first["own"]
     context = (
         f"context {'adds' if by_context > 0 else 'costs'} {abs(by_context)}" if by_context else "context adds none"
     )
     words = f"words {'add' if by_words > 0 else 'cost'} {abs(by_words)}" if by_words else "words add none"
-    return f"the most are answered by {best}: {most} by the first hit; {context}, {words}"
+    return f"the first hit answers the most with {best}, {most}; {context}, {words}"
 
 
 def _print_check(ranks: "Mapping[str, Sequence[QuestionRanks]]", *, as_json: bool) -> None:

@@ -83,7 +83,7 @@ def test_questions_are_shown_and_right_answers_marked(run, tmp_path: Path, monke
     shown = run("demo", "--path", tmp_path / "demo").stdout
     assert shown.splitlines()[0].startswith("21 passages from the documentation of Python")
     assert re.split("  +", shown.splitlines()[2])[1:] == ["2 questions in users' words", "1 names of page and section"]
-    assert "Of 2 questions in users' words, the most are answered by" in shown
+    assert "Of 2 questions in users' words, the first hit answers the most with" in shown
     assert "✓" in shown  # BM25 finds the word
     assert "pkg: Use" in shown  # package and heading of a section
 
@@ -105,10 +105,10 @@ def test_what_context_moved_is_shown_for_better_and_for_worse(capsys: pytest.Cap
             13,
             16,
             16,
-            ["by context and plain vectors: 16 by the first hit", "context adds none, words cost 3"],
+            ["the most with context or with plain vectors, 16;", "context adds none, words cost 3"],
         ),
-        (18, 16, 14, ["by context + words: 18 by the first hit", "context adds 2, words add 2"]),
-        (12, 12, 15, ["by plain vectors: 15 by the first hit", "context costs 3, words add none"]),
+        (18, 16, 14, ["the most with context + words, 18;", "context adds 2, words add 2"]),
+        (12, 12, 15, ["the most with plain vectors, 15;", "context costs 3, words add none"]),
     ],
 )
 def test_the_conclusion_follows_from_the_ranks(hybrid: int, own: int, plain: int, expected: list[str]):
