@@ -13,16 +13,15 @@ the output. With --threads 1 run it under `taskset -c 0`, since ONNX Runtime and
 """
 
 import argparse
-import csv
 import json
 import subprocess
 import tempfile
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from runtimes import queries_of, seconds, write_rows
 
 from cde_rag import ContextualEmbedder, PlainEmbedder
 from cde_rag.errors import require
@@ -30,7 +29,6 @@ from cde_rag.evaluation.beir import read_corpus
 from cde_rag.model.runtimes.runtime_choice import cpu_flags, cpu_name
 
 BACKENDS = ("torch", "torch-bf16", "onnx", "onnx-avx512_vnni", "openvino")
-QUERIES = 16  # of each block: beginnings of its texts
 Calls = list[list[str]]
 
 
@@ -69,14 +67,6 @@ class Peer:
         raise SystemExit(f"{self._process.args}: ended without an answer. Run it by hand.")
 
 
-def seconds(work: Callable[[list[str]], object], calls: Calls) -> float:
-    """Return the time of calls of ours."""
-    started = time.perf_counter()
-    for texts in calls:
-        work(texts)
-    return time.perf_counter() - started
-
-
 def main() -> None:
     """Print a table, and write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -99,9 +89,9 @@ def main() -> None:
             embedder.embed_queries(texts[:1])
         for start in range(0, len(texts), options.block):
             block = texts[start : start + options.block]
-            queries = [[" ".join(text.split()[:12])] for text in block[:QUERIES]]
+            queries = queries_of(block)
             own = {
-                name: (seconds(one.embed_documents, [block]), seconds(one.embed_queries, queries))
+                name: (seconds(one.embed_documents, block), seconds(one.embed_queries, *queries))
                 for name, one in ours.items()
             }
             for backend, peer in peers.items():
@@ -114,7 +104,7 @@ def main() -> None:
     rows = [
         {
             "cpu": f"{cpu_name()} ({' '.join(cpu_flags())})",
-            "threads": options.threads,
+            "threads": str(options.threads),
             "ours": name,
             "backend": backend,
             "documents": f"{median(one for one, _ in found):.2f} ×",
@@ -127,18 +117,7 @@ def main() -> None:
         print(f"{row['ours']:24} {row['backend']:18} documents {row['documents']}  query {row['query']}")
     print(versions)
     if options.output:
-        kept: list[dict[str, Any]] = []
-        if options.output.exists():
-            with options.output.open(encoding="utf-8", newline="") as lines:
-                kept = [row for row in csv.DictReader(lines) if not _same_setting(row, rows[0])]
-        with options.output.open("w", encoding="utf-8", newline="") as lines:
-            writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows([*kept, *rows])
-
-
-def _same_setting(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one[name] == str(other[name]) for name in ("cpu", "threads"))
+        write_rows(options.output, rows, ("cpu", "threads"))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,23 @@ def seconds(work: Callable[[list[str]], object], *calls: list[str]) -> float:
     return time.perf_counter() - start
 
 
+def queries_of(block: Sequence[str]) -> list[list[str]]:
+    """Queries of a block, one in each call: the beginnings of its first texts."""
+    return [[" ".join(text.split()[:12])] for text in block[:QUERIES]]
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, str]], setting: Sequence[str]) -> None:
+    """Write a CSV of these rows, after those rows in it whose columns of `setting` are others."""
+    kept: list[dict[str, str]] = []
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as lines:
+            kept = [row for row in csv.DictReader(lines) if any(row[name] != rows[0][name] for name in setting)]
+    with path.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows([*kept, *rows])
+
+
 def loader(model: str, texts: Sequence[str]) -> Callable[[str, str], ContextualEmbedder | PlainEmbedder]:
     """A function that loads the embedder in a runtime and a dtype."""
     if model == PLAIN:
@@ -74,7 +91,7 @@ def main() -> None:
     vectors: dict[tuple[str, str], list[np.ndarray]] = {key: [] for key in embedders}
     for start in range(0, len(texts), options.block):
         block = texts[start : start + options.block]
-        queries = [[" ".join(text.split()[:12])] for text in block[:QUERIES]]
+        queries = queries_of(block)
         document = seconds(peer.encode, block)
         with limited_threads(1):
             query = seconds(peer.encode, *queries)
@@ -106,16 +123,7 @@ def main() -> None:
         print(
             f"{row['runtime']:9} {row['dtype']:9} documents {row['documents']}  query {row['query']}  {row['cosine']}"
         )
-    kept: list[dict[str, str]] = []
-    if options.output.exists():
-        with options.output.open(encoding="utf-8", newline="") as lines:
-            kept = [
-                row for row in csv.DictReader(lines) if any(row[name] != rows[0][name] for name in ("model", "flags"))
-            ]
-    with options.output.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(lines, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows([*kept, *rows])
+    write_rows(options.output, rows, ("model", "flags"))
 
 
 if __name__ == "__main__":

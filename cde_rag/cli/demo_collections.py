@@ -4,7 +4,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,10 +55,6 @@ class Demo:
             minutes.
         on_progress: Called with "own" and then with "plain" while the documentation is indexed.
 
-    Attributes:
-        questions: Twenty "questions" in users' words, which name no page, and names of page and section as queries for
-            "sections"; all with their answers.
-
     Raises:
         CorpusError: This Python came without the sources of its standard library.
         MissingExtraError: The extra `files` is not installed.
@@ -76,8 +72,6 @@ class Demo:
         self.folder = folder
         self._model = CDEModel.from_pretrained(model)
         self._modules = None if everything else MODULES
-        self._sections, headings = readme_sections()
-        self.questions = {"questions": questions(), "sections": headings}
         wanted = {
             "documentation": documentation_digest(self._modules),
             "readmes": readme_versions(),
@@ -108,9 +102,14 @@ class Demo:
         return {system: search[system](question, k) for system in systems}
 
     def ranks(self, kind: str) -> list[QuestionRanks]:
-        """Return the rank of the first right answer of each system to each question of a kind; see `questions`."""
+        """Return the rank of the first right answer of each system to each question of a kind.
+
+        Args:
+            kind: "questions", twenty in users' words, which name no page; or "sections", names of page and section.
+        """
+        asked = {"questions": questions, "sections": lambda: self._readmes[1]}[kind]()
         found: list[QuestionRanks] = []
-        for question in self.questions[kind]:
+        for question in asked:
             hits = self.ask(question.text, DEPTH)
             places = {
                 system: [place for place, hit in enumerate(listed, 1) if hit.id in question.answers]
@@ -126,10 +125,15 @@ class Demo:
         self.own.close()
         self.plain.close()
 
+    @cached_property
+    def _readmes(self) -> tuple[list[Record], list[Question]]:
+        return readme_sections()
+
     def _index(self, wanted: dict[str, Any], on_progress: Callable[[str, Progress], None] | None) -> None:
         state = self._state()
         if state is None and self.folder.is_dir() and any(self.folder.iterdir()):
             raise StoreError(f"{self.folder} holds other files than a demo's. Name an empty or a new folder.")
+        sections, _ = self._readmes
         if state != {**wanted, "complete": False}:
             for name in COLLECTIONS:
                 shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -138,7 +142,7 @@ class Demo:
         for name in COLLECTIONS:
             if on_progress is not None:
                 on_progress(name, Progress(0, len(records) or None, 0.0))  # reading takes some seconds
-            records = records or [*documentation(self._modules), *self._sections]
+            records = records or [*documentation(self._modules), *sections]
             with self._collection(name, records) as collection, warnings.catch_warnings():
                 warnings.simplefilter("ignore", TruncationWarning)  # what a docstring is for stands at its beginning
                 collection.add_records(records, on_progress=on_progress and partial(on_progress, name))

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from cde_rag.context.context import Context
-from cde_rag.errors import ContextError, ContextFormatError, ContextMissingError
+from cde_rag.errors import CDEWarning, ContextError, ContextFormatError, ContextMissingError, warn_user
 
 
 def cache_folder() -> Path:
@@ -52,6 +52,22 @@ def cache_context(context: Context) -> None:
             f"{path.parent}: not created ({error.strerror}). Set XDG_CACHE_HOME to a writable folder."
         ) from error
     context.save(path)
+
+
+def cache_or_warn(context: Context, *, otherwise: str) -> None:
+    """Write a context to the cache, as `cache_context` does.
+
+    Args:
+        context: The context.
+        otherwise: The sentence of the warning that says how to keep the context without the cache.
+
+    Warns:
+        CDEWarning: The cache is not writable, or full.
+    """
+    try:
+        cache_context(context)
+    except ContextError as error:
+        warn_user(f"The context is not in the cache. {error} {otherwise}", CDEWarning)
 
 
 def cached_context(fingerprint: str) -> Context | None:

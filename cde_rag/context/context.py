@@ -228,9 +228,8 @@ class Context:
         tensors, raw = unpack(data, newest=FORMAT, where=where)
         try:
             identity = _typed(ModelIdentity, raw.pop("identity"))
-            raw.setdefault(
-                "context_size", int(tensors["counts"].sum()) if "counts" in tensors else 0
-            )  # older files lack it
+            # Older files lack these two.
+            raw.setdefault("context_size", int(tensors["counts"].sum()) if "counts" in tensors else 0)
             raw.setdefault("sibling_rule", 1)
             manifest = _typed(ContextManifest, {**raw, "identity": identity})
         except (TypeError, KeyError, ValueError) as error:

@@ -12,6 +12,7 @@ from cde_rag.readers.passages import MARKDOWN, folder_files
 from cde_rag.readers.splitting import split
 
 SHORTEST: Final = 80  # characters of a section; a shorter one is left out
+PASSAGE: Final = 600  # characters, unless others are named
 _FEWEST: Final = 2  # words of a heading that is a query
 _UNDERLINE: Final = re.compile(r"\A\s*(?:-+|=+)[ \t]*$", re.MULTILINE)  # of a heading
 
@@ -49,7 +50,7 @@ def read_markdown(folder: Path, *, max_characters: int | None = None) -> Retriev
                 continue
             id_ = f"{source}#{number}"
             headings.append((id_, heading))
-            for start, end in split(text, max_characters or 600, markdown=True):
+            for start, end in split(text, max_characters or PASSAGE, markdown=True):
                 ids.append(id_)
                 texts.append(f"{title} {text[start:end]}" if title else text[start:end])
                 parents.append(source)

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from cde_rag.evaluation.demo_corpus import PARENT_KEY
 from cde_rag.evaluation.demo_questions import Question
-from cde_rag.evaluation.markdown_set import SHORTEST, sections
+from cde_rag.evaluation.markdown_set import PASSAGE, SHORTEST, sections
 from cde_rag.readers.splitting import split
 from cde_rag.stores.base import Record
 
@@ -17,7 +17,6 @@ PACKAGES: Final = tuple(  # of the demo, where they are installed; cde-rag and i
     "semantic-text-splitter sympy tokenizers torch truststore typer typing-extensions typing-inspection "
     "wadler-lindig".split()
 )
-_PASSAGE: Final = 600  # characters
 _LONGEST: Final = 60  # characters of a heading that is a query
 
 
@@ -50,7 +49,7 @@ def readme_sections(packages: Iterable[str] = PACKAGES) -> tuple[list[Record], l
             metadata = {PARENT_KEY: name, "kind": "section", "section": heading, "source": f"README of {name}"}
             passages = [
                 Record(f"{name}#{number}.{part}", text[start:end], title, metadata)
-                for part, (start, end) in enumerate(split(text, _PASSAGE, markdown=True))
+                for part, (start, end) in enumerate(split(text, PASSAGE, markdown=True))
             ]
             records += passages
             if heading and len(heading) <= _LONGEST:

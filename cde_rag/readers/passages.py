@@ -96,11 +96,14 @@ def folder_passages(folder: Path, *, max_characters: int, as_text: AbstractSet[s
     for error in files.errors:
         yield str(error.filename), UnusableError(f"not readable: {error.strerror}")
     if not files.readable:
-        suffixes = ", ".join(sorted(MARKDOWN | TEXT | as_text | (DOCUMENTS if documents.readable() else TEXT)))
-        extra = "" if documents.readable() else f" {how_to_install('documents')} for {', '.join(sorted(DOCUMENTS))}."
+        suffixes, extra = MARKDOWN | TEXT | as_text, ""
+        if documents.readable():
+            suffixes |= DOCUMENTS
+        else:
+            extra = f" {how_to_install('documents')} for {', '.join(sorted(DOCUMENTS))}."
         raise CorpusError(
-            f"{folder} holds no text: expected files that end in {suffixes}, in it or below it.{extra} Name the suffix "
-            "of other text files, such as source code: --as-text .py"
+            f"{folder} holds no text: expected files that end in {', '.join(sorted(suffixes))}, in it or below it."
+            f"{extra} Name the suffix of other text files, such as source code: --as-text .py"
         )
     for path in files.readable:
         source = f"{whole.name}/{path.relative_to(folder).as_posix()}"

@@ -37,7 +37,9 @@ def encode(metadata: Mapping[str, Any], of: str) -> str:
 
 
 def _check_keys(value: object, depth: int = 0) -> None:
-    if value is None or isinstance(value, str | int | float) or not isinstance(value, Mapping | list | tuple):
+    if value is None or isinstance(value, str | int | float):  # first, since the check for a Mapping is slow
+        return
+    if not isinstance(value, Mapping | list | tuple):
         return
     if depth == MAX_LEVELS:
         raise ValueError(f"more than {MAX_LEVELS} lists and objects inside each other")

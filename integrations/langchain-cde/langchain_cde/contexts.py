@@ -10,17 +10,15 @@ from langchain_core.embeddings import Embeddings
 from cde_rag import (
     CDEModel,
     Context,
-    ContextError,
     ContextFormatError,
     ContextMissingError,
     FunctionEmbedder,
     ModelError,
 )
-from cde_rag.context.cache import cache_context, cached_context, cached_path
+from cde_rag.context.cache import cache_or_warn, cached_context, cached_path
 from cde_rag.embedders.active import loaded
 from cde_rag.embedders.function import FUNCTION
 from cde_rag.embedders.protocol import Embedder
-from cde_rag.errors import CDEWarning, warn_user
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
@@ -67,13 +65,7 @@ def cache(context: Context) -> None:
     Warns:
         CDEWarning: The cache is not writable.
     """
-    try:
-        cache_context(context)
-    except ContextError as error:
-        warn_user(
-            f"The context is not in the cache. {error} Without embeddings.save(path) it is lost with this process.",
-            CDEWarning,
-        )
+    cache_or_warn(context, otherwise="Without embeddings.save(path) it is lost with this process.")
 
 
 def from_cache(fingerprint: str) -> Embedder:

@@ -10,8 +10,8 @@ from llama_index.core.storage.kvstore.types import BaseKVStore
 from llama_index.embeddings.cde.callers import Caller
 from llama_index.embeddings.cde.weak_map import WeakMap
 
-from cde_rag import CDEWarning, Context, ContextError, ContextFormatError, ContextMissingError, StoreError
-from cde_rag.context.cache import cache_context, cached_context, cached_path
+from cde_rag import CDEWarning, Context, ContextFormatError, ContextMissingError, StoreError
+from cde_rag.context.cache import cache_or_warn, cached_context, cached_path
 from cde_rag.errors import warn_user
 
 COLLECTION = "cde_contexts"  # in the index's key-value store, next to LlamaIndex's own collections
@@ -80,14 +80,8 @@ def cache(context: Context) -> None:
     Warns:
         CDEWarning: The cache is not writable. The context is in memory, and where `persist` writes it.
     """
-    try:
-        cache_context(context)
-    except ContextError as error:
-        warn_user(
-            f"The context is not in the cache. {error} Until then it is lost with this process, unless you persist "
-            "the index or call embedding.save(path).",
-            CDEWarning,
-        )
+    advice = "Until then it is lost with this process, unless you persist the index or call embedding.save(path)."
+    cache_or_warn(context, otherwise=advice)
 
 
 def _index_store(caller: Caller) -> BaseKVStore | None:
