@@ -205,7 +205,8 @@ def test_a_deadlock_is_tried_again(postgres: str) -> None:
         theirs.commit()
         adding.join(WAIT_S)
         assert not adding.is_alive()
-        assert reached(lambda: watching.execute(deadlocks).fetchone() == (before + 1,))
+        # the server counts a session's deadlock up to ten seconds later, so that one of an earlier test may come too
+        assert reached(lambda: (watching.execute(deadlocks).fetchone() or (0,))[0] > before)
     rows, _ = check_sound(store)
     assert [row.record.text for row in rows] == ["another text of 0", *(f"first text of {n}" for n in (1, 2, 3))]
 
