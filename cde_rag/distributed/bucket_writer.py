@@ -9,7 +9,7 @@ from typing import Any, Final
 from cde_rag.collection.collection import Collection
 from cde_rag.distributed.ray_records import EXTRA, in_order
 from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shard
-from cde_rag.embedders.worker import load_embedder
+from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CDEError, ContextMismatchError, PoolError, require
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.upsert_plan import stale_passages
@@ -53,7 +53,7 @@ class BucketWriter:
         set_threads(threads)
         self._destination = destination
         try:
-            self._embedder = load_embedder(require("ray", EXTRA).get(spec), device)
+            self._embedder = ContextualEmbedder.from_spec(require("ray", EXTRA).get(spec), device)
             self._collection = None if destination.address is None else self._opened(destination.address)
         except CDEError as error:
             raise PoolError(str(error)) from None

@@ -1,7 +1,7 @@
 """ContextualEmbedder: a model bound to one Context. Texts in, unit vectors out."""
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import cast, overload
 
@@ -16,7 +16,7 @@ from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sam
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.arithmetic import ArithmeticEmbedder
 from cde_rag.embedders.function import FunctionEmbedder
-from cde_rag.embedders.pool import Pool, embed_on
+from cde_rag.embedders.pool import EmbedderSpec, Pool, embed_on
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions, warn_truncated
 from cde_rag.embedders.sentence_transformer import PlainEmbedder
 from cde_rag.embedders.token_batches import TokenBatches, blocks_of
@@ -211,6 +211,42 @@ class ContextualEmbedder:
     def max_siblings(self) -> int:
         """Siblings that are read with a document, at most; 0 for two-way models, which read none."""
         return self.model.config.max_siblings
+
+    @classmethod
+    def from_spec(cls, spec: EmbedderSpec, device: str | None = None) -> "ContextualEmbedder":
+        """Load the embedder of a spec, in another process or on another machine.
+
+        Args:
+            spec: Description of the embedder.
+            device: Such as "cpu" or "cuda"; None: CUDA where there is one.
+
+        Raises:
+            ContextMismatchError: The model of this name has other weights here.
+            ModelError: The model is not here.
+        """
+        model = spec.folder if spec.folder and Path(spec.folder).is_dir() else spec.model
+        try:
+            return cls(
+                model,
+                Context.from_bytes(spec.context, where="The context of the embedder"),
+                device=device,
+                dtype=spec.dtype,
+                runtime=spec.runtime,
+                mini_batch_size=spec.mini_batch_size,
+            )
+        except ModelError as error:
+            raise ModelError(
+                f"A worker needs the model {spec.model!r} and does not have it. {error} Install its package on every "
+                "machine, or put its folder at the same path on each."
+            ) from error
+
+    def __reduce__(self) -> "tuple[Callable[[EmbedderSpec], ContextualEmbedder], tuple[EmbedderSpec]]":
+        """Describe the embedder for `multiprocessing`: a worker loads the model itself, and has no pool."""
+        return type(self).from_spec, (EmbedderSpec.of(self),)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "ContextualEmbedder":
+        """Return the embedder itself: model and context do not change."""
+        return self
 
     def rebound(self, context: Context) -> "ContextualEmbedder":
         """Bind the same model to another Context.

@@ -1,5 +1,6 @@
 """Worker processes embed what one process embeds; one that is killed is replaced."""
 
+import copy
 import os
 import signal
 import subprocess
@@ -7,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +93,13 @@ def test_stuck_workers_are_ended(embedder: ContextualEmbedder):
         with pytest.raises(PoolError, match=r"No worker finished a slice in 1 s.*fewer workers or a longer timeout_s"):
             embedder.on(pool).embed_documents(TEXTS)  # the worker has not loaded torch in one second
         assert pool.pids() == []
+
+
+def test_an_embedder_is_sent_to_a_process_of_ones_own(embedder: ContextualEmbedder, expected: np.ndarray):
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+        found = own.submit(embedder.embed_documents, TEXTS, parents=PARENTS).result()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert copy.deepcopy(embedder) is embedder
 
 
 def test_worker_without_the_model(embedder: ContextualEmbedder, pool: ProcessPool):

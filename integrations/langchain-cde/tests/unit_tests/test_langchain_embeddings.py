@@ -4,7 +4,8 @@ import asyncio
 import copy
 import json
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,13 @@ def test_how_texts_are_sliced_changes_nothing(embeddings: CDEEmbeddings, texts: 
     embeddings.embed_documents(["dummy_text"])
     sliced = [vector for start in range(0, 100, 7) for vector in embeddings.embed_documents(texts[start : start + 7])]
     np.testing.assert_allclose(sliced, embeddings.embed_documents(texts), atol=1e-6)
+
+
+def test_a_process_of_ones_own_embeds_alike(texts: list[str]) -> None:
+    bundled = CDEEmbeddings.from_texts(texts)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as own:
+        vector = own.submit(bundled.embed_query, "the bank").result()
+    assert (vector, vector.fingerprint) == (bundled.embed_query("the bank"), bundled.fingerprint)
 
 
 def test_no_texts_no_vectors(embeddings: CDEEmbeddings) -> None:
