@@ -14,11 +14,13 @@ from pydantic import Field, field_validator
 from starlette.responses import Response, StreamingResponse
 
 from cde_rag._validation import utf8
+from cde_rag.errors import UnknownFieldWarning, adapter_warns
 from cde_rag.server.citations import cited, prompt, without_model
 from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling
 from cde_rag.server.registry import SUFFIXES, ServedCollection
+from cde_rag.server.search_results import filter_warnings
 from cde_rag.server.service import RequestBody, Service, Serving
 
 router = APIRouter(prefix="/v1/chat", route_class=JsonRoute)
@@ -120,12 +122,15 @@ async def create_chat_completion(body: ChatRequest, service: Serving) -> Respons
     """Answer the last message from passages of a collection, with their numbers in brackets.
 
     The passages stand in `citations`, in a streamed answer in its first event. Without a language model the answer is
-    the passages and the reason, which also stands in `no_answer`.
+    the passages and the reason, which also stands in `no_answer`. `warnings` names fields of a filter that no record
+    has, if it found nothing.
     """
     served = service.registry.collection(named(body.model, service))
     searcher = served.collection.searcher(served.by(body.by))
     question = body.messages[-1].text
-    citations = cited(await in_thread(partial(searcher.search, question, body.k, where=body.where)))
+    with adapter_warns(UnknownFieldWarning):
+        hits = await in_thread(partial(searcher.search, question, body.k, where=body.where))
+    citations, warnings = cited(hits), await in_thread(filter_warnings, served.collection, body.where, hits)
     language_model = service.options.language_model
     no_answer = NO_PASSAGE if not citations else NO_MODEL if language_model is None else None
     fields: dict[str, Any] = {
@@ -133,7 +138,7 @@ async def create_chat_completion(body: ChatRequest, service: Serving) -> Respons
         "created": int(time.time()),
         "model": model_id(served),
     }
-    found = {"citations": citations, "no_answer": no_answer}
+    found = {"citations": citations, "no_answer": no_answer, "warnings": warnings}
     if language_model is None or no_answer is not None:
         deltas = _given(without_model(citations, no_answer or NO_MODEL))
     else:

@@ -10,18 +10,16 @@ from pydantic import Field
 
 from cde_rag.errors import UnknownFieldWarning, adapter_warns
 from cde_rag.records import CHUNK, default_id
-from cde_rag.search.searcher import fields_of, unknown_fields
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
-from cde_rag.server.search_results import as_json, neighbours_of
+from cde_rag.server.search_results import as_json, filter_warnings, neighbours_of
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Record
 
 router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
 MOST_HITS: Final = 1_000
 MOST_IDS: Final = 1_000
-MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
 
 
 class SearchRequest(RequestBody):
@@ -121,8 +119,7 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
             kind, results = "groups", searcher.search_groups(body.query, body.k, group_by=body.group_by, **sized)
         else:
             kind, results = "hits", searcher.search(body.query, body.k, **paged)
-    fields = [] if results or not body.where else list(dict.fromkeys(fields_of(body.where)))[:MOST_FIELDS]
-    warnings = unknown_fields(collection.store, fields)
+    warnings = filter_warnings(collection, body.where, results)
     return {"by": by, "fingerprint": fingerprint, kind: [as_json(result) for result in results], "warnings": warnings}
 
 

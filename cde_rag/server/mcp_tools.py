@@ -12,9 +12,9 @@ from pydantic import Field
 
 from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
-from cde_rag.errors import CDEError
+from cde_rag.errors import CDEError, UnknownFieldWarning, adapter_warns
 from cde_rag.readers import SECTION_KEY
-from cde_rag.server.search_results import as_json, has_words, neighbours_of
+from cde_rag.server.search_results import as_json, filter_warnings, has_words, neighbours_of
 from cde_rag.stores.base import Record
 
 Arguments = ParamSpec("Arguments")
@@ -64,7 +64,10 @@ class CollectionTools:
         """
         searched = self._named(collection)
         by = by or ("hybrid" if has_words(searched) else "vectors")
-        hits = searched.search(query, k, by=by, where=where)
+        with adapter_warns(UnknownFieldWarning):
+            hits = searched.search(query, k, by=by, where=where)
+        if unknown := filter_warnings(searched, where, hits):
+            raise CDEError(" ".join(unknown))
         return [{**_shown(Record(hit.id, hit.text, hit.title, hit.metadata)), "score": hit.score} for hit in hits]
 
     def get(

@@ -1,14 +1,17 @@
 """Reads that both servers need: the passages around a hit, its metadata, and the rankings that a collection has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError
 from cde_rag.readers import FOLDER_KEY
 from cde_rag.search.grouping import Group, ParentHit
+from cde_rag.search.searcher import fields_of, unknown_fields
 from cde_rag.stores.base import Hit, Record
+
+MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
 
 
 def public_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,6 +26,19 @@ def as_json(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:
         if "metadata" in each:
             each["metadata"] = public_metadata(each["metadata"])
     return fields
+
+
+def filter_warnings(collection: Collection, where: Mapping[str, Any] | None, results: Sequence[object]) -> list[str]:
+    """Return a sentence for each field of a filter that no record has; none if the search has results.
+
+    Args:
+        collection: Collection that was searched.
+        where: The filter.
+        results: Results of the search.
+    """
+    if results or not where:
+        return []
+    return unknown_fields(collection.store, list(dict.fromkeys(fields_of(where)))[:MOST_FIELDS])
 
 
 def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]:

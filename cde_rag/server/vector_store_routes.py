@@ -8,10 +8,11 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter
 from pydantic import Field
 
+from cde_rag.errors import UnknownFieldWarning, adapter_warns
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, seconds_of
-from cde_rag.server.search_results import public_metadata
+from cde_rag.server.search_results import filter_warnings, public_metadata
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Hit
 
@@ -98,11 +99,14 @@ async def search_vector_store(name: str, body: StoreSearchRequest, service: Serv
     options = body.ranking_options or RankingOptions()
     searcher = served.collection.searcher(served.by(None))
     most, least = body.max_num_results + 1, options.score_threshold
-    hits = await in_thread(partial(searcher.search, queries[0], most, where=where, score_threshold=least))
+    with adapter_warns(UnknownFieldWarning):
+        hits = await in_thread(partial(searcher.search, queries[0], most, where=where, score_threshold=least))
+    warnings = await in_thread(filter_warnings, served.collection, where, hits)
     data = [_result(hit) for hit in hits[: body.max_num_results]]
     more = len(hits) > len(data)
     kind = "vector_store.search_results.page"
-    return Json({"object": kind, "search_query": queries, "data": data, "has_more": more, "next_page": None})
+    page = {"object": kind, "search_query": queries, "data": data, "has_more": more, "next_page": None}
+    return Json({**page, "warnings": warnings})
 
 
 def _result(hit: Hit) -> dict[str, Any]:

@@ -82,6 +82,16 @@ def test_a_streamed_answer_comes_piece_by_piece(chatting: Running, llm: FakeLLM)
     assert rest[-1].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_field_that_no_record_has_is_warned_of(chatting: Running, stream: bool) -> None:
+    body = {"model": "papers", "messages": ASKED, "where": {"yaer": 2020}, "stream": stream}
+    with chatting.client() as client:
+        response = client.post("/v1/chat/completions", json=body)
+    first = json.loads(response.text.split("\n")[0].removeprefix("data: "))
+    assert first["warnings"] == ["No record has the field 'yaer' of the filter. The first has 'book', 'year'."]
+    assert "matches the question" in first["no_answer"]
+
+
 def test_a_client_that_leaves_stops_the_language_model(chatting: Running, llm: FakeLLM) -> None:
     llm.gate.clear()
     body = {"model": "papers", "messages": ASKED, "stream": True}

@@ -168,6 +168,11 @@ def test_openais_vector_stores(server: Running, papers: Collection) -> None:
         assert [one.file_id for one in page.data] == [hit.id for hit in expected]
         assert [one.content[0].text for one in page.data] == [hit.text for hit in expected]
         assert page.data[0].attributes == dict(expected[0].metadata)
+        assert page.model_dump()["warnings"] == []
+        nothing = client.vector_stores.search(
+            "papers", query="river", filters={"type": "eq", "key": "yaer", "value": 2003}
+        )
+        assert "No record has the field 'yaer'" in nothing.model_dump()["warnings"][0]
         with pytest.raises(openai.NotFoundError):
             client.vector_stores.search("other", query="river")
         with pytest.raises(openai.BadRequestError, match="filters"):

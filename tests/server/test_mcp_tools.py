@@ -72,6 +72,7 @@ async def test_an_agent_searches_reads_and_looks_around(papers: Path) -> None:
 WRONG_CALLS = [
     ("search", {"query": " "}, "blank"),
     ("search", {"query": "river", "where": {"year": {"near": 1}}}, "near"),
+    ("search", {"query": "river", "where": {"yaer": 2003}}, "No record has the field 'yaer' of the filter. The first"),
     ("search", {"query": "river", "by": "magic"}, "magic"),
     ("search", {"query": "river", "collection": "other"}, "papers"),
     ("search", {"query": "river", "k": 0}, "greater than or equal to 1"),
