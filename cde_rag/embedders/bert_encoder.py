@@ -23,6 +23,7 @@ from cde_rag.model.runtimes.stage_graphs import plain_graph
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.weights import weight_files
+from cde_rag.model.word_embeddings import WordEmbeddings
 
 State = dict[str, Float32[np.ndarray, "..."]]
 
@@ -111,6 +112,15 @@ class BertEncoder:
             ModelError: The weights were written meanwhile, or hold NaN or infinity.
         """
         return plain_graph(self.config, self.state(), self.pooling)
+
+    def word_embeddings(self) -> WordEmbeddings:
+        """Map the word embeddings into memory.
+
+        Raises:
+            ModelError: The file was removed.
+        """
+        paths = [self.files.folder / path for path in self.weights]
+        return WordEmbeddings(paths, f"{self.prefix}embeddings.word_embeddings.weight")
 
     def state(self) -> State:
         """Read the weights, by the names of a pair's second half.

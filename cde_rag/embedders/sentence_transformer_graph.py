@@ -10,10 +10,12 @@ from tqdm import tqdm
 from cde_rag.embedders.bert_encoder import BertEncoder
 from cde_rag.embedders.sentence_transformer_files import check_shortened
 from cde_rag.embedders.text_model import ReadText
-from cde_rag.model.batching import padded, tight_buckets
+from cde_rag.model.batching import tight_buckets
 from cde_rag.model.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.model.runtimes.graph_cache import kept_graph
+from cde_rag.model.runtimes.stage_graphs import TEXT
 from cde_rag.model.threads import batch_threads
+from cde_rag.model.word_embeddings import embedded
 
 WHOLE = 2**20  # tokens of a text that is not cut
 
@@ -45,6 +47,7 @@ class GraphTextModel:
         self.max_length = max_length or encoder.config.max_length
         self.has_offsets, self.special_tokens = True, encoder.tokenizer.special_tokens
         self._threads = batch_threads()
+        self._words = encoder.word_embeddings()
         self._graph(1)
 
     def lengths(self, texts: Sequence[str], prefix: str) -> list[int]:
@@ -75,8 +78,8 @@ class GraphTextModel:
         vectors = np.empty((len(rows), self._encoder.config.dim), dtype=np.float32)
         with tqdm(total=len(rows), unit="text", disable=not progress) as bar:
             for bucket in tight_buckets([len(row) for row in rows], batch_size):
-                ids, mask = padded([rows[place] for place in bucket])
-                vectors[bucket] = graph.run({"ids": ids, "mask": mask.astype(np.float32)})
+                text = embedded(self._words, [rows[place] for place in bucket])
+                vectors[bucket] = graph.run(dict(zip(TEXT, text, strict=True)))
                 bar.update(len(bucket))
         return vectors
 

@@ -36,7 +36,7 @@ def float_state(
     for name, value in stored.items():
         if name.endswith(SCALE):
             continue
-        state[name] = found = _floats(name, value, stored.get(name + SCALE))
+        state[name] = found = floats(name, value, stored.get(name + SCALE))
         if not np.isfinite(found).all():
             raise ModelError(
                 f"Expected numbers in {name}, found values that are none. Make or download the model again."
@@ -53,18 +53,36 @@ def _stored(content: bytes, wanted: Callable[[str], bool]) -> Mapping[str, Array
     for name, entry in entries:
         if not wanted(name.removesuffix(SCALE)):
             continue
-        if (dtype := _DTYPES.get(entry["dtype"])) is None:
-            raise ModelError(f"Expected {name} in codes or in floats of 16 or 32 bits, found {entry['dtype']}.")
-        array = np.frombuffer(entry["data"], dtype=dtype).reshape(entry["shape"])
-        widened = (array.astype(np.uint32) << 16).view(np.float32) if entry["dtype"] == "BF16" else array
-        stored[name] = widened
+        stored[name] = np.frombuffer(entry["data"], dtype=numpy_dtype(name, entry["dtype"])).reshape(entry["shape"])
     return stored
 
 
-def _floats(name: str, value: Array, scales: Array | None) -> Array:
-    """Return one tensor in float32; codes have scales."""
+def numpy_dtype(name: str, dtype: str) -> type[np.generic]:
+    """Return the dtype of a tensor as NumPy has it; uint16 for bfloat16.
+
+    Raises:
+        ModelError: Another dtype than those of codes and floats.
+    """
+    if (found := _DTYPES.get(dtype)) is None:
+        raise ModelError(f"Expected {name} in codes or in floats of 16 or 32 bits, found {dtype}.")
+    return found
+
+
+def floats(name: str, value: Array, scales: Array | None) -> Float32[np.ndarray, "..."]:
+    """Return a tensor, or rows of one, in float32.
+
+    Args:
+        name: Name of the tensor, for messages.
+        value: Its values as stored: floats, the bits of bfloat16 in uint16, or codes.
+        scales: The scales of codes.
+
+    Raises:
+        ModelError: Codes have no scales, or others.
+    """
     if value.dtype.kind == "f":
         return value.astype(np.float32)
+    if value.dtype == np.uint16:
+        return (value.astype(np.uint32) << 16).view(np.float32)
     four_bits = value.dtype == np.uint8
     if scales is None or value.ndim != 2 or scales.ndim != 2 or len(scales) != len(value) or not _fit(value, scales):
         raise ModelError(f"Expected scales that fit the codes of {name}, found others or none. Make the model again.")

@@ -3,9 +3,8 @@
     $XDG_CACHE_HOME/cde-rag/graphs/<model>-<stage>-<format>.<sha256>.<sha256 of the weights>.onnx
     $XDG_CACHE_HOME/cde-rag/graphs/<model>-<stage>-<format>.<sha256>.weights         by default in ~/.cache
 
-Weights have a file of their own, which runtimes map into memory: processes share its pages, and pages of rare word
-pieces are not read. A file appears complete or not at all. One whose content is not that of its name is built again.
-Files can be deleted at any time.
+Weights have a file of their own, which runtimes map into memory, so that processes share its pages. A file appears
+complete or not at all. One whose content is not that of its name is built again. Files can be deleted at any time.
 """
 
 import hashlib
@@ -18,7 +17,7 @@ from cde_rag.context.cache import cache_folder
 from cde_rag.errors import ContextError, require
 from cde_rag.model.runtimes.stage_graphs import EXTRA
 
-FORMAT: Final = 2  # of the files and graphs; raised when this module or `stage_graphs` changes them
+FORMAT: Final = 3  # of the files and graphs; raised when this module or `stage_graphs` changes them
 _LARGE: Final = 1024  # bytes of a weight that goes into the file of weights
 _PAGE: Final = 4096  # bytes; where weights begin, so that they can be mapped
 

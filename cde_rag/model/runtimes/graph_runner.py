@@ -1,5 +1,6 @@
 """Stages of a one-way model or a pair run as ONNX graphs, without torch."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,6 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, Shaped
 
 from cde_rag.errors import ModelError
-from cde_rag.model.batching import padded
 from cde_rag.model.config import ModelConfig
 from cde_rag.model.model_files import (
     TOKENIZER,
@@ -29,8 +29,10 @@ from cde_rag.model.runtimes.graph_cache import kept_graph
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.threads import batch_threads
 from cde_rag.model.tokenizer import TextTokenizer
+from cde_rag.model.word_embeddings import Text, WordEmbeddings, embedded
 
 FIRST: Final = "first."  # names of the weights of a pair's first half begin so
+SECOND: Final = "second."
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ class StoredModel:
             state |= {prefix + name: value for name, value in found.items()}
         return state
 
+    def word_embeddings(self) -> list[WordEmbeddings]:
+        """Map the word embeddings into memory: one table, or one for each half of a pair."""
+        paths = {prefix: [path for path, _ in files] for prefix, files in self.files.items()}
+        own = [WordEmbeddings(paths[self.of_first], stage_graphs.WORDS)]
+        return [*own, WordEmbeddings(paths[""], SECOND + stage_graphs.WORDS)] if self.of_first else own
+
     def second_stage(self) -> bytes:
         """Build the graph of the second stage."""
         if isinstance(self.config, PairConfig):
@@ -145,13 +153,13 @@ class GraphRunner:
         self._context_path = stage_graphs.part(
             stored.state(lambda name: array_context.is_of_context_path(name.removeprefix(wanted))), wanted
         )
+        self._words = stored.word_embeddings()
         self._second_stage(1)
 
     def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
         """Embed token ids with the first stage; a pair's second half has zeros."""
-        own, _ = self._halves(rows)
-        ids, mask = padded(own)
-        found = self._first_stage().run({"ids": ids, "mask": mask.astype(np.float32)})
+        own, *_ = self._texts(rows)
+        found = self._first_stage().run(dict(zip(stage_graphs.TEXT, own, strict=True)))
         return np.pad(found, ((0, 0), (0, self.config.dim - self.stored.first.dim)))
 
     def prepare(self, context: Float32[np.ndarray, "context dim"], counts: Int[np.ndarray, " context"]) -> ArrayContext:
@@ -170,14 +178,13 @@ class GraphRunner:
         """Embed one batch of token ids with the second stage."""
         if not isinstance(prepared, ArrayContext):
             raise TypeError(f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context).")
-        own, others = self._halves(rows)
-        ids, mask = padded(own)
+        names = (*stage_graphs.TEXT, *stage_graphs.SECOND_TEXT)
+        texts = itertools.chain.from_iterable(self._texts(rows))
         dim = self.stored.first.dim
         if siblings is None or sibling_mask is None:
             siblings, sibling_mask = np.zeros((len(rows), 1, dim), np.float32), np.zeros((len(rows), 1), np.bool_)
         inputs: dict[str, Shaped[np.ndarray, ...]] = {
-            "ids": ids,
-            "mask": mask.astype(np.float32),
+            **dict(zip(names, texts, strict=False)),  # the second text is a pair's
             "role": np.array(role, dtype=np.int64),
             "keys": prepared.keys,
             "values": prepared.values,
@@ -186,19 +193,17 @@ class GraphRunner:
             "siblings": np.ascontiguousarray(siblings[..., :dim]),
             "sibling_mask": sibling_mask.astype(np.float32),
         }
-        if others:
-            second_ids, second_mask = padded(others)
-            inputs |= {"second_ids": second_ids, "second_mask": second_mask.astype(np.float32)}
         threads = 1 if role == QUERY and len(rows) == 1 else self.threads
         return self._second_stage(threads).run(inputs)
 
-    def _halves(self, rows: Sequence[Sequence[int]]) -> tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]:
-        """Split rows into those of a pair's halves; of other models the second list is empty."""
-        if not isinstance(self.config, PairConfig):
-            return rows, []
-        start = self.stored.first.vocab_size
-        first = [[each for each in row if each < start] for row in rows]
-        return first, [[each - start for each in row if each >= start] for row in rows]
+    def _texts(self, rows: Sequence[Sequence[int]]) -> list[Text]:
+        """Return the graphs' inputs of texts; for a pair those of each half."""
+        halves = [rows]
+        if isinstance(self.config, PairConfig):
+            start = self.stored.first.vocab_size
+            first = [[each for each in row if each < start] for row in rows]
+            halves = [first, [[each - start for each in row if each >= start] for row in rows]]
+        return [embedded(words, each) for words, each in zip(self._words, halves, strict=True)]
 
     def _first_stage(self) -> CompiledGraph:
         stored = self.stored

@@ -1,7 +1,8 @@
 """ONNX graphs of a model's two stages, and of plain encoders, built from their weights without torch.
 
-The graphs compute in float32. Batch, tokens and siblings are dynamic. A text without siblings has one that is masked,
-which changes no vector: its keys get no attention, and its part of the output is 0.
+The graphs compute in float32, from the embeddings of a text's tokens (`cde_rag.model.word_embeddings`). Batch, tokens and
+siblings are dynamic. A text without siblings has one that is masked, which changes no vector: its keys get no attention,
+and its part of the output is 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +23,15 @@ Array: TypeAlias = Shaped[np.ndarray, "..."]
 State: TypeAlias = Mapping[str, Array]
 Shape: TypeAlias = Sequence[str | int]
 
-TEXT: Final = ("ids", "mask")  # inputs of the first stage
+TEXT: Final = ("words", "mask")  # inputs of the first stage
+WORDS: Final = "embeddings.word.weight"  # the weight that is in no graph
 GIVEN: Final = ("role", "keys", "values", "output_map", "sibling_weight", "siblings", "sibling_mask")
-SECOND_TEXT: Final = ("second_ids", "second_mask")  # of a pair's second half
+SECOND_TEXT: Final = ("second_words", "second_mask")  # of a pair's second half
 OUTPUT: Final = "vectors"
 
 
 def first_stage_graph(config: ModelConfig, state: State) -> bytes:
-    """Build the graph of the first stage: ids and mask of texts in, their vectors out.
+    """Build the graph of the first stage: word embeddings and mask of texts in, their vectors out.
 
     Args:
         config: Sizes of the model.
@@ -42,9 +44,9 @@ def first_stage_graph(config: ModelConfig, state: State) -> bytes:
         MissingExtraError: `onnx` is not installed.
     """
     graph = _Graph()
-    ids, mask = graph.text(TEXT, "")
+    words, mask = graph.text(TEXT, config.dim)
     encoder = _Encoder(graph, config, state)
-    x = encoder.embed(ids)
+    x = encoder.embed(words)
     for layer in range(config.first_stage_layers):
         x = encoder.layer(f"first_stage.layers.{layer}.", x, graph.text_bias(mask))
     pooled = graph.mean(x, mask)
@@ -66,8 +68,8 @@ def second_stage_graph(config: ModelConfig, state: State) -> bytes:
         MissingExtraError: `onnx` is not installed.
     """
     graph = _Graph()
-    ids, mask = graph.text(TEXT, "")
-    return graph.finish(_second_stage(graph, config, state, ids, mask), config.dim)
+    words, mask = graph.text(TEXT, config.dim)
+    return graph.finish(_second_stage(graph, config, state, words, mask), config.dim)
 
 
 def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
@@ -82,10 +84,10 @@ def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
         MissingExtraError: `onnx` is not installed.
     """
     graph = _Graph()
-    ids, mask = graph.text(TEXT, "")
-    one = _second_stage(graph, first, part(state, "first."), ids, mask)
-    second_ids, second_mask = graph.text(SECOND_TEXT, "second_")
-    x = _plain_encoder(graph, config.second, part(state, "second."), second_ids, second_mask)
+    words, mask = graph.text(TEXT, first.dim)
+    one = _second_stage(graph, first, part(state, "first."), words, mask)
+    second_words, second_mask = graph.text(SECOND_TEXT, config.second.dim, "second_")
+    x = _plain_encoder(graph, config.second, part(state, "second."), second_words, second_mask)
     other = graph.unit(graph.mean(x, second_mask))
     weights = (1 - config.second_share) ** 0.5, config.second_share**0.5
     halves = [
@@ -98,7 +100,7 @@ def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
 
 
 def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
-    """Build the graph of an encoder without context: ids and mask of texts in, their vectors out, unit norm.
+    """Build the graph of an encoder without context: word embeddings and mask of texts in, vectors of unit norm out.
 
     Args:
         config: Sizes of the encoder.
@@ -109,8 +111,8 @@ def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
         MissingExtraError: `onnx` is not installed.
     """
     graph = _Graph()
-    ids, mask = graph.text(TEXT, "")
-    x = _plain_encoder(graph, config, state, ids, mask)
+    words, mask = graph.text(TEXT, config.dim)
+    x = _plain_encoder(graph, config, state, words, mask)
     return graph.finish(graph.unit(graph.first(x) if pooling == "cls" else graph.mean(x, mask)), config.dim)
 
 
@@ -119,18 +121,18 @@ def part(state: State, prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def _plain_encoder(graph: "_Graph", config: ModelConfig, state: State, ids: str, mask: str) -> str:
+def _plain_encoder(graph: "_Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
     encoder = _Encoder(graph, config, state)
-    x = encoder.embed(ids)
+    x = encoder.embed(words)
     for layer in range(config.layers):
         x = encoder.layer(f"layers.{layer}.", x, graph.text_bias(mask))
     return x
 
 
-def _second_stage(graph: "_Graph", config: ModelConfig, state: State, ids: str, mask: str) -> str:
+def _second_stage(graph: "_Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
     given = _StageInputs(graph, config, state)
     encoder = _Encoder(graph, config, state)
-    x = encoder.embed(ids, given.role)
+    x = encoder.embed(words, given.role)
     bias = graph.text_bias(mask)
     plain = config.layers - config.context_layers
     for layer in range(config.layers):
@@ -157,10 +159,10 @@ class _Graph:
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, list(shape)))
         return name
 
-    def text(self, names: tuple[str, str], prefix: str) -> tuple[str, str]:
-        """Add the inputs of a text: token ids and mask, 1.0 where there is a token."""
+    def text(self, names: tuple[str, str], dim: int, prefix: str = "") -> tuple[str, str]:
+        """Add the inputs of a text: embeddings of its tokens and mask, 1.0 where there is a token."""
         shape = ("batch", f"{prefix}tokens")
-        return self.input(names[0], shape, np.int64), self.input(names[1], shape)
+        return self.input(names[0], (*shape, dim)), self.input(names[1], shape)
 
     def constant(self, value: Array | np.generic) -> str:
         """Add a weight or another constant; small ones that are equal are added once."""
@@ -252,11 +254,10 @@ class _Encoder:
     def __init__(self, graph: _Graph, config: ModelConfig, state: State) -> None:
         self._graph, self._config, self._state = graph, config, state
 
-    def embed(self, ids: str, role: str | None = None) -> str:
-        """Add the embeddings of word pieces, positions and role."""
+    def embed(self, words: str, role: str | None = None) -> str:
+        """Add the embeddings of positions and role to those of word pieces."""
         graph, state = self._graph, self._state
-        words = graph.op("Gather", graph.constant(state["embeddings.word.weight"]), ids)
-        tokens = graph.op("Shape", ids, attributes={"start": 1, "end": 2})
+        tokens = graph.op("Shape", words, attributes={"start": 1, "end": 2})
         first = graph.constant(np.array([0], dtype=np.int64))
         positions = graph.op("Slice", graph.constant(state["embeddings.position.weight"]), first, tokens, first)
         x = graph.op("Add", words, positions)
