@@ -55,7 +55,7 @@ class ArithmeticEmbedder:
         vectors: Where plain vectors are kept; None to embed texts whenever they are needed.
 
     Raises:
-        ContextMismatchError: The context was made with another embedder, or the model behind its name has changed.
+        ContextMismatchError: The context was made with another embedder, or the model of its name has changed.
     """
 
     def __init__(self, plain: AnyEmbedder, context: Context, *, vectors: PlainVectors | None = None) -> None:

@@ -41,7 +41,7 @@ class FunctionEmbedder(ContextFreeEmbedder):
 
     Which model answers is known by its vectors of eight fixed texts, as documents and as queries: they are embedded
     once in the constructor, and stored in the Context. When a collection is opened again they are compared, and each
-    call for documents embeds the first of them once more: an API whose model changed behind its name is an error and
+    call for documents embeds the first of them once more: an API whose model changed under its name is an error and
     not a mixture. No code or address is stored: a collection is opened with `Collection.open(store, model=embedder)`.
 
     Args:
@@ -113,7 +113,7 @@ class FunctionEmbedder(ContextFreeEmbedder):
         """Bind the function to the Context of an earlier run, whose vectors of the fixed texts it still gives.
 
         Raises:
-            ContextMismatchError: The Context is of another model, or the model behind the name has changed.
+            ContextMismatchError: The Context is of another model, or the model of that name has changed.
         """
         if context.identity.attention != PLAIN:
             raise self._mismatch(context, "Those vectors have context in them: ArithmeticEmbedder(embedder, context).")

@@ -41,7 +41,7 @@ def documentation(modules: Iterable[str] | None = None) -> Iterator[Record]:
 
     Args:
         modules: Top-level modules and packages of the standard library, such as `MODULES`; no other file is read. None
-            for the whole library and the first entries of every installed package, which takes minutes.
+            for the complete library and the first entries of every installed package, which takes minutes.
 
     Returns:
         Records whose id is the dotted name as the source defines it, whose title is that name with its parameters, and

@@ -35,7 +35,7 @@ class ModelConfig:
     max_siblings: int = 16  # siblings given to a document's text
     rotated: bool = False  # True if embeddings are rotated so that their first dimensions carry the most information
     lead_share: float = 0.0  # of the siblings' weight in the output, the first sibling's; the rest is their mean's
-    full_likeness: float = 0.0  # of a corpus, from which on siblings have their whole weight in the output; 0: any
+    full_likeness: float = 0.0  # of a corpus, from which on siblings have their full weight in the output; 0: any
 
     def __post_init__(self) -> None:
         if min(self.dim, self.heads, self.vocab_size, self.latents) < 1 or self.dim % self.heads:

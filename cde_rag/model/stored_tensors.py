@@ -12,7 +12,7 @@ from safetensors import SafetensorError, deserialize  # pyright: ignore[reportUn
 
 from cde_rag.errors import ModelError
 
-SCALE: Final = ".scale"  # beside a tensor of codes: its float16 scales
+SCALE: Final = ".scale"  # suffix of a tensor of codes' float16 scales
 BLOCK: Final = 32  # entries of a row that share a scale, of four-bit codes
 MIDDLE: Final = 8  # the four-bit code of zero
 Array: TypeAlias = Shaped[np.ndarray, "..."]

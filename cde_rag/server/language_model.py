@@ -114,7 +114,7 @@ class RemoteModel:
         self._key = api_key
         self._client = self._openai.AsyncOpenAI(
             base_url=self._base, api_key=api_key or "none", max_retries=0, timeout=timeout_s
-        )  # no retries: it would wait up to two minutes here, where the client is told when to try again
+        )  # no retries: it would wait up to two minutes here, where the client gets a time to try again
 
     @property
     def name(self) -> str:

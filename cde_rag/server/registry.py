@@ -94,7 +94,7 @@ class Registry:
     """Collections and contexts under their names. Thread-safe.
 
     Args:
-        collections: Open collections by name. Their embedders are put behind the batcher.
+        collections: Open collections by name. The batcher wraps their embedders.
         batcher: Batcher of all texts.
         contexts: Embedders of further contexts by name.
         folders: Folders of collections by name, where they are in folders of this machine.

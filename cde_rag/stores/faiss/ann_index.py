@@ -202,7 +202,7 @@ def _is_checked(path: Path) -> bool:
     """Return True if a process compared the file's bytes with its checksum, and nobody has written to it since.
 
     The note next to it holds the file's inode, size and times then. So a process that begins to search reads the bytes
-    that the search touches, not the whole file; `verify` reads all of it always.
+    that the search touches, not the complete file; `verify` reads all of it always.
     """
     try:
         return _note(path).read_bytes() == _stamp(path)

@@ -1,7 +1,7 @@
 """Connections of this process to one SQLite file, each bound to the file that it was opened on.
 
 A path may come to name another file while connections are open: a folder was removed and restored, or moved away and
-replaced. SQLite then reads and writes the file that it opened. Two cases are told apart:
+replaced. SQLite then reads and writes the file that it opened. Two cases are distinguished:
 
 * Another file (inode) is at the path. Open connections are closed, which leaves the new file alone: SQLite itself
   compares the inodes before it moves a log (sqlite.org, `SQLITE_FCNTL_HAS_MOVED`).

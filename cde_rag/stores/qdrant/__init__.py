@@ -14,9 +14,9 @@ Make it before `create` to choose shards and replicas. Qdrant itself refuses a r
 every read and write names them. Where they become records, too, the store is adopted
 (`cde_rag.collection.adopt_qdrant`): a record's id is the point's, and what is ours in a payload begins with `cde_`.
 
-**Atomic.** A point is written as a whole, and the manifest in one write, so a record is the old or the new one and a
+**Atomic.** A point is written completely, and the manifest in one write, so a record is the old or the new one and a
 generation is active or not. `add`, `delete` and `update_metadata` of many records are one request each up to about
-8 MB, which one shard writes to its log as a whole (for `update_metadata` record by record); beyond that a kill leaves
+8 MB, which one shard writes to its log at once (for `update_metadata` record by record); beyond that a kill leaves
 the first requests done, and the same call again does the rest. A vector of an inactive generation counts once it is
 noted in the payload, which comes last. A generation that is being made or dropped counts as not there; the next call
 that makes or drops one cleans up. Threads with the same client object see every call wholly or not at all; readers in
@@ -28,7 +28,7 @@ the manifest is compared and swapped (docs/decisions/0026).
 the rest Qdrant keeps more than the filter does, and the filter is evaluated here.
 
 **Damage.** Each record, its metadata, each vector with its digest, the manifest and each Context have checksums,
-compared when they are returned; `verify` compares all. A point that is gone as a whole leaves no trace.
+compared when they are returned; `verify` compares all. A point that is gone completely leaves no trace.
 
 **Search** is by Qdrant's index, over codes or prefixes where the store has such (a new generation is indexed as the
 active one), scored again in float64; exact where that finds fewer than k. The first record with a value at a path makes

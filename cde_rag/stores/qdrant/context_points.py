@@ -24,7 +24,7 @@ from cde_rag.errors import ContextFormatError, ContextMissingError, StoreError
 from cde_rag.stores.qdrant.calls import call, call_if_found
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 
-CONTEXTS: Final = "__cde_contexts"  # behind the name of the collection
+CONTEXTS: Final = "__cde_contexts"  # suffix of the collection's name
 METADATA: Final = "cde"  # our key in a collection's metadata
 MANIFEST_ID: Final = "7a1de2b6-33f5-4a27-9a37-4f0d5e6f0b52"  # of the point with a store's manifest
 _CHUNK_BYTES: Final = 2**19

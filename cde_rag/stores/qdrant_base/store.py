@@ -173,7 +173,7 @@ class PointStore(ABC):
             return [stored.row for stored in found]
         for block in range(SAMPLE_BLOCKS):
             read = (found[-1].order, found[-1].point) if found else (0, "")
-            place = (block * last // SAMPLE_BLOCKS, "~")  # which no id of a point is behind
+            place = (block * last // SAMPLE_BLOCKS, "~")  # which no id of a point sorts after
             if limit := (count - len(found)) // (SAMPLE_BLOCKS - block):
                 found += self._rows_after(max(place, read), None, limit)
         return [stored.row for stored in found]
