@@ -15,7 +15,6 @@ from cde_rag.model import loading, model_files
 from cde_rag.model.batching import tight_buckets
 from cde_rag.model.names import ModelName
 from cde_rag.model.roles import DOCUMENT, QUERY
-from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
 from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.windows import cut_into_windows
@@ -46,7 +45,7 @@ class CDEModel:
     The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
 
     Args:
-        network: Both stages: a network of torch, float32; or a GraphRunner, which has its own device and dtype.
+        network: Both stages: a network of torch, float32; or compiled graphs, which have their own device and dtype.
         tokenizer: Tokenizer of both stages.
         digest: sha256 hex of config and weights.
         device: Device of the computation, such as "cpu" or "cuda"; by default CUDA if available, else the CPU.
@@ -65,7 +64,7 @@ class CDEModel:
 
     def __init__(
         self,
-        network: "AnyNetwork | GraphRunner",
+        network: "AnyNetwork | loading.AnyGraphs",
         tokenizer: TextTokenizer,
         digest: str,
         *,
@@ -77,7 +76,7 @@ class CDEModel:
         self.given_dtype = dtype
         self.given_runtime: str | None = None
         self.stages: StageRunner = (
-            network if isinstance(network, GraphRunner) else _torch_runner(network, device, dtype)
+            network if isinstance(network, loading.AnyGraphs) else _torch_runner(network, device, dtype)
         )
         self.folder: Path | None = None
         self.config = network.config
@@ -144,9 +143,8 @@ class CDEModel:
             network, tokenizer, digest = loading.read(folder, exact)
             model = cls(network, tokenizer, digest, device=device, dtype=fitting)
         else:
-            stored = StoredModel.read(folder)
-            stages = GraphRunner(stored, chosen, fitting or "float32")
-            model = cls(stages, stored.tokenizer, stored.digest)
+            stored = loading.stored(folder, exact)
+            model = cls(loading.graphs(stored, chosen, fitting or "float32"), stored.tokenizer, stored.digest)
         model.given_dtype, model.given_runtime = dtype, runtime
         model.folder = folder
         return model
@@ -178,7 +176,7 @@ class CDEModel:
         Raises:
             ModelError: The model runs without torch.
         """
-        if isinstance(self.stages, GraphRunner):
+        if isinstance(self.stages, loading.AnyGraphs):
             raise ModelError(f"Expected a model in torch, found one in {self.runtime}. Load it with runtime='torch'.")
         return getattr(self.stages, "network")  # noqa: B009 (of TorchRunner, whose module needs torch)
 
