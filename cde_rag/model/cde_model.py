@@ -108,10 +108,11 @@ class CDEModel:
             name: "cde-mini" (the model of new collections), an exact bundled name, a folder, or a hub id such as
                 "jxm/cde-small-v2"; the name in a Context's identity finds the very same model again.
             device: Device of the computation, as in the class.
-            dtype: Dtype of the second stage's layers, as in the class.
+            dtype: Dtype of the second stage's layers, as in the class; float32 for published models in a runtime
+                without torch that is named.
             runtime: "torch", "openvino" or "onnx"; by default the environment's CDE_RAG_RUNTIME, or the fastest that is
-                installed: the first use of a one-way model on a machine measures for some seconds. GPUs and published
-                models need torch.
+                installed: the first use of a model on a machine measures, for some seconds, or up to a minute for
+                published models. GPUs need torch.
             revision: Branch, tag or commit of a hub id. The newest by default; the identity's name pins it.
             token: Token for private and gated models of the hub; by default the one that `hf auth login` left.
             attention: For published models: "two_way", exact (the default), or "two_way_cached", an approximation in
@@ -124,7 +125,7 @@ class CDEModel:
                 "search_document: " by default. Also trained: "classification: " and "clustering: ".
 
         Raises:
-            MissingExtraError: The runtime is not installed, or none is; published models need the extra `hub`.
+            MissingExtraError: The runtime is not installed, or none is; published models in torch need the extra `hub`.
             ModelError: There is no such model; its files are incomplete, damaged, too large, pickled or of a newer
                 format; it is not in the cache and there is no network; or the runtime does not run it.
         """

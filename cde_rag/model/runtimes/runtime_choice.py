@@ -297,6 +297,7 @@ def measure(load: Callable[[str, str], Trial]) -> list[Timing]:
         times = 1e3 * document / len(vectors), 1e3 * query
         spread = max(of_documents, of_query)
         found.append(Timing(trial.runtime, trial.dtype, *times, float(cosines.min()), spread))
+        del trial  # one model at a time is in memory
     return found
 
 
