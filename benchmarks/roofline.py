@@ -92,7 +92,7 @@ def two_way() -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         model = CDEModel.from_pretrained(
-            write_random("random:v1", Path(folder, "model")), dtype="float32", device="cpu"
+            write_random("random:v1", Path(folder, "model")), dtype="float32", device="cpu", runtime="torch"
         )
         weights = sum(p.numel() for p in model.network.second_stage.parameters()) * 4 / 1e6
         context = np.random.default_rng(0).standard_normal((512, 768)).astype(np.float32)

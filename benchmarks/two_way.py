@@ -61,7 +61,7 @@ def compared(model: str | Path, texts: list[str], sizes: list[int], dtype: str |
     report: dict[str, dict[str, Any]] = {}
     exact = np.empty((0, 0), dtype=np.float32)
     for name, reading in readings.items():
-        loaded = CDEModel.from_pretrained(model, dtype=dtype, **reading)
+        loaded = CDEModel.from_pretrained(model, dtype=dtype, runtime="torch", **reading)
         report[name], vectors = measured(loaded, texts, queries)
         exact = vectors if name == "exact" else exact
         cosines = (exact * vectors).sum(axis=1)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from plain_model import PROMPTS, write_static, write_transformer
 from sentence_transformers import SentenceTransformer
 from tiny import WORDS
+from xlm_roberta import SETTINGS, write_tokenizer
 
 from cde_rag import Collection, CorpusError, EmbedderOptions, ModelError, PlainEmbedder
 from cde_rag.embedders.bert_encoder import BertEncoder
@@ -46,7 +47,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Models that differ in pooling, in modules, and in how their files say so."""
     root = tmp_path_factory.mktemp("plain")
     mean = write_transformer(root / "mean")
-    found = {"mean": mean} | {name: shutil.copytree(mean, root / name) for name in ("cls", "normalised", "prefixed")}
+    found = {"mean": mean} | {
+        name: shutil.copytree(mean, root / name) for name in ("cls", "normalised", "prefixed", "e5")
+    }
+    write_tokenizer(found["e5"])
     edit(found["cls"] / "1_Pooling/config.json", lambda value: value | {"pooling_mode": "cls"})
     old = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     edit(found["normalised"] / "1_Pooling/config.json", lambda _: old)
@@ -77,7 +81,7 @@ def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("name", ["mean", "cls", "normalised", "prefixed"])
+@pytest.mark.parametrize("name", ["mean", "cls", "normalised", "prefixed", "e5"])
 def test_vectors_are_those_of_sentence_transformers(folders: dict[str, Path], name: str, runtime: str) -> None:
     peer = SentenceTransformer(str(folders[name]), device="cpu")
     plain = PlainEmbedder(folders[name], runtime=runtime, mini_batch_size=3)
@@ -130,6 +134,57 @@ def test_tokens_of_minilm_are_those_of_sentence_transformers(
     text = f"{text} ."
     expected = peer.tokenizer(text, truncation=True, max_length=16)["input_ids"]
     assert encoder.tokenizer([text], 16)[0].ids == expected
+
+
+@pytest.fixture(scope="module")
+def both_e5s(folders: dict[str, Path]) -> tuple[BertEncoder, SentenceTransformer]:
+    return BertEncoder.read(ModelFiles.find(str(folders["e5"]))), SentenceTransformer(str(folders["e5"]), device="cpu")
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(min_size=1).filter(str.strip)
+    | st.lists(st.sampled_from(["<mask>", " <mask> ", "<s>", "É", "  ", "\n", "▁", "river", "東京"])).map("".join)
+)
+def test_tokens_of_e5s_kind_are_those_of_sentence_transformers(
+    both_e5s: tuple[BertEncoder, SentenceTransformer], text: str
+) -> None:
+    encoder, peer = both_e5s
+    assert type(peer.tokenizer).__name__ == "XLMRobertaTokenizer"
+    assert encoder.tokenizer(["É"], 12) == encoder.tokenizer(["e"], 12)  # normalised
+    text = f"{text} ."
+    assert encoder.tokenizer([text], 12)[0].ids == peer.tokenizer(text, truncation=True, max_length=12)["input_ids"]
+
+
+E5_CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {  # of tokenizer.json; transformers would undo them
+    "byte fallback": lambda value: value["model"].update(byte_fallback=True),
+    "unknown": lambda value: value["model"].update(unk_id=1),
+    "first space": lambda value: value["pre_tokenizer"]["pretokenizers"][1].update(prepend_scheme="first"),
+    "no split": lambda value: value["pre_tokenizer"]["pretokenizers"].pop(0),
+    "lower case": lambda value: value.update(normalizer={"type": "Lowercase"}),
+    "added": lambda value: value["added_tokens"].append(value["added_tokens"][0] | {"content": "river", "id": 4}),
+    "template": lambda value: value["post_processor"]["special_tokens"]["<s>"].update(ids=[3]),
+}
+
+
+@pytest.mark.parametrize("change", E5_CHANGES)
+def test_a_tokenizer_that_transformers_would_build_otherwise(
+    folders: dict[str, Path], tmp_path: Path, change: str
+) -> None:
+    copy = shutil.copytree(folders["e5"], tmp_path / "copy")
+    value = json.loads((copy / "tokenizer.json").read_text())
+    E5_CHANGES[change](value)
+    (copy / "tokenizer.json").write_text(json.dumps(value))
+    with pytest.raises(ModelError, match=r"found a tokenizer of class XLMRobertaTokenizer|files of another form"):
+        PlainEmbedder(copy, runtime="openvino")
+
+
+def test_settings_that_an_xlm_roberta_tokenizer_would_follow(folders: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(folders["e5"], tmp_path / "copy")
+    for change in ({"sep_token": "<pad>"}, {"add_prefix_space": False}):
+        (copy / "tokenizer_config.json").write_text(json.dumps(SETTINGS | change))
+        with pytest.raises(ModelError, match="found a tokenizer of class XLMRobertaTokenizer"):
+            PlainEmbedder(copy, runtime="openvino")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

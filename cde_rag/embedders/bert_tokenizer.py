@@ -1,7 +1,7 @@
 """Tokenizers of BERT encoders, read from tokenizer.json as transformers reads them.
 
-`transformers` builds a BertTokenizer anew from its vocabulary and settings. One whose tokenizer.json says the same is
-read here; all others are other architectures.
+`transformers` builds a BertTokenizer, and the XLMRobertaTokenizer of multilingual-e5-small, anew from vocabulary and
+settings. One whose tokenizer.json says the same is read here; all others are other architectures.
 """
 
 import json
@@ -24,6 +24,17 @@ _NAMED: Final = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
+_XLM_ROBERTA: Final = ("XLMRobertaTokenizer", "XLMRobertaTokenizerFast")
+_XLM_NAMED: Final = {
+    "bos_token": "<s>",
+    "pad_token": "<pad>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+}
+_SPACES: Final = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}  # nothing, before a split at spaces
 _RIGHT: Final = ("truncation_side", "padding_side")
 _OFF: Final = (  # settings that may not be set
     "additional_special_tokens",
@@ -57,8 +68,12 @@ def read_tokenizer(
     if found or not _cuts_on_the_right(value):
         raise OtherArchitectureError(f"a tokenizer with {found or 'special tokens or sides of its own'}")
     kind = settings.get("tokenizer_class")
-    named = {name: _content(settings[name]) for name in _NAMED if settings.get(name) is not None}
-    fits = _is_bert(value, settings, named) if kind in _BERT else kind in _FROM_FILE and _has_all(value, named)
+    named = {name: _content(settings[name]) for name in _XLM_NAMED if settings.get(name) is not None}
+    if kind in _XLM_ROBERTA:
+        fits = _is_xlm_roberta(value, settings, named)
+    else:
+        named = {name: token for name, token in named.items() if name in _NAMED}
+        fits = _is_bert(value, settings, named) if kind in _BERT else kind in _FROM_FILE and _has_all(value, named)
     if not fits or not _added_fit(value, settings):
         raise OtherArchitectureError(f"a tokenizer of class {kind} whose settings differ from those in {TOKENIZER}")
     try:
@@ -102,6 +117,37 @@ def _is_bert(value: Mapping[str, Any], settings: Mapping[str, Any], named: Mappi
         and {**_NAMED, **named} == _NAMED
         and template == ["[CLS]", "[SEP]"]
         and {token["content"] for token in value.get("added_tokens", [])} == set(_NAMED.values())
+    )
+
+
+def _is_xlm_roberta(value: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, str]) -> bool:
+    """Return True if tokenizer.json equals an XLMRobertaTokenizer of the same vocabulary and settings."""
+    model: Any = value.get("model") or {}
+    pieces = [piece for piece, _ in model.get("vocab", [])]
+    post = value["post_processor"]
+    normalizer: Any = value.get("normalizer") or {"type": "Sequence", "normalizers": []}
+    normalizers = [each for each in normalizer.get("normalizers", [normalizer]) if each != _SPACES]
+    before: Any = value.get("pre_tokenizer") or {}
+    parts: list[Any] = before.get("pretokenizers") or [{}, {}]
+    split, space = parts
+    usual = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    usual |= {"add_prefix_space": True, "str_rep": "▁"}  # of earlier versions
+    return (
+        {name: model.get(name) for name in ("type", "unk_id")} == {"type": "Unigram", "unk_id": 3}
+        and not model.get("byte_fallback")
+        and pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+        and [each["type"] for each in normalizers] in ([], ["Precompiled"])
+        and before.get("type") == "Sequence"
+        and split == {"type": "WhitespaceSplit"}
+        and {"type", "replacement"} <= space.keys()
+        and bool({"prepend_scheme", "add_prefix_space"} & space.keys())
+        and space.items() <= usual.items()
+        and settings.get("add_prefix_space", True) is True
+        and {**_XLM_NAMED, **named} == _XLM_NAMED
+        and [piece["SpecialToken"]["id"] for piece in post["single"][::2]] == ["<s>", "</s>"]
+        and [post["special_tokens"][token]["ids"] for token in ("<s>", "</s>")] == [[0], [2]]
+        and {token["content"] for token in value.get("added_tokens", [])} == set(_XLM_NAMED.values())
+        and all(pieces[token["id"]] == token["content"] for token in value["added_tokens"])
     )
 
 

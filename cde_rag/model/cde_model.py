@@ -15,7 +15,6 @@ from cde_rag.model import loading, model_files
 from cde_rag.model.batching import tight_buckets
 from cde_rag.model.names import ModelName
 from cde_rag.model.roles import DOCUMENT, QUERY
-from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
 from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.windows import cut_into_windows
@@ -46,7 +45,7 @@ class CDEModel:
     The first stage and the path of the context run in float32, the second stage's layers in `dtype`. Thread-safe.
 
     Args:
-        network: Both stages: a network of torch, float32; or a GraphRunner, which has its own device and dtype.
+        network: Both stages: a network of torch, float32; or compiled graphs, which have their own device and dtype.
         tokenizer: Tokenizer of both stages.
         digest: sha256 hex of config and weights.
         device: Device of the computation, such as "cpu" or "cuda"; by default CUDA if available, else the CPU.
@@ -65,7 +64,7 @@ class CDEModel:
 
     def __init__(
         self,
-        network: "AnyNetwork | GraphRunner",
+        network: "AnyNetwork | loading.AnyGraphs",
         tokenizer: TextTokenizer,
         digest: str,
         *,
@@ -77,7 +76,7 @@ class CDEModel:
         self.given_dtype = dtype
         self.given_runtime: str | None = None
         self.stages: StageRunner = (
-            network if isinstance(network, GraphRunner) else _torch_runner(network, device, dtype)
+            network if isinstance(network, loading.AnyGraphs) else _torch_runner(network, device, dtype)
         )
         self.folder: Path | None = None
         self.config = network.config
@@ -109,10 +108,11 @@ class CDEModel:
             name: "cde-mini" (the model of new collections), an exact bundled name, a folder, or a hub id such as
                 "jxm/cde-small-v2"; the name in a Context's identity finds the very same model again.
             device: Device of the computation, as in the class.
-            dtype: Dtype of the second stage's layers, as in the class.
+            dtype: Dtype of the second stage's layers, as in the class; float32 for published models in a runtime
+                without torch that is named.
             runtime: "torch", "openvino" or "onnx"; by default the environment's CDE_RAG_RUNTIME, or the fastest that is
-                installed: the first use of a one-way model on a machine measures for some seconds. GPUs and published
-                models need torch.
+                installed: the first use of a model on a machine measures, for some seconds, or up to a minute for
+                published models. GPUs need torch.
             revision: Branch, tag or commit of a hub id. The newest by default; the identity's name pins it.
             token: Token for private and gated models of the hub; by default the one that `hf auth login` left.
             attention: For published models: "two_way", exact (the default), or "two_way_cached", an approximation in
@@ -125,7 +125,7 @@ class CDEModel:
                 "search_document: " by default. Also trained: "classification: " and "clustering: ".
 
         Raises:
-            MissingExtraError: The runtime is not installed, or none is; published models need the extra `hub`.
+            MissingExtraError: The runtime is not installed, or none is; published models in torch need the extra `hub`.
             ModelError: There is no such model; its files are incomplete, damaged, too large, pickled or of a newer
                 format; it is not in the cache and there is no network; or the runtime does not run it.
         """
@@ -144,9 +144,8 @@ class CDEModel:
             network, tokenizer, digest = loading.read(folder, exact)
             model = cls(network, tokenizer, digest, device=device, dtype=fitting)
         else:
-            stored = StoredModel.read(folder)
-            stages = GraphRunner(stored, chosen, fitting or "float32")
-            model = cls(stages, stored.tokenizer, stored.digest)
+            stored = loading.stored(folder, exact)
+            model = cls(loading.graphs(stored, chosen, fitting or "float32"), stored.tokenizer, stored.digest)
         model.given_dtype, model.given_runtime = dtype, runtime
         model.folder = folder
         return model
@@ -178,7 +177,7 @@ class CDEModel:
         Raises:
             ModelError: The model runs without torch.
         """
-        if isinstance(self.stages, GraphRunner):
+        if isinstance(self.stages, loading.AnyGraphs):
             raise ModelError(f"Expected a model in torch, found one in {self.runtime}. Load it with runtime='torch'.")
         return getattr(self.stages, "network")  # noqa: B009 (of TorchRunner, whose module needs torch)
 

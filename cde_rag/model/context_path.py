@@ -35,11 +35,6 @@ class PreparedContext:
         return replace(self, keys=self.keys.to(dtype), values=self.values.to(dtype))
 
 
-def not_prepared(prepared: object) -> TypeError:
-    """Return the error for the prepared context of another kind of model."""
-    return TypeError(f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context).")
-
-
 class SetAttention(nn.Module):
     """Attention from learned latents to a set of context embeddings, of any size and in any order.
 

@@ -4,21 +4,25 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 import numpy as np
+from jaxtyping import Float32
 
 from cde_rag.errors import ModelError, require
 from cde_rag.model import hub, model_files
+from cde_rag.model.config import ModelConfig
 from cde_rag.model.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
 from cde_rag.model.names import ModelName
-from cde_rag.model.pair.pair_config import is_pair
+from cde_rag.model.pair.pair_config import PairConfig, is_pair
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.runtimes.graph_runner import GraphRunner, StoredModel
+from cde_rag.model.runtimes.two_way_runner import TwoWayGraphRunner
 from cde_rag.model.stage_runner import StageRunner
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_way.config import is_published
+from cde_rag.model.two_way.config import TwoWayConfig, is_published
+from cde_rag.model.two_way.published_files import PublishedFiles
 from cde_rag.model.weights import read_json
 
 if TYPE_CHECKING:
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
     from cde_rag.model.two_way.network import TwoWay
 
 AnyNetwork: TypeAlias = Union["TwoStage", "TwoWay", "PairNetwork"]
+AnyGraphs: TypeAlias = GraphRunner | TwoWayGraphRunner
+TWO_WAY_DOCUMENTS: Final = 2  # of the sample that two-way models are measured with: one takes a second
+JOINED: Final = 4  # texts of the sample in each of them: the error of bfloat16 shows in long ones
 
 
 def load(name: ModelName, *, token: str | None) -> "tuple[AnyNetwork, TextTokenizer, str, Path]":
@@ -97,45 +104,91 @@ def chosen_runtime(
         MissingExtraError: No runtime is installed.
         ModelError: There is no such runtime, or it runs no such model, device or dtype.
     """
-    asked, config = runtime_choice.asked(runtime), read_json(folder / CONFIG)
-    if is_published(config) or asked == "torch":
-        if runtime not in (None, "torch"):
-            raise ModelError(f"Two-way models run in torch alone, not in {runtime!r}. Leave runtime out.")
+    asked = runtime_choice.asked(runtime)
+    if asked == "torch":
         return "torch", dtype
+    if asked is not None and is_published(read_json(folder / CONFIG)):
+        dtype = dtype or "float32"  # bfloat16 shares the vector space of some models only
+    return runtime_choice.choose(asked, lambda: timings(folder, name), device=device, dtype=dtype)
+
+
+def stored(folder: Path, name: ModelName) -> StoredModel | PublishedFiles:
+    """Read a model's config and tokenizer, and check its files; its weights are read by a runtime without torch.
+
+    Args:
+        folder: Folder from `resolve`.
+        name: Name from `resolve`, with the options of its reading.
+
+    Raises:
+        ModelError: Its files are incomplete, damaged, pickled or of a newer format.
+    """
+    if is_published(read_json(folder / CONFIG)):
+        return PublishedFiles.find(folder, name)
     if name.has_options:
         raise _only_two_way(name)
-    return runtime_choice.choose(asked, lambda: timings(folder), device=device, dtype=dtype)
+    return StoredModel.read(folder)
 
 
-def timings(folder: Path, *, again: bool = False) -> Sequence[runtime_choice.Timing]:
-    """Return the times of a one-way model's runtimes on this machine, measured once and kept in the user's cache.
+def graphs(found: StoredModel | PublishedFiles, runtime: str, dtype: str) -> AnyGraphs:
+    """Load a model's stages in a runtime without torch.
+
+    Args:
+        found: Result of `stored`.
+        runtime: "openvino" or "onnx".
+        dtype: Dtype of the second stage's layers.
+
+    Raises:
+        MissingExtraError: The runtime, or `onnx`, is not installed.
+        ModelError: The runtime has no such dtype, or the weights are damaged.
+    """
+    if isinstance(found, StoredModel):
+        return GraphRunner(found, runtime, dtype)
+    return TwoWayGraphRunner(found, runtime, dtype)
+
+
+def timings(folder: Path, name: ModelName | None = None, *, again: bool = False) -> Sequence[runtime_choice.Timing]:
+    """Return the times of a model's runtimes on this machine, measured once and kept in the user's cache.
 
     Args:
         folder: Folder of the model.
+        name: Its name, with the options of its reading; None: a model without options.
         again: Measure even if there are times.
     """
-    stored = StoredModel.read(folder)
+    name = name or ModelName(base=str(folder))
+    found = stored(folder, name)
+
+    context: list[Float32[np.ndarray, "context dim"]] = []  # read once, by the first of the runtimes
 
     def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
-        return _trial(_stages(stored, folder, runtime, dtype), stored.tokenizer, stored.config.max_length)
+        stages = _torch_stages(folder, name, dtype) if runtime == "torch" else graphs(found, runtime, dtype)
+        return _trial(stages, found.tokenizer, found.config, context)
 
-    return runtime_choice.timings(stored.digest, stored.config.name, trial, again=again)
+    return runtime_choice.timings(found.digest, found.config.name, trial, again=again)
 
 
-def _stages(stored: StoredModel, folder: Path, runtime: str, dtype: str) -> StageRunner:
-    if runtime != "torch":
-        return GraphRunner(stored, runtime, dtype)
-    network, *_ = read(folder, ModelName(base=str(folder)))
+def _torch_stages(folder: Path, name: ModelName, dtype: str) -> StageRunner:
+    network, *_ = read(folder, name)
     from cde_rag.model.torch_runner import TorchRunner
 
     return TorchRunner(network, "cpu", dtype)
 
 
-def _trial(stages: StageRunner, tokenizer: TextTokenizer, max_length: int) -> runtime_choice.Trial:
+def _trial(
+    stages: StageRunner,
+    tokenizer: TextTokenizer,
+    config: ModelConfig | PairConfig | TwoWayConfig,
+    context: list[Float32[np.ndarray, "context dim"]],
+) -> runtime_choice.Trial:
+    """Return a model with the null context, or with a context of the sample, as two-way models may lack the former."""
     texts, question = runtime_choice.sample()
-    rows, query = ([tokens.ids for tokens in tokenizer(some, max_length)] for some in (texts, [question]))
-    empty = np.zeros((0, stages.read(query).shape[1]), dtype=np.float32)
-    prepared = stages.prepare(empty, np.zeros(0, dtype=np.int64))
+    if isinstance(config, TwoWayConfig):
+        texts = [" ".join(texts[place::TWO_WAY_DOCUMENTS][:JOINED]) for place in range(TWO_WAY_DOCUMENTS)]
+    rows, query = ([tokens.ids for tokens in tokenizer(some, config.max_length)] for some in (texts, [question]))
+    if isinstance(config, TwoWayConfig):
+        context += [] if context else [stages.read(rows)]
+        prepared = stages.prepare(context[0], (config.context_size + np.arange(len(rows))) // len(rows))
+    else:
+        prepared = stages.prepare(np.zeros((0, config.dim), dtype=np.float32), np.zeros(0, dtype=np.int64))
     return runtime_choice.Trial(
         stages.runtime,
         stages.dtype,

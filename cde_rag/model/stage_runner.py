@@ -56,3 +56,8 @@ class StageRunner(Protocol):
             TypeError: `prepared` is of another kind of model or runtime.
         """
         ...
+
+
+def not_prepared(prepared: object) -> TypeError:
+    """Return the error for the prepared context of another kind of model."""
+    return TypeError(f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context).")

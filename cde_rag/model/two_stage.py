@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from cde_rag.model.attention import Embeddings, mean_pool
 from cde_rag.model.config import ModelConfig
-from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, not_prepared, sibling_weight
+from cde_rag.model.context_path import OutputMap, PreparedContext, SetAttention, sibling_weight
 from cde_rag.model.first_stage import FirstStage
 from cde_rag.model.second_stage import DOCUMENT, SecondStage
+from cde_rag.model.stage_runner import not_prepared
 
 
 class TwoStage(nn.Module):

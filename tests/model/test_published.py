@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save, save_file
 from cde_rag import CDEModel, Context, ContextualEmbedder, MissingExtraError, ModelError
 from cde_rag.model import loading, weights
 from cde_rag.model.names import ModelName
-from cde_rag.model.two_way import checkpoint, published
+from cde_rag.model.two_way import checkpoint, published, published_state
 from cde_rag.model.two_way.network import TwoWay
 
 FULL = {  # sizes of the published configs; tensors and parameters, from cde_reference.md
@@ -46,7 +46,7 @@ def test_every_tensor_of_a_full_size_state_has_its_place(backbone):
     with torch.device("meta"):
         state = {name: torch.empty(shape) for name, shape in published.layout(config).items()}
         network = TwoWay(config, prefix_end=0)
-    own = published.own_state(state, config)
+    own = published_state.own_state(state, config)
     network.load_state_dict(own, strict=True, assign=True)
     assert sum(parameter.numel() for parameter in network.parameters()) == FULL[backbone][1]
     network.restore_tables()

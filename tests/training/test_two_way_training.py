@@ -21,7 +21,7 @@ from cde_rag.embedders.contextual import fit
 from cde_rag.model.second_stage import DOCUMENT, QUERY
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.torch_runner import pad
-from cde_rag.model.two_way import published
+from cde_rag.model.two_way import published, published_state
 from cde_rag_training.config import AdaptersConfig, EvaluationConfig, RatesConfig, StartConfig
 from cde_rag_training.corpora.batch_contexts import ContextConfig
 from cde_rag_training.loop.adapters import Adapters
@@ -154,7 +154,7 @@ def test_a_new_model_starts_from_a_backbone(tmp_path, name):
     (tmp_path / "backbone" / "tokenizer.json").write_text(tiny_tokenizer())
     chosen = StartConfig(model=str(tmp_path / "backbone"), name="new", context_size=8, max_length=32)
     network, _, new_first_stage = load_start(chosen, seed=0)
-    state = published.published_state(network.state_dict(), network.config)
+    state = published_state.published_state(network.state_dict(), network.config)
     assert not new_first_stage
     for key, value in tensors.items():
         inner = key.split(".", 1)[1]

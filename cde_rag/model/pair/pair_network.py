@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from cde_rag.model.attention import Embeddings, EncoderLayer, mean_pool
 from cde_rag.model.config import ModelConfig
-from cde_rag.model.context_path import PreparedContext, not_prepared
+from cde_rag.model.context_path import PreparedContext
 from cde_rag.model.pair.pair_config import PairConfig
+from cde_rag.model.stage_runner import not_prepared
 from cde_rag.model.two_stage import TwoStage
 
 

@@ -19,7 +19,7 @@ _PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
 class CompiledGraph(Protocol):
     """A compiled graph. Thread-safe."""
 
-    def run(self, inputs: Inputs) -> Float32[np.ndarray, "batch dim"]:
+    def run(self, inputs: Inputs) -> Float32[np.ndarray, "..."]:
         """Compute the graph's output."""
         ...
 
@@ -50,7 +50,7 @@ class OpenVinoEngine:
         self._compiled: Any = core.compile_model(model, "CPU", settings)
         self._idle: deque[Any] = deque()  # requests of this graph; one is used by one thread at a time
 
-    def run(self, inputs: Inputs) -> Float32[np.ndarray, "batch dim"]:
+    def run(self, inputs: Inputs) -> Float32[np.ndarray, "..."]:
         """Compute the graph's output."""
         try:
             request = self._idle.pop()
@@ -86,9 +86,9 @@ class OnnxEngine:
         source = str(graph) if isinstance(graph, Path) else graph
         self._session: Any = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
-    def run(self, inputs: Inputs) -> Float32[np.ndarray, "batch dim"]:
+    def run(self, inputs: Inputs) -> Float32[np.ndarray, "..."]:
         """Compute the graph's output."""
-        found: Float32[np.ndarray, "batch dim"] = self._session.run(None, dict(inputs))[0]
+        found: Float32[np.ndarray, ...] = self._session.run(None, dict(inputs))[0]
         return found
 
 

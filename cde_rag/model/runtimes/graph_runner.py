@@ -26,6 +26,7 @@ from cde_rag.model.runtimes import array_context, stage_graphs
 from cde_rag.model.runtimes.array_context import ArrayContext
 from cde_rag.model.runtimes.engines import CompiledGraph, CompiledGraphs
 from cde_rag.model.runtimes.graph_cache import kept_graph
+from cde_rag.model.stage_runner import not_prepared
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.threads import batch_threads
 from cde_rag.model.tokenizer import TextTokenizer
@@ -177,7 +178,7 @@ class GraphRunner:
     ) -> Float32[np.ndarray, "batch dim"]:
         """Embed one batch of token ids with the second stage."""
         if not isinstance(prepared, ArrayContext):
-            raise TypeError(f"{type(prepared).__name__} was not prepared by this model; use model.prepare(context).")
+            raise not_prepared(prepared)
         names = (*stage_graphs.TEXT, *stage_graphs.SECOND_TEXT)
         texts = itertools.chain.from_iterable(self._texts(rows))
         dim = self.stored.first.dim

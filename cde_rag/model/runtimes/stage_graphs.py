@@ -1,8 +1,8 @@
 """ONNX graphs of a model's two stages, and of plain encoders, built from their weights without torch.
 
-The graphs compute in float32, from the embeddings of a text's tokens (`cde_rag.model.word_embeddings`). Batch, tokens and
-siblings are dynamic. A text without siblings has one that is masked, which changes no vector: its keys get no attention,
-and its part of the output is 0.
+The graphs compute in float32, from the embeddings of a text's tokens (`cde_rag.model.word_embeddings`). Batch, tokens
+and siblings are dynamic. A text without siblings has one that is masked, which changes no vector: its keys get no
+attention, and its part of the output is 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def first_stage_graph(config: ModelConfig, state: State) -> bytes:
     Raises:
         MissingExtraError: `onnx` is not installed.
     """
-    graph = _Graph()
+    graph = Graph()
     words, mask = graph.text(TEXT, config.dim)
     encoder = _Encoder(graph, config, state)
     x = encoder.embed(words)
@@ -51,7 +51,7 @@ def first_stage_graph(config: ModelConfig, state: State) -> bytes:
         x = encoder.layer(f"first_stage.layers.{layer}.", x, graph.text_bias(mask))
     pooled = graph.mean(x, mask)
     fed = graph.linear(graph.op("Gelu", graph.linear(pooled, state, "first_stage.up.")), state, "first_stage.down.")
-    return graph.finish(graph.unit(graph.op("Add", pooled, fed)), config.dim)
+    return graph.finish(graph.unit(graph.op("Add", pooled, fed)), "batch", config.dim)
 
 
 def second_stage_graph(config: ModelConfig, state: State) -> bytes:
@@ -67,9 +67,9 @@ def second_stage_graph(config: ModelConfig, state: State) -> bytes:
     Raises:
         MissingExtraError: `onnx` is not installed.
     """
-    graph = _Graph()
+    graph = Graph()
     words, mask = graph.text(TEXT, config.dim)
-    return graph.finish(_second_stage(graph, config, state, words, mask), config.dim)
+    return graph.finish(_second_stage(graph, config, state, words, mask), "batch", config.dim)
 
 
 def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
@@ -83,7 +83,7 @@ def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
     Raises:
         MissingExtraError: `onnx` is not installed.
     """
-    graph = _Graph()
+    graph = Graph()
     words, mask = graph.text(TEXT, first.dim)
     one = _second_stage(graph, first, part(state, "first."), words, mask)
     second_words, second_mask = graph.text(SECOND_TEXT, config.second.dim, "second_")
@@ -96,7 +96,7 @@ def pair_graph(config: PairConfig, first: ModelConfig, state: State) -> bytes:
     ]
     both = graph.op("Concat", *halves, attributes={"axis": 1})
     turned = graph.op("MatMul", both, graph.constant(state["rotation"]))
-    return graph.finish(graph.unit(turned), config.dim)
+    return graph.finish(graph.unit(turned), "batch", config.dim)
 
 
 def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
@@ -110,10 +110,10 @@ def plain_graph(config: ModelConfig, state: State, pooling: str) -> bytes:
     Raises:
         MissingExtraError: `onnx` is not installed.
     """
-    graph = _Graph()
+    graph = Graph()
     words, mask = graph.text(TEXT, config.dim)
     x = _plain_encoder(graph, config, state, words, mask)
-    return graph.finish(graph.unit(graph.first(x) if pooling == "cls" else graph.mean(x, mask)), config.dim)
+    return graph.finish(graph.unit(graph.first(x) if pooling == "cls" else graph.mean(x, mask)), "batch", config.dim)
 
 
 def part(state: State, prefix: str) -> dict[str, Array]:
@@ -121,7 +121,7 @@ def part(state: State, prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def _plain_encoder(graph: "_Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
+def _plain_encoder(graph: "Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
     encoder = _Encoder(graph, config, state)
     x = encoder.embed(words)
     for layer in range(config.layers):
@@ -129,7 +129,7 @@ def _plain_encoder(graph: "_Graph", config: ModelConfig, state: State, words: st
     return x
 
 
-def _second_stage(graph: "_Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
+def _second_stage(graph: "Graph", config: ModelConfig, state: State, words: str, mask: str) -> str:
     given = _StageInputs(graph, config, state)
     encoder = _Encoder(graph, config, state)
     x = encoder.embed(words, given.role)
@@ -143,7 +143,7 @@ def _second_stage(graph: "_Graph", config: ModelConfig, state: State, words: str
     return graph.unit(mapped)
 
 
-class _Graph:
+class Graph:
     """Nodes, weights and inputs of an ONNX graph that is being built."""
 
     def __init__(self) -> None:
@@ -173,6 +173,14 @@ class _Graph:
             self._weights.append(self._onnx.numpy_helper.from_array(array, self._known[key]))
         return self._known[key]
 
+    def integers(self, *values: int) -> str:
+        """Add a constant list of integers, such as axes."""
+        return self.constant(np.array(values, dtype=np.int64))
+
+    def length(self, x: str, axis: int) -> str:
+        """Add the length of an axis, as a list of one integer."""
+        return self.op("Shape", x, attributes={"start": axis, "end": axis + 1})
+
     def op(self, kind: str, *inputs: str, attributes: Mapping[str, Any] | None = None) -> str:
         """Add an operation with one output; returns its name."""
         return self.ops(kind, inputs, 1, attributes)[0]
@@ -201,7 +209,7 @@ class _Graph:
 
     def shaped(self, x: str, *shape: int) -> str:
         """Add a reshape; 0 keeps a dimension, -1 takes the rest."""
-        return self.op("Reshape", x, self.constant(np.array(shape, dtype=np.int64)))
+        return self.op("Reshape", x, self.integers(*shape))
 
     def turned(self, x: str, *axes: int) -> str:
         """Add a transposition."""
@@ -209,7 +217,7 @@ class _Graph:
 
     def unit(self, x: str) -> str:
         """Add a division by the norm of each row."""
-        norm = self.op("ReduceL2", x, self.constant(np.array([-1], dtype=np.int64)), attributes={"keepdims": 1})
+        norm = self.op("ReduceL2", x, self.integers(-1), attributes={"keepdims": 1})
         return self.op("Div", x, self.op("Max", norm, self.constant(np.float32(1e-12))))
 
     def first(self, x: str) -> str:
@@ -218,10 +226,10 @@ class _Graph:
 
     def mean(self, x: str, mask: str) -> str:
         """Add the mean of (batch, tokens, dim) over the tokens of the mask; 0 where there is none."""
-        total = self.op("MatMul", self.op("Unsqueeze", mask, self.constant(np.array([1], dtype=np.int64))), x)
-        count = self.op("ReduceSum", mask, self.constant(np.array([1], dtype=np.int64)), attributes={"keepdims": 1})
+        total = self.op("MatMul", self.op("Unsqueeze", mask, self.integers(1)), x)
+        count = self.op("ReduceSum", mask, self.integers(1), attributes={"keepdims": 1})
         at_least_one = self.op("Max", count, self.constant(np.float32(1)))
-        return self.op("Div", self.op("Squeeze", total, self.constant(np.array([1], dtype=np.int64))), at_least_one)
+        return self.op("Div", self.op("Squeeze", total, self.integers(1)), at_least_one)
 
     def masked(self, mask: str) -> str:
         """Add an attention bias: 0 for tokens that are there, `NEVER` for padding."""
@@ -232,15 +240,15 @@ class _Graph:
         """Add the bias of attention scores to a text, (batch, 1, 1, tokens)."""
         key = ("bias", mask)
         if key not in self._known:
-            axes = self.constant(np.array([1, 2], dtype=np.int64))
+            axes = self.integers(1, 2)
             self._known[key] = self.op("Unsqueeze", self.masked(mask), axes)
         return self._known[key]
 
-    def finish(self, output: str, dim: int) -> bytes:
-        """Return the serialised model with one output, (batch, dim)."""
+    def finish(self, output: str, *shape: str | int) -> bytes:
+        """Return the serialised model with one output of a shape; dimensions that are strings are dynamic."""
         helper: Any = self._onnx.helper
         self._nodes.append(helper.make_node("Identity", [output], [OUTPUT]))
-        found = helper.make_tensor_value_info(OUTPUT, self._onnx.TensorProto.FLOAT, ["batch", dim])
+        found = helper.make_tensor_value_info(OUTPUT, self._onnx.TensorProto.FLOAT, list(shape))
         graph = helper.make_graph(self._nodes, "stage", self._inputs, [found], self._weights)
         opsets = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="cde-rag")
@@ -251,14 +259,14 @@ class _Graph:
 class _Encoder:
     """Embeddings and layers of an encoder, whose text may attend to given keys and values."""
 
-    def __init__(self, graph: _Graph, config: ModelConfig, state: State) -> None:
+    def __init__(self, graph: Graph, config: ModelConfig, state: State) -> None:
         self._graph, self._config, self._state = graph, config, state
 
     def embed(self, words: str, role: str | None = None) -> str:
         """Add the embeddings of positions and role to those of word pieces."""
         graph, state = self._graph, self._state
-        tokens = graph.op("Shape", words, attributes={"start": 1, "end": 2})
-        first = graph.constant(np.array([0], dtype=np.int64))
+        tokens = graph.length(words, 1)
+        first = graph.integers(0)
         positions = graph.op("Slice", graph.constant(state["embeddings.position.weight"]), first, tokens, first)
         x = graph.op("Add", words, positions)
         x = x if role is None else graph.op("Add", x, role)
@@ -294,7 +302,7 @@ class _Encoder:
 class _StageInputs:
     """Inputs of the second stage besides the text: role, prepared context and siblings."""
 
-    def __init__(self, graph: _Graph, config: ModelConfig, state: State) -> None:
+    def __init__(self, graph: Graph, config: ModelConfig, state: State) -> None:
         self._graph, self._config, self._state = graph, config, state
         latents = ("context_layers", config.heads, "latents", config.head_dim)
         role = graph.input("role", (), np.int64)
@@ -306,11 +314,11 @@ class _StageInputs:
         self._mask = graph.input("sibling_mask", ("batch", "siblings"))
         normed = graph.layer_norm(self._siblings, state, "second_stage.sibling_norm.", 1e-5)
         self._input = graph.op("Add", normed, graph.constant(state["second_stage.sibling_level"]))
-        count = graph.op("Shape", self._keys, attributes={"start": 2, "end": 3})
-        zeros = [graph.constant(np.array([number], dtype=np.int64)) for number in (0, 0, 0)]
+        count = graph.length(self._keys, 2)
+        zeros = [graph.integers(number) for number in (0, 0, 0)]
         pads = graph.op("Concat", zeros[0], count, *zeros[1:], attributes={"axis": 0})  # latents, which are all there
         padded = graph.op("Pad", graph.masked(self._mask), pads)
-        self.bias = graph.op("Unsqueeze", padded, graph.constant(np.array([1, 2], dtype=np.int64)))
+        self.bias = graph.op("Unsqueeze", padded, graph.integers(1, 2))
 
     def keys_and_values(self, layer: int) -> tuple[str, str]:
         """Add keys, transposed, and gated values of latents and siblings for a context layer."""
@@ -329,8 +337,8 @@ class _StageInputs:
     def output(self) -> str:
         """Add the siblings' part of the pooled text: the first one's share and the others' mean, mapped."""
         graph, config = self._graph, self._config
-        one = graph.constant(np.array([1], dtype=np.int64))
-        zero = graph.constant(np.array([0], dtype=np.int64))
+        one = graph.integers(1)
+        zero = graph.integers(0)
         lead = graph.op("Squeeze", graph.op("Slice", self._siblings, zero, one, one), one)
         lead = graph.op("Mul", lead, graph.op("Slice", self._mask, zero, one, one))
         mean = graph.mean(self._siblings, self._mask)
@@ -342,8 +350,8 @@ class _StageInputs:
     def _of_all(self, given: str, layer: int) -> str:
         """Add the keys or values of a layer's latents, repeated for each text of the batch."""
         graph = self._graph
-        place = graph.constant(np.array([layer], dtype=np.int64))
+        place = graph.integers(layer)
         own = graph.op("Gather", given, place, attributes={"axis": 0})
-        batch = graph.op("Shape", self._siblings, attributes={"start": 0, "end": 1})
-        ones = graph.constant(np.array([1, 1, 1], dtype=np.int64))
+        batch = graph.length(self._siblings, 0)
+        ones = graph.integers(1, 1, 1)
         return graph.op("Expand", own, graph.op("Concat", batch, ones, attributes={"axis": 0}))

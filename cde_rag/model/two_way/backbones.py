@@ -7,13 +7,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from cde_rag.errors import MissingExtraError, how_to_install, require
-from cde_rag.model.two_way.config import MODERN_BERT, TRAIN, TwoWayConfig
+from cde_rag.model.two_way.config import (
+    GLOBAL_THETA,
+    LOCAL_THETA,
+    MODERN_EPS,
+    NOMIC_EPS,
+    NOMIC_THETA,
+    TwoWayConfig,
+)
 from cde_rag.model.two_way.layers import Layers, ModernLayers, NomicLayers, NomicLayersByHead, PreparedKeys
 
 EXTRA = "hub"  # brings transformers
 OLDEST = (5, 5)  # version of transformers that has both backbones
-NOMIC_THETA, GLOBAL_THETA, LOCAL_THETA = 1000.0, 160_000.0, 10_000.0  # bases of the rotary angles
-NOMIC_EPS, MODERN_EPS = 1e-12, 1e-5  # of the layer norms
 
 
 class Backbone(nn.Module):
@@ -80,7 +85,7 @@ class ModernBert(Backbone):
 
     def __init__(self, config: TwoWayConfig) -> None:
         transformers = _transformers()
-        local = [bool(number % config.global_every) for number in range(config.layers)]
+        local = [config.is_local(number) for number in range(config.layers)]
         sizes = transformers.ModernBertConfig(
             vocab_size=config.vocab_size,
             hidden_size=config.dim,
@@ -138,7 +143,7 @@ class NomicBert(Backbone):
             attn_implementation="sdpa",
         )
         native = transformers.NomicBertModel(sizes)
-        kind = NomicLayers if config.semantics == TRAIN else NomicLayersByHead
+        kind = NomicLayersByHead if config.by_head else NomicLayers
         super().__init__(native, kind(native, config.heads, config.trained_context_size))
         self.unrotated = config.trained_context_size
 
@@ -210,6 +215,6 @@ def _transformers() -> Any:
 
 def build(config: TwoWayConfig) -> Backbone:
     """Build the backbone of a config, with random weights."""
-    if config.family == MODERN_BERT:
+    if config.is_modern:
         return ModernBert(config)
-    return NomicBert(config) if config.semantics == TRAIN else NomicBertByHead(config)
+    return NomicBertByHead(config) if config.by_head else NomicBert(config)

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
+
 from cde_rag.context.identity import ModelIdentity
-from cde_rag.errors import ModelError
+from cde_rag.errors import ContextError, ModelError
 
 NOMIC_BERT, MODERN_BERT = "nomic_bert", "modernbert"
 TRAIN = "train"  # what the weights were trained with
@@ -17,6 +20,8 @@ POOLINGS = {
     "sequence": "mean_of_sequence",
 }  # as identities say
 SOFT_TOKENS = 8  # learned tokens between context and text
+NOMIC_THETA, GLOBAL_THETA, LOCAL_THETA = 1000.0, 160_000.0, 10_000.0  # bases of the rotary angles
+NOMIC_EPS, MODERN_EPS = 1e-12, 1e-5  # of the layer norms
 
 
 def is_published(value: Mapping[str, Any]) -> bool:
@@ -89,6 +94,54 @@ class TwoWayConfig:
         return self.max_length
 
     @property
+    def head_dim(self) -> int:
+        """Length of a head's keys and values."""
+        return self.dim // self.heads
+
+    @property
+    def given(self) -> int:
+        """Number of tokens before a text: context documents and soft tokens."""
+        return self.context_size + SOFT_TOKENS
+
+    @property
+    def is_modern(self) -> bool:
+        """True if the backbone is ModernBERT."""
+        return self.family == MODERN_BERT
+
+    @property
+    def by_head(self) -> bool:
+        """True if tokens are rotated by the number of the head, as in the remote code of cde-small-v1."""
+        return not self.is_modern and self.semantics != TRAIN
+
+    @property
+    def adds_pooled(self) -> bool:
+        """True if the mean of the states is added to the output."""
+        return self.is_modern and self.semantics == TRAIN
+
+    def check_context(self, documents: int) -> None:
+        """Check the number of context documents, repeated ones included; 0 for the null context.
+
+        Raises:
+            ContextError: Another number of documents, or the null context of a model that never learned one.
+        """
+        if documents == 0 and not self.null_embedding:
+            raise ContextError(
+                f"{self.name} has no null embedding: it never learned to do without a corpus. Use "
+                "Context.generic(model), or fit a context with ContextualEmbedder.from_corpus."
+            )
+        if documents not in (0, self.context_size):
+            raise ContextError(
+                f"{self.name} expects a context of {self.context_size} documents, found {documents}. Fit it with "
+                f"ContextualEmbedder.from_corpus(texts, model=model, context_size={self.context_size}), which repeats "
+                "the documents of a small corpus; or load the model with another context_size (at most "
+                f"{self.trained_context_size})."
+            )
+
+    def is_local(self, layer: int) -> bool:
+        """Return True if a layer lets a token attend to its neighbours alone, half a window on each side."""
+        return self.window > 0 and layer % self.global_every > 0
+
+    @property
     def max_siblings(self) -> int:
         """Maximum number of siblings of a document's text: 0, since parent context is for one-way models."""
         return 0
@@ -112,3 +165,19 @@ class TwoWayConfig:
     def sizes(self) -> dict[str, Any]:
         """Return all fields but the name, for a digest."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
+
+
+def reads_no_siblings(name: str) -> ModelError:
+    """Return the error for siblings that are given to a two-way model."""
+    return ModelError(f"{name} reads no siblings: only one-way models do. Leave parents out.")
+
+
+def round_robin(counts: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " places"]:
+    """Return rows in the order of repeated passes over all of them, each as often as its count.
+
+    Example:
+        >>> round_robin(np.array([2, 1, 2])).tolist()
+        [0, 1, 2, 0, 2]
+    """
+    rounds = np.arange(int(counts.max()))[:, None]
+    return np.nonzero(np.less(rounds, counts))[1]

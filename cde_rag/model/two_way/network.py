@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cde_rag.errors import ContextError, ModelError
 from cde_rag.model.attention import mean_pool
-from cde_rag.model.context_path import not_prepared
+from cde_rag.model.stage_runner import not_prepared
 from cde_rag.model.two_way import backbones
-from cde_rag.model.two_way.config import CACHED, MODERN_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
+from cde_rag.model.two_way.config import CACHED, SOFT_TOKENS, TwoWayConfig, reads_no_siblings, round_robin
 from cde_rag.model.two_way.layers import PreparedKeys
 
 
@@ -63,7 +62,7 @@ class TwoWaySecondStage(nn.Module):
         super().__init__()
         dim = config.dim
         self.pooling = config.pooling
-        self.adds_pooled = config.family == MODERN_BERT and config.semantics == TRAIN
+        self.adds_pooled = config.adds_pooled
         self.prefix_end = prefix_end
         self.backbone = backbones.build(config)
         self.soft = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, SOFT_TOKENS * dim))
@@ -146,27 +145,17 @@ class TwoWay(nn.Module):
         Args:
             context: First-stage vectors, one for each different document; no rows for the null context.
             counts: Number of equal documents that each row stands for. Repeated rows follow after all rows, as by
-                `_round_robin`.
+                `config.round_robin`.
 
         Raises:
             ContextError: Another number of documents, or the null context of a model that never learned one.
         """
-        wanted, null = self.config.context_size, self.second_stage.null_embedding
-        if len(context) == 0 and null is None:
-            raise ContextError(
-                f"{self.config.name} has no null embedding: it never learned to do without a corpus. Use "
-                "Context.generic(model), or fit a context with ContextualEmbedder.from_corpus."
-            )
+        self.config.check_context(int(counts.sum()))
+        null = self.second_stage.null_embedding
         if len(context) == 0 and null is not None:
-            return self._kept(self.second_stage.prepare(null.expand(1, wanted, -1)))
-        if int(counts.sum()) != wanted:
-            raise ContextError(
-                f"{self.config.name} expects a context of {wanted} documents, found {int(counts.sum())}. Fit it with "
-                f"ContextualEmbedder.from_corpus(texts, model=model, context_size={wanted}), which repeats the "
-                "documents of a small corpus; or load the model with another context_size (at most "
-                f"{self.config.trained_context_size})."
-            )
-        return self._kept(self.second_stage.prepare(context[_round_robin(counts)][None]))
+            return self._kept(self.second_stage.prepare(null.expand(1, self.config.context_size, -1)))
+        rows = torch.as_tensor(round_robin(counts.cpu().numpy()), device=context.device)
+        return self._kept(self.second_stage.prepare(context[rows][None]))
 
     def _kept(self, prepared: PreparedTokens) -> PreparedTokens | PreparedKeys:
         """Return the tokens before a text or, for cached attention, their keys and values in every layer."""
@@ -194,16 +183,5 @@ class TwoWay(nn.Module):
         if not isinstance(prepared, PreparedTokens | PreparedKeys):
             raise not_prepared(prepared)
         if siblings is not None:
-            raise ModelError(f"{self.config.name} reads no siblings: only one-way models do. Leave parents out.")
+            raise reads_no_siblings(self.config.name)
         return F.normalize(self.second_stage(ids, mask, prepared), dim=-1)
-
-
-def _round_robin(counts: Int[Tensor, "rows"]) -> Int[Tensor, "places"]:
-    """Return rows in the order of repeated passes over all of them, each as often as its count.
-
-    Example:
-        >>> _round_robin(torch.tensor([2, 1, 2])).tolist()
-        [0, 1, 2, 0, 2]
-    """
-    rounds = torch.arange(int(counts.max()), device=counts.device)[:, None]
-    return (rounds < counts).nonzero()[:, 1]

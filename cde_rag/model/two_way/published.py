@@ -6,10 +6,6 @@ Source: configs of jxm/cde-small-v1 and -v2, and the code that made them (MIT).
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from cde_rag.errors import ModelError
 from cde_rag.model.names import ModelName
 from cde_rag.model.two_way.config import MODERN_BERT, NOMIC_BERT, SOFT_TOKENS, TRAIN, TwoWayConfig
@@ -49,28 +45,10 @@ FIXED = {  # fields that may only say this; where they are missing they do
     "transductive_tie_token_embeddings": False,
     "transductive_tokens_per_document": 1,
 }
-UNUSED = ("second_stage_model.input_ln.weight", "second_stage_model.input_ln.bias")  # of old checkpoints; never read
+UNUSED = {"second_stage_model.input_ln.weight", "second_stage_model.input_ln.bias"}  # of old checkpoints; never read
 SEQUENCE_DROPOUT = 0.005  # of context embeddings in training, paper §5; above 0 where there is a null embedding
 LISTED = 6  # names of tensors in a message
-_FIRST, _SECOND = "first_stage_model.", "second_stage_model."
-_PLACES = {  # prefixes of keys: published, ours
-    f"{_FIRST}embedder.": "first_stage.backbone.native.",
-    f"{_FIRST}mlp.": "first_stage.projection.",
-    f"{_SECOND}backbone.": "second_stage.backbone.native.",
-    f"{_SECOND}prompt_projection.": "second_stage.soft.",
-    f"{_SECOND}output_projection.": "second_stage.output.",
-    f"{_SECOND}sequence_dropout_null_embedding": "second_stage.null_embedding",
-}
-_NOMIC_NAMES = {  # parts of NomicBERT's keys: published, transformers'
-    "encoder.layers.": "layers.",
-    "emb_ln.": "embeddings.LayerNorm.",
-    ".attn.out_proj.": ".self_attn.o_proj.",
-    ".fc11.": ".up_proj.",
-    ".fc12.": ".gate_proj.",
-    ".fc2.": ".down_proj.",
-    ".norm1.": ".post_attention_layernorm.",
-    ".norm2.": ".post_mlp_layernorm.",
-}
+FIRST, SECOND = "first_stage_model.", "second_stage_model."  # names of each stage's tensors begin so
 
 
 def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
@@ -115,57 +93,32 @@ def read_config(value: Mapping[str, Any], name: ModelName) -> TwoWayConfig:
 def layout(config: TwoWayConfig) -> dict[str, tuple[int, ...]]:
     """Return the names and shapes of all tensors of a published model."""
     dim = config.dim
-    backbone = dict(_modern_bert(config) if config.family == MODERN_BERT else _nomic_bert(config))
+    backbone = dict(_modern_bert(config) if config.is_modern else _nomic_bert(config))
     return {
-        **{f"{_FIRST}embedder.{name}": shape for name, shape in backbone.items()},
-        **_two_layers(f"{_FIRST}mlp", dim, dim),
-        **{f"{_SECOND}backbone.{name}": shape for name, shape in backbone.items()},
-        **_two_layers(f"{_SECOND}prompt_projection", dim, SOFT_TOKENS * dim),
-        **_two_layers(f"{_SECOND}output_projection", dim, dim),
-        **({f"{_SECOND}sequence_dropout_null_embedding": (dim,)} if config.null_embedding else {}),
+        **{f"{FIRST}embedder.{name}": shape for name, shape in backbone.items()},
+        **_two_layers(f"{FIRST}mlp", dim, dim),
+        **{f"{SECOND}backbone.{name}": shape for name, shape in backbone.items()},
+        **_two_layers(f"{SECOND}prompt_projection", dim, SOFT_TOKENS * dim),
+        **_two_layers(f"{SECOND}output_projection", dim, dim),
+        **({f"{SECOND}sequence_dropout_null_embedding": (dim,)} if config.null_embedding else {}),
     }
 
 
-def own_state(state: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -> dict[str, Tensor]:
-    """Convert the tensors of a published model to this library's names, in float32.
+def check_tensors(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Check the names and shapes of tensors against those of `layout`.
 
     Raises:
-        ModelError: Tensors are missing, unknown, of another shape, or no floats; the message lists them.
+        ModelError: Tensors are missing, unknown or of another shape; the message lists them.
     """
-    expected = layout(config)
-    found = {name: tensor for name, tensor in state.items() if name not in UNUSED}
-    missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    missing, unknown = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys() - UNUSED)
     if missing or unknown:
         raise ModelError(
-            f"Expected the {len(expected)} tensors of a {config.family} model, found {len(found)}; "
-            f"missing: {_listed(missing)}; unknown: {_listed(unknown)}. Is it the right config for these weights?"
+            f"Expected the {len(expected)} tensors that the config describes, found {len(found)}; missing: "
+            f"{_listed(missing)}; unknown: {_listed(unknown)}. Is it the right config for these weights?"
         )
-    wrong = [
-        f"{name} {tuple(tensor.shape)} {tensor.dtype} instead of {expected[name]}"
-        for name, tensor in found.items()
-        if tuple(tensor.shape) != expected[name] or not tensor.is_floating_point()
-    ]
+    wrong = [f"{name} {found[name]} instead of {shape}" for name, shape in expected.items() if found[name] != shape]
     if wrong:
         raise ModelError(f"Tensors are not those that the config describes: {_listed(wrong)}.")
-    own: dict[str, Tensor] = {}
-    for name, tensor in found.items():
-        own.update(_own(name, tensor.float(), config.family))
-    return own
-
-
-def _own(name: str, tensor: Float[Tensor, "..."], family: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield a tensor under its own name, or the three parts of a joint projection under theirs."""
-    published = next(start for start in _PLACES if name.startswith(start))
-    place, rest = _PLACES[published], name.removeprefix(published)
-    if family == NOMIC_BERT and place.endswith("native."):
-        for old, new in _NOMIC_NAMES.items():
-            rest = rest.replace(old, new)
-        if rest.endswith(".attn.Wqkv.weight"):
-            layer = rest.removesuffix("attn.Wqkv.weight")
-            for letter, part in zip("qkv", tensor.chunk(3), strict=True):
-                yield f"{place}{layer}self_attn.{letter}_proj.weight", part
-            return
-    yield place + rest, tensor
 
 
 def published_config(config: TwoWayConfig) -> dict[str, Any]:
@@ -191,14 +144,6 @@ def published_config(config: TwoWayConfig) -> dict[str, Any]:
         "pool_ignore_contextual_tokens": config.pooling != "sequence",
         "pool_ignore_instruction_tokens": config.pooling == "text_after_prefix",
         "max_seq_length": config.max_length,
-    }
-
-
-def published_state(own: Mapping[str, Float[Tensor, "..."]], config: TwoWayConfig) -> dict[str, Tensor]:
-    """Convert the tensors of this library's network to their published names; the inverse of `own_state`."""
-    return {
-        name: torch.cat([own[part] for part, _ in _own(name, torch.empty(3, 0), config.family)])
-        for name in layout(config)
     }
 
 

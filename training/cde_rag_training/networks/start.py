@@ -16,10 +16,10 @@ from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_network import PairNetwork
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_stage import TwoStage
-from cde_rag.model.two_way import published
-from cde_rag.model.two_way.checkpoint import PREFIX_END
+from cde_rag.model.two_way import published, published_state
 from cde_rag.model.two_way.config import MODERN_BERT, TwoWayConfig
 from cde_rag.model.two_way.network import TwoWay
+from cde_rag.model.two_way.published_files import PREFIX_END
 from cde_rag.model.two_way.tensor_files import read_tensors
 from cde_rag.model.weights import read_json, weight_files
 from cde_rag_training.clustering.surrogate import minilm_folder
@@ -151,7 +151,7 @@ def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartC
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = TwoWay(model, prefix_end=tokenizer.first_id(PREFIX_END))
-        state = published.published_state(network.state_dict(), model)
+        state = published_state.published_state(network.state_dict(), model)
         places = ("first_stage_model.embedder.", "second_stage_model.backbone.")
         wanted = {name.removeprefix(place) for place in places for name in state if name.startswith(place)}
         if missing := sorted(wanted - tensors.keys()):
@@ -159,7 +159,7 @@ def two_way_from_backbone(folder: Path, tokenizer: TextTokenizer, config: StartC
             continue
         state |= {f"{place}{name}": tensors[name] for place in places for name in wanted}
         try:
-            network.load_state_dict(published.own_state(state, model))
+            network.load_state_dict(published_state.own_state(state, model))
         except ModelError as error:
             errors.append(str(error))
             continue
