@@ -253,7 +253,7 @@ def test_graphs_of_earlier_formats_are_removed(folders, cache):
     for path in (old, other):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"graph")
-    for path in (cache / "graphs").glob(f"{digest[:32]}-second-2.*"):
+    for path in (cache / "graphs").glob(f"{digest[:32]}-second-{graph_cache.FORMAT}.*"):
         path.unlink()
     load(folders["deep"], "onnx")
     assert not old.exists()
