@@ -91,7 +91,8 @@ def floats(name: str, value: Array, scales: Array | None) -> Float32[np.ndarray,
         codes = np.concatenate([packed & 15, packed >> 4], axis=2).astype(np.float32) - np.float32(MIDDLE)
     else:
         codes = value.reshape(*scales.shape, -1).astype(np.float32)
-    return (codes * scales.astype(np.float32)[..., None]).reshape(len(value), -1)
+    codes *= scales.astype(np.float32)[..., None]
+    return codes.reshape(len(value), -1)
 
 
 def _fit(value: Array, scales: Array) -> bool:

@@ -40,9 +40,9 @@ class WordEmbeddings:
 
     def __call__(self, ids: Int64[np.ndarray, "batch tokens"]) -> Float32[np.ndarray, "batch tokens dim"]:
         """Return the embedding of each token."""
-        flat = ids.reshape(-1)
-        rows = floats(self._name, self._values[flat], None if self._scales is None else self._scales[flat])
-        return rows.reshape(*ids.shape, rows.shape[1])
+        pieces, places = np.unique(ids, return_inverse=True)
+        rows = floats(self._name, self._values[pieces], None if self._scales is None else self._scales[pieces])
+        return rows[places.reshape(ids.shape)]
 
 
 def embedded(words: WordEmbeddings, rows: Sequence[Sequence[int]]) -> Text:
@@ -64,8 +64,8 @@ def _mapped(path: Path, names: tuple[str, ...]) -> dict[str, Shaped[np.ndarray, 
             header: dict[str, Any] = json.loads(file.read(length))
         start = _LENGTH_BYTES + length
         return {
-            name: np.memmap(
-                path, numpy_dtype(name, one["dtype"]), "r", start + one["data_offsets"][0], tuple(one["shape"])
+            name: np.asarray(
+                np.memmap(path, numpy_dtype(name, one["dtype"]), "r", start + one["data_offsets"][0], one["shape"])
             )
             for name, one in header.items()
             if name in names
