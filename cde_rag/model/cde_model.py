@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,12 +140,13 @@ class CDEModel:
             prefixes=prefixes,
         )
         folder, exact = loading.resolve(asked, token=token)
-        chosen, fitting = loading.chosen_runtime(folder, exact, runtime=runtime, device=device, dtype=dtype)
+        files = cache(partial(loading.stored, folder, exact))
+        chosen, fitting = loading.chosen_runtime(folder, exact, files, runtime=runtime, device=device, dtype=dtype)
         if chosen == "torch":
             network, tokenizer, digest = loading.read(folder, exact)
             model = cls(network, tokenizer, digest, device=device, dtype=fitting)
         else:
-            stored = loading.stored(folder, exact)
+            stored = files()
             model = cls(loading.graphs(stored, chosen, fitting or "float32"), stored.tokenizer, stored.digest)
         model.given_dtype, model.given_runtime = dtype, runtime
         model.folder = folder

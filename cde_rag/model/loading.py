@@ -1,13 +1,13 @@
 """Loading of models by name: bundled models, folders and the hub, and the choice of their runtime."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 
 from cde_rag.errors import ModelError, require
 from cde_rag.model import hub, model_files
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 AnyNetwork: TypeAlias = Union["TwoStage", "TwoWay", "PairNetwork"]
 AnyGraphs: TypeAlias = GraphRunner | TwoWayGraphRunner
+AnyFiles: TypeAlias = StoredModel | PublishedFiles
+Sampled: TypeAlias = tuple[Float32[np.ndarray, "context dim"], Int64[np.ndarray, " context"]]
+"""Vectors of a context and how often each stands in it."""
 TWO_WAY_DOCUMENTS: Final = 2  # of the sample that two-way models are measured with: one takes a second
 JOINED: Final = 4  # texts of the sample in each of them: the error of bfloat16 shows in long ones
 
@@ -84,7 +87,13 @@ def read(folder: Path, name: ModelName) -> "tuple[AnyNetwork, TextTokenizer, str
 
 
 def chosen_runtime(
-    folder: Path, name: ModelName, *, runtime: str | None, device: str | None, dtype: str | None
+    folder: Path,
+    name: ModelName,
+    files: Callable[[], AnyFiles],
+    *,
+    runtime: str | None,
+    device: str | None,
+    dtype: str | None,
 ) -> tuple[str, str | None]:
     """Choose the runtime of a model, and its dtype: those that are given, or the fastest ones on this machine.
 
@@ -93,6 +102,7 @@ def chosen_runtime(
     Args:
         folder: Folder from `resolve`.
         name: Name from `resolve`.
+        files: Returns the result of `stored`, which is needed where runtimes are measured.
         runtime: "torch", "openvino" or "onnx"; None: that of the environment's CDE_RAG_RUNTIME, or the fastest.
         device: Such as "cpu"; anything else runs in torch.
         dtype: Dtype of the second stage's layers; None: torch's own choice, or the fastest.
@@ -109,10 +119,10 @@ def chosen_runtime(
         return "torch", dtype
     if asked is not None and is_published(read_json(folder / CONFIG)):
         dtype = dtype or "float32"  # bfloat16 shares the vector space of some models only
-    return runtime_choice.choose(asked, lambda: timings(folder, name), device=device, dtype=dtype)
+    return runtime_choice.choose(asked, lambda: timings(folder, name, files()), device=device, dtype=dtype)
 
 
-def stored(folder: Path, name: ModelName) -> StoredModel | PublishedFiles:
+def stored(folder: Path, name: ModelName) -> AnyFiles:
     """Read a model's config and tokenizer, and check its files; its weights are read by a runtime without torch.
 
     Args:
@@ -129,7 +139,7 @@ def stored(folder: Path, name: ModelName) -> StoredModel | PublishedFiles:
     return StoredModel.read(folder)
 
 
-def graphs(found: StoredModel | PublishedFiles, runtime: str, dtype: str) -> AnyGraphs:
+def graphs(found: AnyFiles, runtime: str, dtype: str) -> AnyGraphs:
     """Load a model's stages in a runtime without torch.
 
     Args:
@@ -146,22 +156,33 @@ def graphs(found: StoredModel | PublishedFiles, runtime: str, dtype: str) -> Any
     return TwoWayGraphRunner(found, runtime, dtype)
 
 
-def timings(folder: Path, name: ModelName | None = None, *, again: bool = False) -> Sequence[runtime_choice.Timing]:
+def timings(
+    folder: Path, name: ModelName | None = None, files: AnyFiles | None = None, *, again: bool = False
+) -> Sequence[runtime_choice.Timing]:
     """Return the times of a model's runtimes on this machine, measured once and kept in the user's cache.
 
     Args:
         folder: Folder of the model.
         name: Its name, with the options of its reading; None: a model without options.
+        files: Result of `stored`, if it was read before: it hashes the weights of published models.
         again: Measure even if there are times.
     """
     name = name or ModelName(base=str(folder))
-    found = stored(folder, name)
-
-    context: list[Float32[np.ndarray, "context dim"]] = []  # read once, by the first of the runtimes
+    found = files or stored(folder, name)
+    context: Sampled | None = None
 
     def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
+        nonlocal context
+        rows, query = _sample_tokens(found)
         stages = _torch_stages(folder, name, dtype) if runtime == "torch" else graphs(found, runtime, dtype)
-        return _trial(stages, found.tokenizer, found.config, context)
+        context = context or _sample_context(stages, found.config, rows)  # once, by the first of the runtimes
+        prepared = stages.prepare(*context)
+        return runtime_choice.Trial(
+            stages.runtime,
+            stages.dtype,
+            lambda: stages.embed(rows, DOCUMENT, prepared, None, None),
+            lambda: stages.embed(query, QUERY, prepared, None, None),
+        )
 
     return runtime_choice.timings(found.digest, found.config.name, trial, again=again)
 
@@ -173,28 +194,23 @@ def _torch_stages(folder: Path, name: ModelName, dtype: str) -> StageRunner:
     return TorchRunner(network, "cpu", dtype)
 
 
-def _trial(
-    stages: StageRunner,
-    tokenizer: TextTokenizer,
-    config: ModelConfig | PairConfig | TwoWayConfig,
-    context: list[Float32[np.ndarray, "context dim"]],
-) -> runtime_choice.Trial:
-    """Return a model with the null context, or with a context of the sample, as two-way models may lack the former."""
+def _sample_tokens(files: AnyFiles) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the token ids of the sample's documents and of its query."""
     texts, question = runtime_choice.sample()
-    if isinstance(config, TwoWayConfig):
+    if isinstance(files, PublishedFiles):
         texts = [" ".join(texts[place::TWO_WAY_DOCUMENTS][:JOINED]) for place in range(TWO_WAY_DOCUMENTS)]
-    rows, query = ([tokens.ids for tokens in tokenizer(some, config.max_length)] for some in (texts, [question]))
+    length = files.config.max_length
+    documents, query = ([tokens.ids for tokens in files.tokenizer(some, length)] for some in (texts, [question]))
+    return documents, query
+
+
+def _sample_context(
+    stages: StageRunner, config: ModelConfig | PairConfig | TwoWayConfig, rows: Sequence[Sequence[int]]
+) -> Sampled:
+    """Return the null context, or a context of the sample's documents, as two-way models may lack the former."""
     if isinstance(config, TwoWayConfig):
-        context += [] if context else [stages.read(rows)]
-        prepared = stages.prepare(context[0], (config.context_size + np.arange(len(rows))) // len(rows))
-    else:
-        prepared = stages.prepare(np.zeros((0, config.dim), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    return runtime_choice.Trial(
-        stages.runtime,
-        stages.dtype,
-        lambda: stages.embed(rows, DOCUMENT, prepared, None, None),
-        lambda: stages.embed(query, QUERY, prepared, None, None),
-    )
+        return stages.read(rows), (config.context_size + np.arange(len(rows))) // len(rows)
+    return np.zeros((0, config.dim), dtype=np.float32), np.zeros(0, dtype=np.int64)
 
 
 def _only_two_way(name: ModelName) -> ModelError:

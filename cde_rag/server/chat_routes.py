@@ -14,13 +14,12 @@ from pydantic import Field, field_validator
 from starlette.responses import Response, StreamingResponse
 
 from cde_rag._validation import utf8
-from cde_rag.errors import UnknownFieldWarning, adapter_warns
 from cde_rag.server.citations import cited, prompt, without_model
 from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling
 from cde_rag.server.registry import SUFFIXES, ServedCollection
-from cde_rag.server.search_results import filter_warnings
+from cde_rag.server.search_results import with_warnings
 from cde_rag.server.service import RequestBody, Service, Serving
 
 router = APIRouter(prefix="/v1/chat", route_class=JsonRoute)
@@ -128,9 +127,9 @@ async def create_chat_completion(body: ChatRequest, service: Serving) -> Respons
     served = service.registry.collection(named(body.model, service))
     searcher = served.collection.searcher(served.by(body.by))
     question = body.messages[-1].text
-    with adapter_warns(UnknownFieldWarning):
-        hits = await in_thread(partial(searcher.search, question, body.k, where=body.where))
-    citations, warnings = cited(hits), await in_thread(filter_warnings, served.collection, body.where, hits)
+    search = partial(searcher.search, question, body.k, where=body.where)
+    hits, warnings = await in_thread(with_warnings, served.collection, search, body.where)
+    citations = cited(hits)
     language_model = service.options.language_model
     no_answer = NO_PASSAGE if not citations else NO_MODEL if language_model is None else None
     fields: dict[str, Any] = {

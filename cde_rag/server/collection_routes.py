@@ -1,5 +1,6 @@
 """Routes of collections: search, records and neighbours."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final, Literal
@@ -8,14 +9,14 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from cde_rag.errors import UnknownFieldWarning, adapter_warns
 from cde_rag.records import CHUNK, default_id
+from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
-from cde_rag.server.search_results import as_json, filter_warnings, neighbours_of
+from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
 from cde_rag.server.service import RequestBody, Serving
-from cde_rag.stores.base import Record
+from cde_rag.stores.base import Hit, Record
 
 router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
 MOST_HITS: Final = 1_000
@@ -109,17 +110,17 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
         "offset": body.offset,
     }
     sized: dict[str, Any] = {"group_size": body.group_size, **paged}
-    with adapter_warns(UnknownFieldWarning):
-        if body.parents:
-            if body.group_by is not None or collection.parent_key is None:
-                hint = "Leave group_by out." if collection.parent_key else "Leave parents out: the collection has none."
-                raise RequestError(400, f"parents: {hint}", param="parents", code="invalid_value")
-            kind, results = "parents", searcher.search_parents(body.query, body.k, **sized)
-        elif body.group_by is not None:
-            kind, results = "groups", searcher.search_groups(body.query, body.k, group_by=body.group_by, **sized)
-        else:
-            kind, results = "hits", searcher.search(body.query, body.k, **paged)
-    warnings = filter_warnings(collection, body.where, results)
+    search: Callable[[], Sequence[Hit | Group | ParentHit]]
+    if body.parents:
+        if body.group_by is not None or collection.parent_key is None:
+            hint = "Leave group_by out." if collection.parent_key else "Leave parents out: the collection has none."
+            raise RequestError(400, f"parents: {hint}", param="parents", code="invalid_value")
+        kind, search = "parents", partial(searcher.search_parents, body.query, body.k, **sized)
+    elif body.group_by is not None:
+        kind, search = "groups", partial(searcher.search_groups, body.query, body.k, group_by=body.group_by, **sized)
+    else:
+        kind, search = "hits", partial(searcher.search, body.query, body.k, **paged)
+    results, warnings = with_warnings(collection, search, body.where)
     return {"by": by, "fingerprint": fingerprint, kind: [as_json(result) for result in results], "warnings": warnings}
 
 

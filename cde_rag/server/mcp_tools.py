@@ -1,7 +1,7 @@
 """MCP server: collections as tools of coding agents and chat programs, over stdio."""
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
@@ -12,9 +12,9 @@ from pydantic import Field
 
 from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
-from cde_rag.errors import CDEError, UnknownFieldWarning, adapter_warns
+from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
-from cde_rag.server.search_results import as_json, filter_warnings, has_words, neighbours_of
+from cde_rag.server.search_results import as_json, has_words, neighbours_of, with_warnings
 from cde_rag.stores.base import Record
 
 Arguments = ParamSpec("Arguments")
@@ -64,9 +64,8 @@ class CollectionTools:
         """
         searched = self._named(collection)
         by = by or ("hybrid" if has_words(searched) else "vectors")
-        with adapter_warns(UnknownFieldWarning):
-            hits = searched.search(query, k, by=by, where=where)
-        if unknown := filter_warnings(searched, where, hits):
+        hits, unknown = with_warnings(searched, partial(searched.search, query, k, by=by, where=where), where)
+        if unknown:
             raise CDEError(" ".join(unknown))
         return [{**_shown(Record(hit.id, hit.text, hit.title, hit.metadata)), "score": hit.score} for hit in hits]
 

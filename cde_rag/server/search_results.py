@@ -1,16 +1,17 @@
 """Reads that both servers need: the passages around a hit, its metadata, and the rankings that a collection has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cde_rag.collection.collection import Collection
-from cde_rag.errors import StoreError
+from cde_rag.errors import StoreError, UnknownFieldWarning, adapter_warns
 from cde_rag.readers import FOLDER_KEY
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import fields_of, unknown_fields
 from cde_rag.stores.base import Hit, Record
 
+Result = TypeVar("Result")
 MOST_FIELDS: Final = 8  # of a filter that finds nothing, which are looked for in the records
 
 
@@ -28,17 +29,21 @@ def as_json(found: Hit | Record | Group | ParentHit) -> dict[str, Any]:
     return fields
 
 
-def filter_warnings(collection: Collection, where: Mapping[str, Any] | None, results: Sequence[object]) -> list[str]:
-    """Return a sentence for each field of a filter that no record has; none if the search has results.
+def with_warnings(
+    collection: Collection, search: Callable[[], Sequence[Result]], where: Mapping[str, Any] | None
+) -> tuple[Sequence[Result], list[str]]:
+    """Return the results of a search, and in place of a warning a sentence for each field that no record has.
 
     Args:
-        collection: Collection that was searched.
-        where: The filter.
-        results: Results of the search.
+        collection: Collection that is searched.
+        search: Searches it.
+        where: Filter of the search; its fields are looked for if it finds nothing.
     """
+    with adapter_warns(UnknownFieldWarning):
+        results = search()
     if results or not where:
-        return []
-    return unknown_fields(collection.store, list(dict.fromkeys(fields_of(where)))[:MOST_FIELDS])
+        return results, []
+    return results, unknown_fields(collection.store, list(dict.fromkeys(fields_of(where)))[:MOST_FIELDS])
 
 
 def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]:

@@ -8,11 +8,10 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter
 from pydantic import Field
 
-from cde_rag.errors import UnknownFieldWarning, adapter_warns
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, seconds_of
-from cde_rag.server.search_results import filter_warnings, public_metadata
+from cde_rag.server.search_results import public_metadata, with_warnings
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Hit
 
@@ -99,9 +98,8 @@ async def search_vector_store(name: str, body: StoreSearchRequest, service: Serv
     options = body.ranking_options or RankingOptions()
     searcher = served.collection.searcher(served.by(None))
     most, least = body.max_num_results + 1, options.score_threshold
-    with adapter_warns(UnknownFieldWarning):
-        hits = await in_thread(partial(searcher.search, queries[0], most, where=where, score_threshold=least))
-    warnings = await in_thread(filter_warnings, served.collection, where, hits)
+    search = partial(searcher.search, queries[0], most, where=where, score_threshold=least)
+    hits, warnings = await in_thread(with_warnings, served.collection, search, where)
     data = [_result(hit) for hit in hits[: body.max_num_results]]
     more = len(hits) > len(data)
     kind = "vector_store.search_results.page"

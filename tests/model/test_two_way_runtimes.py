@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from cde_rag.model.names import ModelName
 from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.runtimes.two_way_runner import TwoWayGraphRunner
 from cde_rag.model.tokenizer import TextTokenizer
-from cde_rag.model.two_way import published
+from cde_rag.model.two_way import published, published_files
 from cde_rag.model.two_way.published_files import PublishedFiles
 from cde_rag.stores.faiss import FaissStore
 
@@ -245,6 +246,16 @@ def test_the_choice_is_measured_once_for_each_reading(folders, cache, monkeypatc
     monkeypatch.delenv(runtime_choice.VARIABLE)
     monkeypatch.setattr(runtime_choice, "installed", lambda: {"torch": {"torch": "2"}})
     assert CDEModel.from_pretrained(folders["v2"], device="cpu").runtime == "torch"
+
+
+def test_a_load_hashes_the_weights_once(folders, monkeypatch):
+    """They have 1.1 GB; a choice by measured times and the runtime that it chooses read the same files."""
+    monkeypatch.delenv(runtime_choice.VARIABLE)
+    fastest = runtime_choice.Timing("onnx", "float32", 1.0, 1.0, 1.0, 1.0)
+    monkeypatch.setattr(runtime_choice, "timings", lambda *_, **__: [fastest])
+    with mock.patch.object(published_files, "file_sha256", wraps=published_files.file_sha256) as hashed:
+        assert CDEModel.from_pretrained(folders["v2"], device="cpu").runtime == "onnx"
+    assert [call.args[0].name for call in hashed.call_args_list] == ["model.safetensors", "tokenizer.json"]
 
 
 def test_slow_calls_are_made_twice(monkeypatch):
