@@ -364,10 +364,11 @@ def test_the_spread_is_that_of_the_calls(monkeypatch):
     assert row.is_steady
 
 
-def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch):
+def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch, caplog):
     monkeypatch.delenv(runtime_choice.VARIABLE)
     monkeypatch.setattr(runtime_choice, "STEADY", float("inf"))  # however busy this machine is
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
+    caplog.set_level("INFO", "cde_rag")
     model = CDEModel.from_pretrained(folders["rotated"], device="cpu")
     rows = loading.timings(folders["rotated"])
     assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
@@ -376,6 +377,9 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch):
     best = runtime_choice.fastest(rows)
     assert best is not None
     assert (model.runtime, model.dtype, model.given_runtime) == (best.runtime, best.dtype, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Measuring which runtime is fastest for {model.identity.name} on this machine; the result is kept."
+    ]
     (path,) = (cache / "runtimes").iterdir()
     value = json.loads(path.read_text())
     value["timings"] = [{**row, "document_ms": 1e-9 if row["runtime"] == "onnx" else 1.0} for row in value["timings"]]
