@@ -430,7 +430,9 @@ try:
     CDEModel.from_pretrained("cde-mini-1", runtime="torch")
 except MissingExtraError as error:
     print(error)
-print(sorted(name for name in sys.modules if name.partition(".")[0] == "torch"))
+print(sorted(name for name in sys.modules if name.partition(".")[0] in ("torch", "openvino_telemetry")))
+import importlib.util
+print(importlib.util.find_spec("openvino_telemetry") is not None)
 """
 
 
@@ -440,10 +442,11 @@ def test_a_process_without_torch_makes_fills_and_searches_a_collection(runtime: 
     command = [sys.executable, "-c", WITHOUT_TORCH, runtime, str(tmp_path / "papers.faiss")]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    found, missing, modules = result.stdout.splitlines()
+    found, missing, modules, can_be_imported = result.stdout.splitlines()
     assert found == f"Bread is made of flour and water. {runtime}"
     assert "pip install 'cde-rag[torch]'" in missing
     assert modules == "[]"
+    assert can_be_imported == "True"
 
 
 def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):

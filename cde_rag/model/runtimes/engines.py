@@ -1,10 +1,12 @@
 """Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime."""
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from types import ModuleType
+from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -13,6 +15,7 @@ from cde_rag.errors import ModelError, require
 
 Inputs: TypeAlias = Mapping[str, Shaped[np.ndarray, "..."]]
 _PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
+_TELEMETRY: Final = "openvino_telemetry"
 
 
 @runtime_checkable
@@ -37,7 +40,7 @@ class OpenVinoEngine:
     """
 
     def __init__(self, graph: Path | bytes, *, threads: int, dtype: str) -> None:
-        openvino: Any = require("openvino", "openvino")
+        openvino = _openvino()
         core = openvino.Core()
         settings = {
             "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
@@ -60,6 +63,20 @@ class OpenVinoEngine:
         found = np.array(request.get_output_tensor(0).data, dtype=np.float32)
         self._idle.append(request)
         return found
+
+
+def _openvino() -> Any:
+    """Import OpenVINO without its telemetry, which OpenVINO leaves out if the package cannot be imported.
+
+    It would send each import to Google Analytics, in a process forked from this one, unless the user had opted out.
+    """
+    if _TELEMETRY in sys.modules:
+        return require("openvino", "openvino")
+    cast("dict[str, ModuleType | None]", sys.modules)[_TELEMETRY] = None
+    try:
+        return require("openvino", "openvino")
+    finally:
+        sys.modules.pop(_TELEMETRY, None)
 
 
 class OnnxEngine:
