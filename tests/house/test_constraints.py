@@ -20,7 +20,7 @@ def refused(pin: Requirement) -> list[str]:
         return []
     if found["Version"] not in pin.specifier:
         return []
-    needed = SpecifierSet(found.get("Requires-Python") or "")
+    needed = SpecifierSet(found["Requires-Python"] if "Requires-Python" in found else "")
     admitted = [
         python
         for python in PYTHONS
