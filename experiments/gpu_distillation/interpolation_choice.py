@@ -16,21 +16,16 @@ from cde_rag.model import checkpoints
 from cde_rag.model.context_path import PreparedContext, sibling_weight
 from cde_rag.model.roles import DOCUMENT, QUERY
 from cde_rag.model.two_stage import TwoStage
-from cde_rag_training.networks.interpolation import interpolate
 from experiments.gpu_distillation.stage_material import DevelopmentSet, development_sets, log, ndcg, null_ndcg
 from experiments.gpu_distillation.token_rows import embed_all, first_vectors, null_context, siblings_of
 
-SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from stage 1's encoder to a run's
-
-
+SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the way from the student at the start to a run's, in all tensors
 EXPONENTS: Final = (0.0, 0.05, 0.1, 0.2)  # of the output map
-
-
 SIBLINGS: Final = (0.5, 1.0)  # times the trained weight of siblings
 
 
 class Reading(NamedTuple):
-    """First-stage vectors and own context of a set; the same for all shares, which interpolate the encoder alone.
+    """First-stage vectors and own context of a set.
 
     Attributes:
         vectors: First-stage vectors of the documents.
@@ -88,22 +83,20 @@ def choice_figures(network: TwoStage, one: DevelopmentSet, reading: Reading) -> 
 
 
 def run_choice(arguments: argparse.Namespace, device: str) -> None:
-    """Evaluate interpolations of stage 1 and a run on the development sets."""
+    """Evaluate interpolations of the student at the start and a run on the development sets."""
     keep, out = arguments.keep, arguments.out
     serialised = (keep / "tokenizer.json").read_text(encoding="utf-8")
     sets = development_sets(arguments.development, serialised, device)
     network, _, _ = checkpoints.read(arguments.student)
     network = network.to(device)
-    start, trained = (
-        load_file(keep / f"{name}.safetensors", device=device) for name in (arguments.start, arguments.name)
-    )
-    network.load_state_dict(trained)
-    readings = [read(network, one) for one in sets]
+    start = {name: value.clone() for name, value in network.state_dict().items()}
+    trained = load_file(keep / f"{arguments.name}.safetensors", device=device)
     found: list[dict[str, Any]] = []
     for share in SHARES:
-        network.load_state_dict(interpolate(start, trained, share))
-        for one, reading in zip(sets, readings, strict=True):
-            found += [{"run": arguments.name, "share": share, **row} for row in choice_figures(network, one, reading)]
+        network.load_state_dict({name: torch.lerp(value, trained[name], share) for name, value in start.items()})
+        for one in sets:
+            rows = choice_figures(network, one, read(network, one))
+            found += [{"run": arguments.name, "share": share, **row} for row in rows]
         (out / f"choice-{arguments.name}.json").write_text(json.dumps(found), encoding="utf-8")
         means = [row["ndcg"] for row in found if row["share"] == share and row["system"] == "null"]
         owns = [
