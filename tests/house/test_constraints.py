@@ -20,7 +20,7 @@ def refused(pin: Requirement) -> list[str]:
         return []
     if found["Version"] not in pin.specifier:
         return []
-    needed = SpecifierSet(found["Requires-Python"] if "Requires-Python" in found else "")
+    needed = SpecifierSet(str(found.json.get("requires_python", "")))
     admitted = [
         python
         for python in PYTHONS
