@@ -16,7 +16,7 @@ from cde_rag.indexing.sibling_passages import Passage, with_siblings
 from cde_rag.readers import SECTION_KEY
 from cde_rag.records import embedded_text
 from cde_rag.server.registry import ServedCollection
-from cde_rag.server.search_results import as_json
+from cde_rag.server.search_results import as_json, with_warnings
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.base import Hit, Row
 
@@ -95,12 +95,17 @@ def compared(
         null: Ranker of the null context's column.
 
     Returns:
-        `{"columns": [{"name", "hits"}]}`, named own, null, words and hybrid; a ranking that the collection cannot have
-        says why in "missing".
+        `{"columns": [{"name", "hits"}], "warnings"}`, the columns named own, null, words and hybrid; a ranking that the
+        collection cannot have says why in "missing".
     """
     limit, ways = max(k, CANDIDATES), ("own", "words", "hybrid") if served.has_words else ("own",)
     searchers = {way: served.collection.searcher("vectors" if way == "own" else way) for way in ways}
-    hits = {way: searcher.search(query, limit, where=where) for way, searcher in searchers.items()}
+    found, warnings = with_warnings(
+        served.collection,
+        lambda: [(way, hit) for way, each in searchers.items() for hit in each.search(query, limit, where=where)],
+        where,
+    )
+    hits = {way: [hit for of, hit in found if of == way] for way in ways}
     columns: dict[str, dict[str, Any]] = {way: {"hits": [_shown(hit) for hit in hits[way][:k]]} for way in ways}
     candidates = list(dict.fromkeys(hit.id for way in ways for hit in hits[way][:CANDIDATES]))
     try:
@@ -108,7 +113,8 @@ def compared(
     except ContextError as error:
         columns["null"] = {"missing": str(error)}
     without = {"missing": "The collection has no words."}
-    return {"columns": [{"name": way, **columns.get(way, without)} for way in ("own", "null", "words", "hybrid")]}
+    named = [{"name": way, **columns.get(way, without)} for way in ("own", "null", "words", "hybrid")]
+    return {"columns": named, "warnings": warnings}
 
 
 def _shown(hit: Hit) -> dict[str, Any]:

@@ -51,6 +51,15 @@ def test_the_null_context_ranks_the_candidates(server: Running) -> None:
     assert server.post("/v1/collections/notes/compare", {"query": "river"})["columns"][0]["hits"] == []
 
 
+def test_a_comparison_names_the_fields_that_no_record_has(server: Running) -> None:
+    asked = {"query": "river", "where": {"jaar": 2001}}
+    found = server.post("/v1/collections/papers/compare", asked)
+    assert [one.get("hits", []) for one in found["columns"]] == [[], [], [], []]
+    (warning,) = found["warnings"]
+    assert "No record has the field 'jaar'" in warning
+    assert server.post("/v1/collections/papers/compare", {"query": "river"})["warnings"] == []
+
+
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser, None, None]:
     with sync_playwright() as playwright:

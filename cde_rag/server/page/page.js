@@ -92,7 +92,7 @@ async function search(event) {
     const k = Number(byId("k").value) || 10;
     history.replaceState(null, "", `?${new URLSearchParams({ collection: name, q: query })}${location.hash}`);
     const found = await call(`v1/collections/${encodeURIComponent(name)}/compare`, { query, k, where });
-    if (mine === turn) show(found.columns, query, name);
+    if (mine === turn) show(found, query, name);
   } catch (error) {
     if (mine === turn) {
       byId("columns").replaceChildren();
@@ -104,7 +104,7 @@ async function search(event) {
   }
 }
 
-function show(columns, query, name) {
+function show({ columns, warnings }, query, name) {
   const own = new Map((columns.find((one) => one.name === "own").hits || []).map((hit, place) => [hit.id, place + 1]));
   byId("columns").replaceChildren(...columns.map((one) => columnOf(one, own, query, name)));
   byId("jump").replaceChildren(
@@ -112,7 +112,7 @@ function show(columns, query, name) {
   );
   const ids = new Set(columns.flatMap((one) => (one.hits || []).map((hit) => hit.id)));
   byId("jump").hidden = !ids.size;
-  say(ids.size ? `${ids.size} different passages in ${columns.length} columns.` : "No passage matches.");
+  say(ids.size ? `${ids.size} different passages in ${columns.length} columns.` : ["No passage matches.", ...warnings].join(" "));
 }
 
 function columnOf(column, own, query, name) {
