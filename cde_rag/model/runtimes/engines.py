@@ -1,5 +1,11 @@
-"""Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime."""
+"""Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime.
 
+Both report their use to their makers when they are imported, and write an id into the user's home folder. Here they are
+imported without that: a model computes offline.
+"""
+
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -12,6 +18,7 @@ from jaxtyping import Float32, Shaped
 from cde_rag.errors import ModelError, require
 
 Inputs: TypeAlias = Mapping[str, Shaped[np.ndarray, "..."]]
+_TELEMETRY: Final = "openvino_telemetry"
 _PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
 
 
@@ -37,8 +44,7 @@ class OpenVinoEngine:
     """
 
     def __init__(self, graph: Path | bytes, *, threads: int, dtype: str) -> None:
-        openvino: Any = require("openvino", "openvino")
-        core = openvino.Core()
+        core = _openvino().Core()
         settings = {
             "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
             "INFERENCE_NUM_THREADS": threads,
@@ -78,7 +84,7 @@ class OnnxEngine:
     def __init__(self, graph: Path | bytes, *, threads: int, dtype: str) -> None:
         if dtype != "float32":
             raise ModelError(f"The runtime 'onnx' computes in float32, not in {dtype}. Leave dtype out.")
-        runtime: Any = require("onnxruntime", "onnx")
+        runtime = _onnx_runtime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
@@ -136,3 +142,21 @@ class CompiledGraphs:
                 engine = ENGINES[self.runtime]
                 self._compiled[key] = engine(graph(), threads=threads, dtype=dtype or self.dtype)
             return self._compiled[key]
+
+
+def _openvino() -> Any:
+    """Import OpenVINO; without its package for telemetry it takes a stub."""
+    modules: dict[str, Any] = sys.modules
+    if "openvino" in modules or _TELEMETRY in modules:
+        return require("openvino", "openvino")
+    modules[_TELEMETRY] = None  # an import of it fails
+    try:
+        return require("openvino", "openvino")
+    finally:
+        modules.pop(_TELEMETRY, None)
+
+
+def _onnx_runtime() -> Any:
+    """Import ONNX Runtime; it reads the variable of the environment when it is imported."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return require("onnxruntime", "onnx")
