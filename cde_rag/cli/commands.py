@@ -1,5 +1,6 @@
-"""Base of the command lines: errors and warnings as sentences on stderr, Ctrl-C with a hint to resume."""
+"""Base of the command lines: errors, warnings and log as sentences on stderr, Ctrl-C with a hint to resume."""
 
+import logging
 import sys
 import warnings
 from collections.abc import Generator
@@ -18,13 +19,13 @@ _UsageError = cast(type[Exception], typer.BadParameter.__base__)  # which typer 
 
 
 class Commands(TyperGroup):
-    """Turns our errors and warnings into sentences on stderr."""
+    """Turns our errors, warnings and log into sentences on stderr."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run one command."""
         cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")  # not all terminals show all texts
         try:
-            with _warnings_on_stderr():
+            with _warnings_on_stderr(), _log_on_stderr():
                 return super().invoke(ctx)
         except typer.BadParameter as error:
             if getattr(error.param, "nargs", 1) != -1 or error.message or error.ctx is None:
@@ -73,6 +74,28 @@ def _warnings_on_stderr() -> Generator[None, None, None]:
         warnings.simplefilter("always", CDEWarning)
         warnings.showwarning = say
         yield
+
+
+class _Stderr(logging.Handler):
+    """Prints each message as a line on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message."""
+        typer.echo(printable(record.getMessage()), err=True)
+
+
+@contextmanager
+def _log_on_stderr() -> Generator[None, None, None]:
+    """Print what a model does at its first use on a machine."""
+    log, handler = logging.getLogger("cde_rag.model"), _Stderr()
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def command_line() -> typer.Typer:

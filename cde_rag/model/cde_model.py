@@ -143,7 +143,7 @@ class CDEModel:
         files = cache(partial(loading.stored, folder, exact))
         chosen, fitting = loading.chosen_runtime(folder, exact, files, runtime=runtime, device=device, dtype=dtype)
         if chosen == "torch":
-            network, tokenizer, digest = loading.read(folder, exact)
+            network, tokenizer, digest = loading.read(folder, exact, files)
             model = cls(network, tokenizer, digest, device=device, dtype=fitting)
         else:
             stored = files()

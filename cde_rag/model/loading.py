@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
@@ -55,15 +56,16 @@ def load(name: ModelName, *, token: str | None) -> "tuple[AnyNetwork, TextTokeni
         ModelError: No such model, or its files are incomplete, damaged, pickled or of a newer format.
     """
     folder, exact = resolve(name, token=token)
-    return *read(folder, exact), folder
+    return *read(folder, exact, partial(stored, folder, exact)), folder
 
 
-def read(folder: Path, name: ModelName) -> "tuple[AnyNetwork, TextTokenizer, str]":
+def read(folder: Path, name: ModelName, files: Callable[[], AnyFiles]) -> "tuple[AnyNetwork, TextTokenizer, str]":
     """Read the network of a model's folder.
 
     Args:
         folder: Folder from `resolve`.
         name: Name from `resolve`, with the options of its reading.
+        files: Returns the result of `stored`, which published models are read from.
 
     Raises:
         MissingExtraError: torch is not installed; a two-way model needs `transformers`.
@@ -71,10 +73,10 @@ def read(folder: Path, name: ModelName) -> "tuple[AnyNetwork, TextTokenizer, str
     """
     require("torch", "torch")
     config = read_json(folder / CONFIG)
-    if is_published(config):
+    if is_published(config) and isinstance(found := files(), PublishedFiles):
         from cde_rag.model.two_way import checkpoint
 
-        return checkpoint.read(folder, name)
+        return checkpoint.read(found)
     if name.has_options:
         raise _only_two_way(name)
     if is_pair(config):
@@ -174,7 +176,7 @@ def timings(
     def trial(runtime: str, dtype: str) -> runtime_choice.Trial:
         nonlocal context
         rows, query = _sample_tokens(found)
-        stages = _torch_stages(folder, name, dtype) if runtime == "torch" else graphs(found, runtime, dtype)
+        stages = _torch_stages(folder, name, found, dtype) if runtime == "torch" else graphs(found, runtime, dtype)
         context = context or _sample_context(stages, found.config, rows)  # once, by the first of the runtimes
         prepared = stages.prepare(*context)
         return runtime_choice.Trial(
@@ -187,8 +189,8 @@ def timings(
     return runtime_choice.timings(found.digest, found.config.name, trial, again=again)
 
 
-def _torch_stages(folder: Path, name: ModelName, dtype: str) -> StageRunner:
-    network, *_ = read(folder, name)
+def _torch_stages(folder: Path, name: ModelName, found: AnyFiles, dtype: str) -> StageRunner:
+    network, *_ = read(folder, name, lambda: found)
     from cde_rag.model.torch_runner import TorchRunner
 
     return TorchRunner(network, "cpu", dtype)

@@ -25,7 +25,9 @@ def test_doctor_measures_when_asked(run, monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.SECONDS", 0.01)
     monkeypatch.setattr("cde_rag.model.runtimes.runtime_choice.native_bfloat16", lambda: False)
     assert json.loads(run("doctor", "--json").stdout)["runtime_times"] == {}  # CDE_RAG_RUNTIME names one
-    found = json.loads(run("doctor", "--json", "--measure").stdout)
+    measured = run("doctor", "--json", "--measure")
+    assert re.fullmatch(r"Measuring which runtime is fastest for cde-mini-\d .*\n", measured.stderr)
+    found = json.loads(measured.stdout)
     assert found["runtime_times"].keys() == {f"{runtime} float32" for runtime in found["runtimes"]}
     assert found["fastest_runtime"] in found["runtime_times"]
     assert found["runtime"] == "torch"

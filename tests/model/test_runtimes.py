@@ -364,10 +364,11 @@ def test_the_spread_is_that_of_the_calls(monkeypatch):
     assert row.is_steady
 
 
-def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch):
+def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch, caplog):
     monkeypatch.delenv(runtime_choice.VARIABLE)
     monkeypatch.setattr(runtime_choice, "STEADY", float("inf"))  # however busy this machine is
     monkeypatch.setattr(runtime_choice, "SECONDS", 0.01)
+    caplog.set_level("INFO", "cde_rag")
     model = CDEModel.from_pretrained(folders["rotated"], device="cpu")
     rows = loading.timings(folders["rotated"])
     assert {row.runtime for row in rows} == {"torch", *RUNTIMES}
@@ -376,6 +377,9 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch):
     best = runtime_choice.fastest(rows)
     assert best is not None
     assert (model.runtime, model.dtype, model.given_runtime) == (best.runtime, best.dtype, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Measuring which runtime is fastest for {model.identity.name} on this machine; the result is kept."
+    ]
     (path,) = (cache / "runtimes").iterdir()
     value = json.loads(path.read_text())
     value["timings"] = [{**row, "document_ms": 1e-9 if row["runtime"] == "onnx" else 1.0} for row in value["timings"]]
@@ -426,7 +430,9 @@ try:
     CDEModel.from_pretrained("cde-mini-1", runtime="torch")
 except MissingExtraError as error:
     print(error)
-print(sorted(name for name in sys.modules if name.partition(".")[0] == "torch"))
+print(sorted(name for name in sys.modules if name.partition(".")[0] in ("torch", "openvino_telemetry")))
+import importlib.util
+print(importlib.util.find_spec("openvino_telemetry") is not None)
 """
 
 
@@ -436,10 +442,11 @@ def test_a_process_without_torch_makes_fills_and_searches_a_collection(runtime: 
     command = [sys.executable, "-c", WITHOUT_TORCH, runtime, str(tmp_path / "papers.faiss")]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    found, missing, modules = result.stdout.splitlines()
+    found, missing, modules, can_be_imported = result.stdout.splitlines()
     assert found == f"Bread is made of flour and water. {runtime}"
     assert "pip install 'cde-rag[torch]'" in missing
     assert modules == "[]"
+    assert can_be_imported == "True"
 
 
 EMBED = """

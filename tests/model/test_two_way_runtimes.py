@@ -248,13 +248,14 @@ def test_the_choice_is_measured_once_for_each_reading(folders, cache, monkeypatc
     assert CDEModel.from_pretrained(folders["v2"], device="cpu").runtime == "torch"
 
 
-def test_a_load_hashes_the_weights_once(folders, monkeypatch):
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_a_load_hashes_the_weights_once(folders, monkeypatch, runtime: str):
     """They have 1.1 GB; a choice by measured times and the runtime that it chooses read the same files."""
     monkeypatch.delenv(runtime_choice.VARIABLE)
-    fastest = runtime_choice.Timing("onnx", "float32", 1.0, 1.0, 1.0, 1.0)
+    fastest = runtime_choice.Timing(runtime, "float32", 1.0, 1.0, 1.0, 1.0)
     monkeypatch.setattr(runtime_choice, "timings", lambda *_, **__: [fastest])
     with mock.patch.object(published_files, "file_sha256", wraps=published_files.file_sha256) as hashed:
-        assert CDEModel.from_pretrained(folders["v2"], device="cpu").runtime == "onnx"
+        assert CDEModel.from_pretrained(folders["v2"], device="cpu").runtime == runtime
     assert [call.args[0].name for call in hashed.call_args_list] == ["model.safetensors", "tokenizer.json"]
 
 

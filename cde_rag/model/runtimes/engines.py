@@ -1,8 +1,4 @@
-"""Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime.
-
-Both report their use to their makers when they are imported, and write an id into the user's home folder. Here they are
-imported without that: a model computes offline.
-"""
+"""Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime; each is imported without its telemetry."""
 
 import os
 import sys
@@ -10,7 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from types import ModuleType
+from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -18,8 +15,8 @@ from jaxtyping import Float32, Shaped
 from cde_rag.errors import ModelError, require
 
 Inputs: TypeAlias = Mapping[str, Shaped[np.ndarray, "..."]]
-_TELEMETRY: Final = "openvino_telemetry"
 _PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
+_TELEMETRY: Final = "openvino_telemetry"
 
 
 @runtime_checkable
@@ -44,7 +41,8 @@ class OpenVinoEngine:
     """
 
     def __init__(self, graph: Path | bytes, *, threads: int, dtype: str) -> None:
-        core = _openvino().Core()
+        openvino = _openvino()
+        core = openvino.Core()
         settings = {
             "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
             "INFERENCE_NUM_THREADS": threads,
@@ -66,6 +64,20 @@ class OpenVinoEngine:
         found = np.array(request.get_output_tensor(0).data, dtype=np.float32)
         self._idle.append(request)
         return found
+
+
+def _openvino() -> Any:
+    """Import OpenVINO without its telemetry, which OpenVINO leaves out if the package cannot be imported.
+
+    It would send each import to Google Analytics, in a process forked from this one, unless the user had opted out.
+    """
+    if _TELEMETRY in sys.modules:
+        return require("openvino", "openvino")
+    cast("dict[str, ModuleType | None]", sys.modules)[_TELEMETRY] = None
+    try:
+        return require("openvino", "openvino")
+    finally:
+        sys.modules.pop(_TELEMETRY, None)
 
 
 class OnnxEngine:
@@ -96,6 +108,12 @@ class OnnxEngine:
         """Compute the graph's output."""
         found: Float32[np.ndarray, ...] = self._session.run(None, dict(inputs))[0]
         return found
+
+
+def _onnx_runtime() -> Any:
+    """Import ONNX Runtime without its telemetry, which sends events to Microsoft and keeps an id in the user's cache."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return require("onnxruntime", "onnx")
 
 
 ENGINES: Final = {"openvino": OpenVinoEngine, "onnx": OnnxEngine}
@@ -142,21 +160,3 @@ class CompiledGraphs:
                 engine = ENGINES[self.runtime]
                 self._compiled[key] = engine(graph(), threads=threads, dtype=dtype or self.dtype)
             return self._compiled[key]
-
-
-def _openvino() -> Any:
-    """Import OpenVINO; without its package for telemetry it takes a stub."""
-    modules: dict[str, Any] = sys.modules
-    if "openvino" in modules or _TELEMETRY in modules:
-        return require("openvino", "openvino")
-    modules[_TELEMETRY] = None  # an import of it fails
-    try:
-        return require("openvino", "openvino")
-    finally:
-        modules.pop(_TELEMETRY, None)
-
-
-def _onnx_runtime() -> Any:
-    """Import ONNX Runtime; it reads the variable of the environment when it is imported."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return require("onnxruntime", "onnx")

@@ -13,6 +13,7 @@ float32 has to be `SAME_SPACE` at least, for every text of the sample.
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import sys
@@ -32,6 +33,7 @@ from cde_rag.context.cache import cache_folder
 from cde_rag.context.generic_documents import generic_documents
 from cde_rag.errors import ContextError, MissingExtraError, ModelError, how_to_install
 
+_log = logging.getLogger(__name__)
 VARIABLE: Final = "CDE_RAG_RUNTIME"  # of the environment: the runtime where none is given
 RUNTIMES: Final = {"torch": ("torch",), "openvino": ("openvino", "onnx"), "onnx": ("onnxruntime", "onnx")}
 SAME_SPACE: Final = 0.9999  # cosine to the reference, at least
@@ -218,6 +220,8 @@ def candidates() -> list[tuple[str, str]]:
 def timings(digest: str, name: str, load: Callable[[str, str], Trial], *, again: bool = False) -> Sequence[Timing]:
     """Return the times of a model's runtimes on this machine, measured if the user's cache has no steady ones.
 
+    Measuring is logged with level INFO: it may take up to a minute.
+
     Args:
         digest: Digest of the model.
         name: Its name, for people.
@@ -227,6 +231,7 @@ def timings(digest: str, name: str, load: Callable[[str, str], Trial], *, again:
     before = None if again else _read(digest)
     if before is not None and before.is_settled:
         return before.timings
+    _log.info("Measuring which runtime is fastest for %s on this machine; the result is kept.", name)
     found = measure(load)
     measurement = Measurement(name, 1, found) if before is None else before.repeated(found)
     _keep(digest, measurement)

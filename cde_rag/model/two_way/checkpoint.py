@@ -19,27 +19,24 @@ from cde_rag.model.two_way.tensor_files import read_tensors
 from cde_rag.model.weights import CONFIG, INDEX, TOKENIZER, WEIGHTS
 
 
-def read(folder: Path, name: ModelName) -> tuple[TwoWay, TextTokenizer, str]:
-    """Read a model folder of the published layout.
+def read(files: PublishedFiles) -> tuple[TwoWay, TextTokenizer, str]:
+    """Read a model of the published layout.
 
     Args:
-        folder: Folder with config.json, model.safetensors (or its shards and their index) and, mostly, tokenizer.json.
-        name: Name of the model, with the options of its reading.
+        files: Its files.
 
     Returns:
         The network in float32 and evaluation mode, the tokenizer, and the digest of config and weights.
 
     Raises:
         MissingExtraError: `transformers` is not installed, or too old.
-        ModelError: A file is missing, damaged, too large or pickled, or the tensors are not those of the config or not
-            finite.
+        ModelError: The tensors are not those of the config, or not finite.
     """
-    files = PublishedFiles.find(folder, name)
     with torch.device("meta"):
         network = TwoWay(files.config, prefix_end=files.tokenizer.first_id(PREFIX_END))
-    mapped = published_state.own_state(read_tensors(folder, files.weights), files.config)
+    mapped = published_state.own_state(read_tensors(files.folder, files.weights), files.config)
     state = {name: tensor.clone() for name, tensor in mapped.items()}  # mapped memory changes with its file
-    check_finite(folder, (name for name, tensor in state.items() if not torch.isfinite(tensor).all()))
+    check_finite(files.folder, (name for name, tensor in state.items() if not torch.isfinite(tensor).all()))
     network.load_state_dict(state, strict=True, assign=True)
     network.restore_tables()
     return network.eval().requires_grad_(requires_grad=False), files.tokenizer, files.digest
