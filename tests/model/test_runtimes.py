@@ -391,6 +391,12 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch, caplo
     assert json.loads(path.read_text())["key"] == value["key"]
 
 
+def test_a_choice_of_one_is_not_measured(monkeypatch):
+    monkeypatch.setattr(runtime_choice, "installed", lambda: {"onnx": {}})
+    chosen = runtime_choice.choose(None, lambda: pytest.fail("measured"), device=None, dtype=None)
+    assert chosen == ("onnx", "float32")
+
+
 @pytest.mark.usefixtures("cache")
 def test_the_bundled_pair_is_measured_too(monkeypatch):
     """The query that is timed has tokens of both encoders."""

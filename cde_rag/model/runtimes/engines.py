@@ -111,7 +111,7 @@ class OnnxEngine:
 
 
 def _onnx_runtime() -> Any:
-    """Import ONNX Runtime without its telemetry, which sends events to Microsoft and keeps an id in the user's cache."""
+    """Import ONNX Runtime without its telemetry, which sends events to Microsoft and keeps an id in the cache."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     return require("onnxruntime", "onnx")
 
