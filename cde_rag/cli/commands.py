@@ -86,7 +86,7 @@ class _Stderr(logging.Handler):
 
 @contextmanager
 def _log_on_stderr() -> Generator[None, None, None]:
-    """Print what a model does at its first use on a machine."""
+    """Print messages of models, such as that a runtime is being chosen."""
     log, handler = logging.getLogger("cde_rag.model"), _Stderr()
     level = log.level
     log.addHandler(handler)

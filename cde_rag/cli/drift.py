@@ -57,17 +57,9 @@ def drift(
         raise typer.BadParameter(f"{strategy}; there are random and clusters", param_hint="--strategy")
     if plot is not None:
         require("matplotlib.figure", "plots")
-    from cde_rag.indexing.recontextualization import samples_the_same
-
     with open_collection(existing(collection, tenant), model) as opened:
         if not as_json:
-            same = samples_the_same(
-                opened.store, opened.embedder, seed=seed, context_size=context_size, strategy=strategy
-            )
-            if same and plot is None:
-                typer.echo(f"Nothing to gain: {nothing_new(opened.embedder.context.size)}")
-                return
-            typer.echo(f"Embedding up to {probes} passages in both contexts; this takes a minute or more.", err=True)
+            typer.echo(f"Sampling a context. If it is new, up to {probes} passages are embedded in both.", err=True)
         found = opened.drift(seed=seed, context_size=context_size, strategy=strategy, probes=probes)
     if plot is not None:
         found.plot(plot)

@@ -33,7 +33,13 @@ def test_no_need(run, collection: Path):
     assert told["calibrated_on"] == SUBSTITUTE
     shown = run("drift", collection, "--context-size", 8)
     assert shown.stdout.startswith("Nothing to gain: the sample would be the 8 passages")
-    assert "Embedding up to" not in shown.stderr  # it does not begin
+    assert "If it is new" in shown.stderr
+
+
+def test_no_need_with_one_passage(run, tmp_path: Path):
+    (tmp_path / "one.jsonl").write_text('{"id": "r0", "text": "alpha"}')
+    run("index", tmp_path / "one.jsonl", tmp_path / "one", "--no-progress")
+    assert "would be the one passage that the context has" in run("drift", tmp_path / "one").stdout
 
 
 def test_what_it_tells_of_a_collection_that_grew(run, collection: Path, tmp_path: Path):
