@@ -1,5 +1,7 @@
 """PDF, HTML, Word and PowerPoint files, and folders in which not every file is read."""
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -45,6 +47,14 @@ def test_documents_are_read_with_their_headings(folder: Path):
     assert records["docs/c.pptx#0"].title == "Slides on swifts"
     assert records["docs/d.md#0"].title == "A page"
     assert next(iter(RecordReader(folder / "b.pdf"))).text == records["docs/b.pdf#0"].text
+
+
+def test_a_converted_file_leaves_nothing_in_the_home_folder(folder: Path, tmp_path: Path):
+    pytest.importorskip("markitdown")
+    (folder / "a.html").write_text(HTML.format("Words."))
+    code = "import sys, pathlib, cde_rag.readers.documents as it; it.convert(pathlib.Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, folder / "a.html"], env={"HOME": str(tmp_path)}, check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["docs"]
 
 
 def test_a_page_of_html_is_titled_by_itself_and_not_by_its_first_heading(folder: Path):

@@ -304,6 +304,8 @@ def open_collection(store: "Store", model: str | None) -> "Collection":
                 f"The collection was made with the Python function {made!r}, which the command does not have. Open it "
                 "in Python: Collection.open(place, model=embedder). Here search --by words needs no model."
             ) from error
+        if error.__cause__ is None:  # as of an unknown runtime
+            raise
         hint = f"{error.__cause__} Name its folder: --model"
         raise ModelError(f"The collection was made with the model {made!r}. {hint}") from error
 

@@ -139,13 +139,15 @@ def loaded(
 
     Raises:
         ContextMismatchError: The model has other weights than the one that made the Context.
-        ModelError: There is no such model, or it was a function, which has to be given.
+        ModelError: There is no such model or runtime, or it was a function, which has to be given.
     """
     # torch is imported where a model is loaded, so that a store is read without it
     from cde_rag.embedders.contextual import ContextualEmbedder
     from cde_rag.embedders.sentence_transformer import PlainEmbedder
     from cde_rag.model import CDEModel
+    from cde_rag.model.runtimes import runtime_choice
 
+    runtime_choice.asked(options.runtime)
     identity = context.identity
     if isinstance(model, ArithmeticEmbedder):
         model = model.plain

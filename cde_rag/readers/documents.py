@@ -1,6 +1,7 @@
 """PDF, HTML, Word and PowerPoint files as Markdown with their headings, by markitdown (extra `documents`)."""
 
 import importlib.util
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -46,6 +47,7 @@ def convert(path: Path) -> Converted:
 
 @lru_cache(1)
 def _converter() -> Any:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # markitdown imports ONNX Runtime, which reports its use
     markitdown, formats = require("markitdown", "documents"), require("markitdown.converters", "documents")
     converter = markitdown.MarkItDown(enable_builtins=False, enable_plugins=False)
     for each in (formats.PdfConverter, formats.HtmlConverter, formats.DocxConverter, formats.PptxConverter):

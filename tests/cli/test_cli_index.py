@@ -203,6 +203,13 @@ def test_a_model_that_is_elsewhere_is_named_by_an_option(run, records: Path, tmp
     assert stderr.endswith("Name its folder: --model\n")
 
 
+def test_an_unknown_runtime_is_no_matter_of_the_model(run, records: Path, tmp_path: Path, monkeypatch):
+    run("index", records, tmp_path / "p")
+    monkeypatch.setenv("CDE_RAG_RUNTIME", "cuda")
+    expected = "Error: Expected the runtime torch, openvino, onnx, found 'cuda' in the environment's CDE_RAG_RUNTIME.\n"
+    assert run("search", tmp_path / "p", "river", code=1).stderr == expected
+
+
 def test_windows_read_what_would_be_cut(run, records: Path, model_folder: Path, tmp_path: Path):
     """The vectors are those of the library's windows, and stay so in later runs; off unless it is asked for."""
     run("index", records, tmp_path / "cut")

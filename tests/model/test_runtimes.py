@@ -391,6 +391,12 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch, caplo
     assert json.loads(path.read_text())["key"] == value["key"]
 
 
+def test_a_choice_of_one_is_not_measured(monkeypatch):
+    monkeypatch.setattr(runtime_choice, "installed", lambda: {"onnx": {}})
+    chosen = runtime_choice.choose(None, lambda: pytest.fail("measured"), device=None, dtype=None)
+    assert chosen == ("onnx", "float32")
+
+
 @pytest.mark.usefixtures("cache")
 def test_the_bundled_pair_is_measured_too(monkeypatch):
     """The query that is timed has tokens of both encoders."""
@@ -447,6 +453,24 @@ def test_a_process_without_torch_makes_fills_and_searches_a_collection(runtime: 
     assert "pip install 'cde-rag[torch]'" in missing
     assert modules == "[]"
     assert can_be_imported == "True"
+
+
+EMBED = """
+import sys
+from cde_rag import CDEModel, Context, ContextualEmbedder
+model = CDEModel.from_pretrained(sys.argv[1], runtime=sys.argv[2])
+print(ContextualEmbedder(model, Context.null(model)).embed_queries(["a river"]).shape)
+import openvino_telemetry  # later imports of it are not in the way
+"""
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_runtime_leaves_no_id_for_its_maker(folders, runtime: str, tmp_path: Path):
+    command = [sys.executable, "-c", EMBED, str(folders["whole"]), runtime]
+    found = subprocess.run(command, capture_output=True, text=True, env={"HOME": str(tmp_path)})
+    assert (found.stdout, found.stderr) == ("(1, 16)\n", "")
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.parts[:2] for path in files} == {(".cache", "cde-rag")}
 
 
 def test_the_bundled_model_has_the_vectors_of_torch(cache: Path):

@@ -1,5 +1,6 @@
-"""Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime."""
+"""Engines that run ONNX graphs on the CPU: OpenVINO and ONNX Runtime; each is imported without its telemetry."""
 
+import os
 import sys
 import threading
 from collections import deque
@@ -95,7 +96,7 @@ class OnnxEngine:
     def __init__(self, graph: Path | bytes, *, threads: int, dtype: str) -> None:
         if dtype != "float32":
             raise ModelError(f"The runtime 'onnx' computes in float32, not in {dtype}. Leave dtype out.")
-        runtime: Any = require("onnxruntime", "onnx")
+        runtime = _onnx_runtime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
@@ -107,6 +108,12 @@ class OnnxEngine:
         """Compute the graph's output."""
         found: Float32[np.ndarray, ...] = self._session.run(None, dict(inputs))[0]
         return found
+
+
+def _onnx_runtime() -> Any:
+    """Import ONNX Runtime without its telemetry, which sends events to Microsoft and keeps an id in the cache."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    return require("onnxruntime", "onnx")
 
 
 ENGINES: Final = {"openvino": OpenVinoEngine, "onnx": OnnxEngine}

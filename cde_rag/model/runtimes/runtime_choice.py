@@ -162,7 +162,8 @@ def asked(runtime: str | None) -> str | None:
     """
     chosen = runtime or os.environ.get(VARIABLE) or None
     if chosen not in (None, *RUNTIMES):
-        raise ModelError(f"Expected the runtime {', '.join(RUNTIMES)}, found {chosen!r}.")
+        where = "" if runtime else f" in the environment's {VARIABLE}"
+        raise ModelError(f"Expected the runtime {', '.join(RUNTIMES)}, found {chosen!r}{where}.")
     return chosen
 
 
@@ -207,6 +208,8 @@ def choose(
         raise MissingExtraError(f"No runtime for models is installed. {how_to_install('torch')}, or 'openvino'.")
     if device not in (None, "cpu") or dtype == "float16" or list(here) == ["torch"] or (device is None and _gpu()):
         return "torch", dtype
+    if len(only := candidates()) == 1 and dtype in (None, only[0][1]):
+        return only[0]
     best = fastest(timings(), dtype)
     return ("torch", dtype) if best is None else (best.runtime, best.dtype)
 
