@@ -75,7 +75,8 @@ def doctor(
     if as_json:
         print_json(found)
     else:
-        extras = {f"extra {extra}": _packages(extra, versions) for extra, versions in found.pop("extras").items()}
+        extras = {f"extra {extra}": _packages(versions) for extra, versions in found.pop("extras").items()}
+        extras["to install an extra"] = "pip install 'cde-rag[EXTRA]'; in a clone: pip install '.[EXTRA]'"
         runtimes = {f"runtime {name}": versions for name, versions in found.pop("runtimes").items()}
         rows = {f"time {name}": row for name, row in found.pop("runtime_times").items()}
         rows |= {f"fastest for {name}": row for name, row in found.pop("measured_models").items()}
@@ -183,6 +184,5 @@ def _self_test() -> dict[str, Any]:
     }
 
 
-def _packages(extra: str, versions: dict[str, str | None]) -> str:
-    listed = ", ".join(f"{name} {version or '(not installed)'}" for name, version in versions.items())
-    return listed if all(versions.values()) else f"{listed}: pip install 'cde-rag[{extra}]'"
+def _packages(versions: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {version or '(not installed)'}" for name, version in versions.items())

@@ -205,7 +205,7 @@ def choose(
         return runtime, dtype or default_dtype(runtime)
     here = installed()
     if not here:
-        raise MissingExtraError(f"No runtime for models is installed. {how_to_install('torch')}, or 'openvino'.")
+        raise MissingExtraError(f"No runtime for models is installed. {how_to_install('openvino')}, or 'torch'.")
     if device not in (None, "cpu") or dtype == "float16" or list(here) == ["torch"] or (device is None and _gpu()):
         return "torch", dtype
     if len(only := candidates()) == 1 and dtype in (None, only[0][1]):
