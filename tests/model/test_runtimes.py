@@ -387,6 +387,92 @@ def test_the_choice_is_measured_once_and_kept(folders, cache, monkeypatch):
     assert json.loads(path.read_text())["key"] == value["key"]
 
 
+def trial_of(vectors: np.ndarray):
+    """A trial of any runtime whose documents have these vectors."""
+    return lambda runtime, dtype: runtime_choice.Trial(runtime, dtype, lambda: vectors, lambda: None)
+
+
+def test_the_cosine_is_that_of_the_worst_text_to_the_reference(monkeypatch):
+    monkeypatch.setattr(runtime_choice, "SECONDS", 0.0)
+    monkeypatch.setattr(runtime_choice, "candidates", lambda: [("torch", "float32"), ("onnx", "float32")])
+    exact = np.eye(3, dtype=np.float32)
+    moved = exact.copy()
+    moved[2, 0] = 0.02  # and a norm that is not 1
+    loads = {"torch": trial_of(exact), "onnx": trial_of(moved)}
+    reference, other = runtime_choice.measure(lambda runtime, dtype: loads[runtime](runtime, dtype))
+    assert (reference.cosine, other.cosine) == pytest.approx((1.0, 1 / np.sqrt(1.0004)))
+    assert (reference.shares_space, other.shares_space) == (True, False)
+
+
+def test_a_runtime_that_compiles_no_graph_is_left_out(folders, monkeypatch, tmp_path):
+    """As an old ONNX Runtime, whose errors are bare Exceptions, in an environment that has it for something else."""
+    import onnxruntime
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Exception("Unsupported model IR version: 10, max supported IR version: 8")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(runtime_choice.VARIABLE)
+    monkeypatch.setattr(runtime_choice, "SECONDS", 0.0)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    assert CDEModel.from_pretrained(folders["rotated"], device="cpu").runtime != "onnx"
+    assert {row.runtime for row in loading.timings(folders["rotated"])} == {"torch", "openvino"}
+    with pytest.raises(MissingExtraError, match=r"'onnx' .*IR version: 10.* pip install 'cde-rag\[onnx\]'"):
+        load(folders["rotated"], "onnx")
+    monkeypatch.setattr(runtime_choice, "installed", lambda: {"onnx": {"onnxruntime": "1.15"}})
+    with pytest.raises(MissingExtraError, match=r"No runtime works here: .*IR version: 10"):
+        CDEModel.from_pretrained(folders["rotated"], device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu_flags", ["avx"]),
+        ("cpu_name", "another"),
+        ("installed", {"torch": {"torch": "0.1"}}),
+        ("__version__", "0.0.1"),
+    ],
+)
+def test_a_choice_of_another_machine_or_other_versions_is_not_taken(monkeypatch, tmp_path, name: str, value: object):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    row = Timing("torch", "float32", 2.0, 2.0, 1.0, 1.0)
+    monkeypatch.setattr(runtime_choice, "measure", lambda _: [row])
+    runtime_choice.timings("0" * 64, "tiny", _never_loaded)
+    assert len(runtime_choice.kept()) == 1
+    monkeypatch.setattr(runtime_choice, name, value if name == "__version__" else lambda: value)
+    assert runtime_choice.kept() == []
+    monkeypatch.setattr(runtime_choice, "measure", lambda _: [replace(row, document_ms=1.0)])
+    assert [each.document_ms for each in runtime_choice.timings("0" * 64, "tiny", _never_loaded)] == [1.0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: value.update(timings=[]),
+        lambda value: value.update(tries=None),
+        lambda value: value["timings"][0].update(document_ms="1"),
+        lambda value: value["timings"][0].update(cosine=None),
+        lambda value: value["timings"][0].update(runtime="tensorflow"),
+        lambda value: value["timings"][0].update(dtype=[]),
+        lambda value: value["timings"][0].update(more=1.0),
+        lambda value: value.pop("key"),
+    ],
+)
+def test_damaged_times_are_measured_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    row = Timing("torch", "float32", 2.0, 2.0, 1.0, 1.0)
+    monkeypatch.setattr(runtime_choice, "measure", lambda _: [row])
+    runtime_choice.timings("0" * 64, "tiny", _never_loaded)
+    (path,) = (tmp_path / "cde-rag/runtimes").iterdir()
+    value = json.loads(path.read_text())
+    damage(value)
+    for content in (json.dumps(value), "[" * 100_000):
+        path.write_text(content)
+        assert runtime_choice.kept() == []
+        assert runtime_choice.timings("0" * 64, "tiny", _never_loaded) == [row]
+        assert [each.timings for each in runtime_choice.kept()] == [[row]]
+
+
 @pytest.mark.usefixtures("cache")
 def test_the_bundled_pair_is_measured_too(monkeypatch):
     """The query that is timed has tokens of both encoders."""
