@@ -31,6 +31,7 @@ from cde_rag.model.model_files import find
 from cde_rag.model.pair import pair_checkpoint
 from cde_rag.model.pair.four_bits import pack
 from cde_rag.model.runtimes import graph_cache, runtime_choice
+from cde_rag.model.runtimes.engines import CompiledGraphs
 from cde_rag.model.runtimes.runtime_choice import Timing
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.torch_runner import TorchRunner
@@ -168,6 +169,26 @@ def test_many_threads_get_the_vectors_of_one(loaded):
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda text: embedder.embed_queries([text]), DOCUMENTS))  # noqa: B023
         np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def recording(asked: list[tuple[str, int]]):
+    """`CompiledGraphs.get` that appends each stage with its threads to a list, and compiles for one thread."""
+    get = CompiledGraphs.get
+    return lambda self, stage, threads, *rest: asked.append((stage, threads)) or get(self, stage, 1, *rest)
+
+
+@pytest.mark.parametrize("name", ["whole", "pair"])
+def test_a_query_has_a_graph_of_one_thread_and_a_batch_those_of_the_process(folders, monkeypatch, name: str):
+    monkeypatch.setattr("cde_rag.model.runtimes.graph_runner.batch_threads", lambda: 7)
+    model = load(folders[name], "onnx")
+    embedder, asked = ContextualEmbedder(model, Context.null(model)), list[tuple[str, int]]()
+    monkeypatch.setattr(CompiledGraphs, "get", recording(asked))
+    embedder.embed_queries(["river"])
+    embedder.embed_queries(["river", "bank"])
+    embedder.embed_documents(["river"])
+    model.first_stage(["river"])
+    assert asked == [("second", 1), ("second", 7), ("second", 7), ("first", 7)]
+    assert model.threads == 7
 
 
 def test_bfloat16_of_openvino_is_near(folders, loaded):
