@@ -281,6 +281,22 @@ def test_graphs_of_earlier_formats_are_removed(folders, cache):
     assert other.exists()
 
 
+def test_files_of_killed_writers_are_removed(folders, cache):
+    """As large as the weights; a process that memory runs out in is started again and again."""
+    digest = loading.StoredModel.read(folders["deep"]).digest
+    for path in (cache / "graphs").glob(f"{digest[:32]}-second-*"):
+        path.unlink()
+    killed, written = (cache / "graphs" / f".{digest[:32]}-second-3.{each}.weights.0123.tmp" for each in "ab")
+    for path in (killed, written):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half of the weights")
+    os.utime(killed, (0, 0))
+    load(folders["deep"], "onnx")
+    assert not killed.exists()
+    assert written.exists()
+    written.unlink()
+
+
 def test_a_runtime_works_without_a_cache(folders, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in it
