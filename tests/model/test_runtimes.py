@@ -198,6 +198,8 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
     found = ContextualEmbedder(model, context).embed_documents(DOCUMENTS)
     assert (model.runtime, model.dtype) == ("openvino", "bfloat16")
     assert (exact * found).sum(axis=1).min() > 0.99
+    expected = loaded["whole", "openvino"].first_stage(DOCUMENTS)  # contexts and siblings are in float32 in any case
+    np.testing.assert_allclose(model.first_stage(DOCUMENTS), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
@@ -344,13 +346,51 @@ def test_the_fastest_runtime_that_shares_the_space_is_chosen():
     rows = [
         Timing("torch", "float32", 10.0, 10.0, 1.0, 1.0),
         Timing("openvino", "float32", 5.0, 10.0, 0.99991, 1.0),
-        Timing("onnx", "float32", 20.0, 4.0, 1.0, 1.0),
+        Timing("onnx", "float32", 4.0, 20.0, 1.0, 1.0),  # the fastest for documents
         Timing("openvino", "bfloat16", 1.0, 1.0, 0.99989, 1.0),
     ]
+    quickest = Timing("torch", "bfloat16", 40.0, 2.0, 1.0, 1.0)  # for queries
+    assert runtime_choice.fastest([*rows, quickest]) == rows[1]
     assert runtime_choice.fastest(rows) == rows[1]
     assert runtime_choice.fastest(rows, runtime="onnx") == rows[2]
     assert runtime_choice.fastest(rows[3:]) is None
     assert runtime_choice.fastest(rows, dtype="bfloat16") is None
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_chosen_without_measuring(monkeypatch, native: bool):
+    def never() -> list[Timing]:
+        raise AssertionError("Runtimes are measured.")
+
+    monkeypatch.setattr(runtime_choice, "native_bfloat16", lambda: native)
+    monkeypatch.setattr(runtime_choice, "installed", lambda: {"torch": {"torch": "2"}, "onnx": {"onnxruntime": "1"}})
+    monkeypatch.setattr(runtime_choice, "_gpu", lambda: True)
+    chosen = [
+        runtime_choice.choose(runtime, never, device=device, dtype=dtype)
+        for runtime, device, dtype in (
+            ("openvino", None, None),
+            ("onnx", "cpu", None),
+            ("openvino", None, "float32"),
+            ("torch", None, None),
+            (None, "cpu", "float16"),
+            (None, "cuda", None),
+            (None, None, None),  # on the GPU
+        )
+    ]
+    best = "bfloat16" if native else "float32"
+    assert chosen == [
+        ("openvino", best),
+        ("onnx", "float32"),
+        ("openvino", "float32"),
+        ("torch", None),
+        ("torch", "float16"),
+        ("torch", None),
+        ("torch", None),
+    ]
+    row = Timing("onnx", "float32", 1.0, 1.0, 1.0, 1.0)
+    assert runtime_choice.choose(None, lambda: [row], device="cpu", dtype=None) == ("onnx", "float32")
+    monkeypatch.setattr(runtime_choice, "_gpu", lambda: False)
+    assert runtime_choice.choose(None, lambda: [row], device=None, dtype=None) == ("onnx", "float32")
 
 
 def test_times_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
