@@ -299,6 +299,17 @@ def test_files_of_killed_writers_are_removed(folders, cache):
     written.unlink()
 
 
+def test_a_model_that_is_written_anew_changes_no_running_process(tmp_path):
+    """Its word embeddings are mapped into memory."""
+    folder = write_model(tmp_path / "model", "whole")
+    model = load(folder, "onnx")
+    embedder = ContextualEmbedder(model, Context.null(model))
+    before = embedder.embed_documents(DOCUMENTS)
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    np.testing.assert_array_equal(embedder.embed_documents(DOCUMENTS), before)
+    assert load(folder, "onnx").identity != model.identity
+
+
 def test_a_runtime_works_without_a_cache(folders, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in it
