@@ -24,6 +24,7 @@ from cde_rag import Collection, CorpusError, EmbedderOptions, ModelError, PlainE
 from cde_rag.embedders.bert_encoder import BertEncoder
 from cde_rag.embedders.sentence_transformer_files import ModelFiles
 from cde_rag.model.runtimes import runtime_choice
+from cde_rag.model.runtimes.engines import CompiledGraphs
 
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.TruncationWarning")
@@ -261,6 +262,20 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
     path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
     np.testing.assert_array_equal(PlainEmbedder(folders["cls"], runtime="onnx").embed_documents(TEXTS), expected)
     assert path.read_bytes() == intact
+
+
+def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cde_rag.embedders.sentence_transformer_graph.batch_threads", lambda: 7)
+    plain, asked, get = PlainEmbedder(folders["mean"], runtime="onnx"), list[int](), CompiledGraphs.get
+    monkeypatch.setattr(
+        CompiledGraphs, "get", lambda self, stage, threads, *rest: asked.append(threads) or get(self, stage, 1, *rest)
+    )
+    plain.embed_queries(["river"])
+    plain.embed_queries(["river", "bank"])
+    plain.embed_documents(["river"])
+    assert asked == [1, 7, 7]
 
 
 def test_weights_that_are_written_while_they_are_read(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from cde_rag.records import chunks, embedded_text, from_columns
 from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
-from cde_rag.search.searcher import Searcher
+from cde_rag.search.searcher import Searcher, check_query, page_of
 from cde_rag.stores.base import Damage, Hit, Record, Store
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
@@ -262,8 +262,14 @@ class Collection(Searcher):
             StoreError: By words, where the collection was made without them; `store.index_texts` adds them.
             ValueError: `k` is below 1, `offset` below 0, `score_threshold` no number, or `by` another word.
         """
-        search = super().search if by == "vectors" else self.searcher(by).search
-        return search(query, k, where=where, score_threshold=score_threshold, offset=offset)
+        if by != "vectors":
+            return self.searcher(by).search(query, k, where=where, score_threshold=score_threshold, offset=offset)
+        check_query(query, k, score_threshold, offset)
+        with self._traced(1, k, where) as note:
+            hits = page_of(self._ranker.best([query], offset + k, where)[0], offset, score_threshold)
+            note({"hits": len(hits)})
+            self._warn_of_fields(where, found=len(hits))
+            return hits
 
     @named_keywords
     def searcher(

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._telemetry import operation, short
-from cde_rag._validation import check_list
+from cde_rag._validation import check_list, check_positive
 from cde_rag.context.context import Context
 from cde_rag.context.generic_documents import repeated
 from cde_rag.context.sampling import Sample, sample_clusters, sample_random, sample_strata, warn_small_context
@@ -45,6 +45,7 @@ class ContextualEmbedder:
     Raises:
         ContextMismatchError: The context was made by other weights.
         ModelError: No such model.
+        ValueError: `mini_batch_size` is below 1.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class ContextualEmbedder:
         mini_batch_size: int = 32,
         pool: Pool | None = None,
     ) -> None:
+        check_positive(mini_batch_size, "mini_batch_size")
         self.model = as_model(model, device, dtype, runtime)
         self.context = context
         self.mini_batch_size = mini_batch_size
@@ -130,12 +132,14 @@ class ContextualEmbedder:
             ContextError: The model expects another number of context documents.
             CorpusError: No text that is not blank, or one with a lone surrogate.
             TypeError: `texts` is a single str; or a plain embedder comes with other arguments.
-            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` < 1.
+            ValueError: Another strategy, `strata` without its strategy or the other way round, or `context_size` or
+                `mini_batch_size` < 1.
 
         Warns:
             SmallContextWarning: The corpus has fewer than 64 documents, and fewer than `context_size`.
         """
         check_list(texts, call="from_corpus")
+        check_positive(mini_batch_size, "mini_batch_size")
         if isinstance(model, PlainEmbedder | FunctionEmbedder):
             given = {
                 "context_size": context_size,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.embedders.context_free import ContextFreeEmbedder
 from cde_rag.embedders.protocol import Embedded, EmbedderOptions
@@ -45,6 +46,7 @@ class PlainEmbedder(ContextFreeEmbedder):
         ModelError: There is no such model; it is no SentenceTransformer, lacks safetensors, brings its own code, needs
             files of another folder (such as an adapter's base), or reads fewer tokens; or prefixes for other roles; or
             windows of a model that cuts no text, or whose tokenizer has no positions; or the runtime does not run it.
+        ValueError: `mini_batch_size` is below 1.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class PlainEmbedder(ContextFreeEmbedder):
         runtime: str | None = None,
         mini_batch_size: int = 32,
     ) -> None:
+        check_positive(mini_batch_size, "mini_batch_size")
         self._model, identity = load(
             str(model), max_length=max_length, prefixes=prefixes, device=device, dtype=dtype, runtime=runtime
         )

@@ -6,11 +6,19 @@ from typing import Final
 import numpy as np
 from jaxtyping import Bool, Int64
 
+from cde_rag._validation import check_positive
+
 _PASS_TOKENS: Final = 64  # a forward pass takes as long as that many tokens more (MiniLM's size, OpenVINO, two cores)
 
 
 def length_buckets(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield positions of `size` texts at a time, longest texts first, so that lack of memory shows at once."""
+    """Yield positions of `size` texts at a time, longest texts first, so that lack of memory shows at once.
+
+    Raises:
+        TypeError: `size` is no int.
+        ValueError: `size` is below 1, with which no text would be embedded.
+    """
+    check_positive(size, "mini_batch_size")
     order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
     for start in range(0, len(order), size):
         yield order[start : start + size]

@@ -228,6 +228,10 @@ class CDEModel:
 
         Returns:
             Float32, independent of the other texts of the call up to rounding (1e-6); unit norm in one-way models.
+
+        Raises:
+            CorpusError: A text is blank or holds a lone surrogate.
+            ValueError: `mini_batch_size` is below 1.
         """
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         tokenized = self.tokenizer(texts, self.config.first_stage_max_length, prefix=self._prefixes[DOCUMENT])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from cde_rag._files import write_durably
 from cde_rag.errors import ModelError
 from cde_rag.model import model_packages
 
@@ -151,13 +152,16 @@ def read_header(folder: Path, kind: str = "a model config") -> ModelHeader:
 
 
 def write_files(folder: Path, config: _WrittenAsJson, weights: Mapping[str, bytes], tokenizer_json: str) -> None:
-    """Write the files of a model, weights under their names; its config.json has the digests of all others."""
+    """Write the files of a model, weights under their names; its config.json has the digests of all others.
+
+    Each takes the place of an older one, into which a process that has it mapped would otherwise look.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     contents = {**weights, TOKENIZER: tokenizer_json.encode()}
     for name, content in contents.items():
-        (folder / name).write_bytes(content)
+        write_durably(folder / name, content)
     digests = {_DIGESTS[name]: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    (folder / CONFIG).write_text(json.dumps(config.to_json() | digests, indent=2) + "\n", encoding="utf-8")
+    write_durably(folder / CONFIG, f"{json.dumps(config.to_json() | digests, indent=2)}\n".encode())
 
 
 def checked(path: Path, expected: str) -> bytes:

@@ -22,7 +22,8 @@ class WordEmbeddings:
     """Table of word embeddings in a safetensors file, in codes or floats. Thread-safe.
 
     The file is mapped into memory, and only rows that are asked for are converted to float32: processes share its
-    pages, and those of rare word pieces are never read.
+    pages, and those of rare word pieces are never read. A file may be replaced or removed meanwhile, but not be written
+    to: the process would read what is written, or end with a bus error where the file became shorter.
 
     Args:
         paths: Files of the model's weights.

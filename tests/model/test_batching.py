@@ -1,6 +1,7 @@
 """Buckets of texts of similar length."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,3 +34,10 @@ def test_short_texts_are_not_padded_to_a_long_one() -> None:
 
 def test_texts_of_like_length_stay_together() -> None:
     assert [len(bucket) for bucket in tight_buckets(list(range(100, 132)), 32)] == [32]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_that_takes_no_text_is_refused(size: int) -> None:
+    """Callers fill arrays that hold whatever was in memory before, by these buckets."""
+    with pytest.raises(ValueError, match=f"mini_batch_size must be at least 1, not {size}"):
+        next(tight_buckets([3, 4], size))

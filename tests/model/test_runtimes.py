@@ -31,6 +31,7 @@ from cde_rag.model.model_files import find
 from cde_rag.model.pair import pair_checkpoint
 from cde_rag.model.pair.four_bits import pack
 from cde_rag.model.runtimes import graph_cache, runtime_choice
+from cde_rag.model.runtimes.engines import CompiledGraphs
 from cde_rag.model.runtimes.runtime_choice import Timing
 from cde_rag.model.stored_tensors import float_state
 from cde_rag.model.torch_runner import TorchRunner
@@ -170,6 +171,26 @@ def test_many_threads_get_the_vectors_of_one(loaded):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def recording(asked: list[tuple[str, int]]):
+    """`CompiledGraphs.get` that appends each stage with its threads to a list, and compiles for one thread."""
+    get = CompiledGraphs.get
+    return lambda self, stage, threads, *rest: asked.append((stage, threads)) or get(self, stage, 1, *rest)
+
+
+@pytest.mark.parametrize("name", ["whole", "pair"])
+def test_a_query_has_a_graph_of_one_thread_and_a_batch_those_of_the_process(folders, monkeypatch, name: str):
+    monkeypatch.setattr("cde_rag.model.runtimes.graph_runner.batch_threads", lambda: 7)
+    model = load(folders[name], "onnx")
+    embedder, asked = ContextualEmbedder(model, Context.null(model)), list[tuple[str, int]]()
+    monkeypatch.setattr(CompiledGraphs, "get", recording(asked))
+    embedder.embed_queries(["river"])
+    embedder.embed_queries(["river", "bank"])
+    embedder.embed_documents(["river"])
+    model.first_stage(["river"])
+    assert asked == [("second", 1), ("second", 7), ("second", 7), ("first", 7)]
+    assert model.threads == 7
+
+
 def test_bfloat16_of_openvino_is_near(folders, loaded):
     context = context_of(loaded["whole", "torch"], DOCUMENTS)
     exact = ContextualEmbedder(loaded["whole", "torch"], context).embed_documents(DOCUMENTS)
@@ -177,6 +198,8 @@ def test_bfloat16_of_openvino_is_near(folders, loaded):
     found = ContextualEmbedder(model, context).embed_documents(DOCUMENTS)
     assert (model.runtime, model.dtype) == ("openvino", "bfloat16")
     assert (exact * found).sum(axis=1).min() > 0.99
+    expected = loaded["whole", "openvino"].first_stage(DOCUMENTS)  # contexts and siblings are in float32 in any case
+    np.testing.assert_allclose(model.first_stage(DOCUMENTS), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["cde-mini-0", "cde-mini-1"])
@@ -260,6 +283,33 @@ def test_graphs_of_earlier_formats_are_removed(folders, cache):
     assert other.exists()
 
 
+def test_files_of_killed_writers_are_removed(folders, cache):
+    """As large as the weights; a process that memory runs out in is started again and again."""
+    digest = loading.StoredModel.read(folders["deep"]).digest
+    for path in (cache / "graphs").glob(f"{digest[:32]}-second-*"):
+        path.unlink()
+    killed, written = (cache / "graphs" / f".{digest[:32]}-second-3.{each}.weights.0123.tmp" for each in "ab")
+    for path in (killed, written):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half of the weights")
+    os.utime(killed, (0, 0))
+    load(folders["deep"], "onnx")
+    assert not killed.exists()
+    assert written.exists()
+    written.unlink()
+
+
+def test_a_model_that_is_written_anew_changes_no_running_process(tmp_path):
+    """Its word embeddings are mapped into memory."""
+    folder = write_model(tmp_path / "model", "whole")
+    model = load(folder, "onnx")
+    embedder = ContextualEmbedder(model, Context.null(model))
+    before = embedder.embed_documents(DOCUMENTS)
+    checkpoints.write(folder, tiny_network(), tiny_tokenizer())
+    np.testing.assert_array_equal(embedder.embed_documents(DOCUMENTS), before)
+    assert load(folder, "onnx").identity != model.identity
+
+
 def test_a_runtime_works_without_a_cache(folders, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # no folder can be made in it
@@ -307,13 +357,51 @@ def test_the_fastest_runtime_that_shares_the_space_is_chosen():
     rows = [
         Timing("torch", "float32", 10.0, 10.0, 1.0, 1.0),
         Timing("openvino", "float32", 5.0, 10.0, 0.99991, 1.0),
-        Timing("onnx", "float32", 20.0, 4.0, 1.0, 1.0),
+        Timing("onnx", "float32", 4.0, 20.0, 1.0, 1.0),  # the fastest for documents
         Timing("openvino", "bfloat16", 1.0, 1.0, 0.99989, 1.0),
     ]
+    quickest = Timing("torch", "bfloat16", 40.0, 2.0, 1.0, 1.0)  # for queries
+    assert runtime_choice.fastest([*rows, quickest]) == rows[1]
     assert runtime_choice.fastest(rows) == rows[1]
     assert runtime_choice.fastest(rows, runtime="onnx") == rows[2]
     assert runtime_choice.fastest(rows[3:]) is None
     assert runtime_choice.fastest(rows, dtype="bfloat16") is None
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_chosen_without_measuring(monkeypatch, native: bool):
+    def never() -> list[Timing]:
+        raise AssertionError("Runtimes are measured.")
+
+    monkeypatch.setattr(runtime_choice, "native_bfloat16", lambda: native)
+    monkeypatch.setattr(runtime_choice, "installed", lambda: {"torch": {"torch": "2"}, "onnx": {"onnxruntime": "1"}})
+    monkeypatch.setattr(runtime_choice, "_gpu", lambda: True)
+    chosen = [
+        runtime_choice.choose(runtime, never, device=device, dtype=dtype)
+        for runtime, device, dtype in (
+            ("openvino", None, None),
+            ("onnx", "cpu", None),
+            ("openvino", None, "float32"),
+            ("torch", None, None),
+            (None, "cpu", "float16"),
+            (None, "cuda", None),
+            (None, None, None),  # on the GPU
+        )
+    ]
+    best = "bfloat16" if native else "float32"
+    assert chosen == [
+        ("openvino", best),
+        ("onnx", "float32"),
+        ("openvino", "float32"),
+        ("torch", None),
+        ("torch", "float16"),
+        ("torch", None),
+        ("torch", None),
+    ]
+    row = Timing("onnx", "float32", 1.0, 1.0, 1.0, 1.0)
+    assert runtime_choice.choose(None, lambda: [row], device="cpu", dtype=None) == ("onnx", "float32")
+    monkeypatch.setattr(runtime_choice, "_gpu", lambda: False)
+    assert runtime_choice.choose(None, lambda: [row], device=None, dtype=None) == ("onnx", "float32")
 
 
 def test_times_of_a_busy_machine_are_measured_again(monkeypatch, tmp_path):
@@ -395,6 +483,92 @@ def test_a_choice_of_one_is_not_measured(monkeypatch):
     monkeypatch.setattr(runtime_choice, "installed", lambda: {"onnx": {}})
     chosen = runtime_choice.choose(None, lambda: pytest.fail("measured"), device=None, dtype=None)
     assert chosen == ("onnx", "float32")
+
+
+def trial_of(vectors: np.ndarray):
+    """A trial of any runtime whose documents have these vectors."""
+    return lambda runtime, dtype: runtime_choice.Trial(runtime, dtype, lambda: vectors, lambda: None)
+
+
+def test_the_cosine_is_that_of_the_worst_text_to_the_reference(monkeypatch):
+    monkeypatch.setattr(runtime_choice, "SECONDS", 0.0)
+    monkeypatch.setattr(runtime_choice, "candidates", lambda: [("torch", "float32"), ("onnx", "float32")])
+    exact = np.eye(3, dtype=np.float32)
+    moved = exact.copy()
+    moved[2, 0] = 0.02  # and a norm that is not 1
+    loads = {"torch": trial_of(exact), "onnx": trial_of(moved)}
+    reference, other = runtime_choice.measure(lambda runtime, dtype: loads[runtime](runtime, dtype))
+    assert (reference.cosine, other.cosine) == pytest.approx((1.0, 1 / np.sqrt(1.0004)))
+    assert (reference.shares_space, other.shares_space) == (True, False)
+
+
+def test_a_runtime_that_compiles_no_graph_is_left_out(folders, monkeypatch, tmp_path):
+    """As an old ONNX Runtime, whose errors are bare Exceptions, in an environment that has it for something else."""
+    import onnxruntime
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Exception("Unsupported model IR version: 10, max supported IR version: 8")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(runtime_choice.VARIABLE)
+    monkeypatch.setattr(runtime_choice, "SECONDS", 0.0)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", refuse)
+    assert CDEModel.from_pretrained(folders["rotated"], device="cpu").runtime != "onnx"
+    assert {row.runtime for row in loading.timings(folders["rotated"])} == {"torch", "openvino"}
+    with pytest.raises(MissingExtraError, match=r"'onnx' .*IR version: 10.* pip install 'cde-rag\[onnx\]'"):
+        load(folders["rotated"], "onnx")
+    monkeypatch.setattr(runtime_choice, "installed", lambda: {"onnx": {"onnxruntime": "1.15"}})
+    with pytest.raises(MissingExtraError, match=r"No runtime works here: .*IR version: 10"):
+        loading.timings(folders["rotated"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu_flags", ["avx"]),
+        ("cpu_name", "another"),
+        ("installed", {"torch": {"torch": "0.1"}}),
+        ("__version__", "0.0.1"),
+    ],
+)
+def test_a_choice_of_another_machine_or_other_versions_is_not_taken(monkeypatch, tmp_path, name: str, value: object):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    row = Timing("torch", "float32", 2.0, 2.0, 1.0, 1.0)
+    monkeypatch.setattr(runtime_choice, "measure", lambda _: [row])
+    runtime_choice.timings("0" * 64, "tiny", _never_loaded)
+    assert len(runtime_choice.kept()) == 1
+    monkeypatch.setattr(runtime_choice, name, value if name == "__version__" else lambda: value)
+    assert runtime_choice.kept() == []
+    monkeypatch.setattr(runtime_choice, "measure", lambda _: [replace(row, document_ms=1.0)])
+    assert [each.document_ms for each in runtime_choice.timings("0" * 64, "tiny", _never_loaded)] == [1.0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: value.update(timings=[]),
+        lambda value: value.update(tries=None),
+        lambda value: value["timings"][0].update(document_ms="1"),
+        lambda value: value["timings"][0].update(cosine=None),
+        lambda value: value["timings"][0].update(runtime="tensorflow"),
+        lambda value: value["timings"][0].update(dtype=[]),
+        lambda value: value["timings"][0].update(more=1.0),
+        lambda value: value.pop("key"),
+    ],
+)
+def test_damaged_times_are_measured_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    row = Timing("torch", "float32", 2.0, 2.0, 1.0, 1.0)
+    monkeypatch.setattr(runtime_choice, "measure", lambda _: [row])
+    runtime_choice.timings("0" * 64, "tiny", _never_loaded)
+    (path,) = (tmp_path / "cde-rag/runtimes").iterdir()
+    value = json.loads(path.read_text())
+    damage(value)
+    for content in (json.dumps(value), "[" * 100_000):
+        path.write_text(content)
+        assert runtime_choice.kept() == []
+        assert runtime_choice.timings("0" * 64, "tiny", _never_loaded) == [row]
+        assert [each.timings for each in runtime_choice.kept()] == [[row]]
 
 
 @pytest.mark.usefixtures("cache")

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Float32, Shaped
 
-from cde_rag.errors import ModelError, require
+from cde_rag.errors import CDEError, MissingExtraError, ModelError, how_to_install, require
 
 Inputs: TypeAlias = Mapping[str, Shaped[np.ndarray, "..."]]
 _PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
@@ -149,7 +149,7 @@ class CompiledGraphs:
             dtype: Another dtype than that of the model.
 
         Raises:
-            MissingExtraError: The runtime is not installed.
+            MissingExtraError: The runtime is not installed, or cannot compile the graph, as an old version.
             ModelError: The runtime has no such dtype.
         """
         key = (stage, threads)
@@ -157,6 +157,16 @@ class CompiledGraphs:
             return found
         with self._compiling:
             if key not in self._compiled:
-                engine = ENGINES[self.runtime]
-                self._compiled[key] = engine(graph(), threads=threads, dtype=dtype or self.dtype)
+                self._compiled[key] = self._compile(graph(), threads, dtype or self.dtype)
             return self._compiled[key]
+
+    def _compile(self, graph: Path | bytes, threads: int, dtype: str) -> CompiledGraph:
+        try:
+            return ENGINES[self.runtime](graph, threads=threads, dtype=dtype)
+        except (CDEError, MemoryError):
+            raise
+        except Exception as error:  # ONNX Runtime's errors have no other base
+            raise MissingExtraError(
+                f"The runtime {self.runtime!r} that is installed does not compile this model: {error!s:.300}. It may "
+                f"be too old. {how_to_install(self.runtime)}"
+            ) from error

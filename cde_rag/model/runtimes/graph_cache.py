@@ -8,7 +8,9 @@ complete or not at all. One whose content is not that of its name is built again
 """
 
 import hashlib
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,7 @@ from cde_rag.model.runtimes.stage_graphs import EXTRA
 FORMAT: Final = 3  # of the files and graphs; raised when this module or `stage_graphs` changes them
 _LARGE: Final = 1024  # bytes of a weight that goes into the file of weights
 _PAGE: Final = 4096  # bytes; where weights begin, so that they can be mapped
+_ABANDONED_S: Final = 600.0  # seconds since a file was written to, after which whoever wrote it has ended
 
 
 def graphs_folder() -> Path:
@@ -57,7 +60,7 @@ def kept_graph(digest: str, stage: str, build: Callable[[], bytes]) -> Path | by
 
 
 def _write(folder: Path, start: str, content: bytes) -> Path:
-    """Write the files of a graph, the weights first; files of earlier formats are removed."""
+    """Write the files of a graph, the weights first; those of earlier formats, and of killed writers, are removed."""
     onnx: Any = require("onnx", EXTRA)
     model = onnx.load_model_from_string(content)
     large = [tensor for tensor in model.graph.initializer if len(tensor.raw_data) >= _LARGE]
@@ -78,6 +81,10 @@ def _write(folder: Path, start: str, content: bytes) -> Path:
     for old in folder.glob(f"{model_and_stage}-*"):
         if not old.name.startswith(f"{start}."):
             old.unlink(missing_ok=True)
+    for unfinished in folder.glob(f".{model_and_stage}-*"):
+        with suppress(FileNotFoundError):
+            if time.time() - unfinished.stat().st_mtime > _ABANDONED_S:
+                unfinished.unlink()
     return path
 
 

@@ -28,6 +28,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._files import write_durably
 from cde_rag._version import __version__
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.generic_documents import generic_documents
@@ -256,12 +257,15 @@ def _read(digest: str) -> Measurement | None:
 
 
 def _parsed(path: Path) -> Measurement | None:
-    """Read a measurement; None if there is none, or one of another machine or other versions."""
-    with suppress(OSError, ValueError, TypeError, LookupError):
+    """Read a measurement; None if there is none, or a damaged one, or one of another machine or other versions."""
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
         value: Any = json.loads(path.read_text(encoding="utf-8"))
         if value["key"] == _key(value["key"]["model"]):
             rows = [Timing(**row) for row in value["timings"]]
-            return Measurement(value["name"], value["tries"], rows)
+            numbers = [number for row in rows for number in astuple(row)[2:]]
+            known = {(row.runtime, row.dtype) for row in rows} <= set(candidates())
+            if rows and known and all(isinstance(number, float) for number in numbers):
+                return Measurement(str(value["name"]), int(value["tries"]), rows)
     return None
 
 
@@ -270,10 +274,8 @@ def _keep(digest: str, measurement: Measurement) -> None:
     with suppress(OSError, ContextError):
         path = _path(digest)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         content = {"key": _key(digest), **asdict(measurement)}
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_durably(path, f"{json.dumps(content, indent=2)}\n".encode())
 
 
 def sample() -> tuple[list[str], str]:
@@ -289,14 +291,19 @@ def measure(load: Callable[[str, str], Trial]) -> list[Timing]:
         load: Loads the model in a runtime and a dtype.
 
     Returns:
-        The times, references first; a runtime whose packages cannot be imported is left out.
+        The times, references first; a runtime that cannot be imported, or is too old for the graphs, is left out.
+
+    Raises:
+        MissingExtraError: All of them had to be left out.
     """
     found: list[Timing] = []
+    missing: ImportError | None = None
     reference: Float32[np.ndarray, "batch dim"] | None = None
     for runtime, dtype in candidates():
         try:
             trial = load(runtime, dtype)
-        except (MissingExtraError, ImportError):
+        except ImportError as error:
+            missing = error
             continue
         document, of_documents, vectors = _seconds(trial.documents)
         query, of_query, _ = _seconds(trial.query)
@@ -306,6 +313,8 @@ def measure(load: Callable[[str, str], Trial]) -> list[Timing]:
         spread = max(of_documents, of_query)
         found.append(Timing(trial.runtime, trial.dtype, *times, float(cosines.min()), spread))
         del trial  # one model at a time is in memory
+    if missing is not None and not found:
+        raise MissingExtraError(f"No runtime works here: {missing}") from missing
     return found
 
 
