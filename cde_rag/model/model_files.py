@@ -5,11 +5,11 @@ Nothing here imports torch, so that runtimes without it read the same files.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from cde_rag._files import write_durably
+from cde_rag._files import file_sha256, write_durably
 from cde_rag.errors import ModelError
 from cde_rag.model import model_packages
 
@@ -20,6 +20,7 @@ CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json
 VOCABULARY = "vocabulary.safetensors"  # word embeddings, if they are in a file of their own
 _DIGESTS = {WEIGHTS: "weights_sha256", VOCABULARY: "vocabulary_sha256", TOKENIZER: "tokenizer_sha256"}
 MAX_WEIGHTS_BYTES = 2 * 1024**3
+_Found = TypeVar("_Found")
 
 
 @runtime_checkable
@@ -170,19 +171,31 @@ def checked(path: Path, expected: str) -> bytes:
     Raises:
         ModelError: The file is missing, too large, or its sha256 is not `expected`.
     """
+    content = _read(path, Path.read_bytes)
+    _compare(path, hashlib.sha256(content).hexdigest(), expected)
+    return content
+
+
+def check(path: Path, expected: str) -> None:
+    """Check the digest of a file of a model, without its content in memory; raises like `checked`."""
+    _compare(path, _read(path, file_sha256), expected)
+
+
+def _read(path: Path, read: Callable[[Path], _Found]) -> _Found:
     try:
         if path.stat().st_size > MAX_WEIGHTS_BYTES:
             raise ModelError(f"{path} is larger than {MAX_WEIGHTS_BYTES} bytes; is it a model of this library?")
-        content = path.read_bytes()
+        return read(path)
     except OSError as error:
         raise ModelError(f"Expected {path}, found: {error}. Give the folder of a complete model.") from error
-    found = hashlib.sha256(content).hexdigest()
+
+
+def _compare(path: Path, found: str, expected: str) -> None:
     if found != expected:
         raise ModelError(
             f"{path}: {CONFIG} expects sha256 {expected[:16]}…, found {found[:16]}…. The file is damaged or of another "
             "model; install or download it again."
         )
-    return content
 
 
 def digest(config: _WrittenAsJson, weights_sha256: str) -> str:

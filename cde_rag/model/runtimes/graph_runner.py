@@ -11,8 +11,10 @@ from jaxtyping import Bool, Float32, Int, Shaped
 
 from cde_rag.errors import ModelError
 from cde_rag.model.config import ModelConfig
+from cde_rag.model.mapped_tensors import MappedTensors
 from cde_rag.model.model_files import (
     TOKENIZER,
+    check,
     check_first_half,
     checked,
     digest,
@@ -101,6 +103,17 @@ class StoredModel:
             state |= {prefix + name: value for name, value in found.items()}
         return state
 
+    def context_path(self) -> MappedTensors:
+        """Check the files, and map the weights of the path of the context into memory.
+
+        Raises:
+            ModelError: A file is damaged.
+        """
+        for path, sha256 in itertools.chain.from_iterable(self.files.values()):
+            check(path, sha256)
+        paths = [path for path, _ in self.files[self.of_first]]
+        return MappedTensors(paths, array_context.is_of_context_path)
+
     def word_embeddings(self) -> list[WordEmbeddings]:
         """Map the word embeddings into memory: one table, or one for each half of a pair."""
         paths = {prefix: [path for path, _ in files] for prefix, files in self.files.items()}
@@ -150,10 +163,7 @@ class GraphRunner:
         self.threads = batch_threads()
         self.config = stored.config
         self.stored = stored
-        wanted = stored.of_first
-        self._context_path = stage_graphs.part(
-            stored.state(lambda name: array_context.is_of_context_path(name.removeprefix(wanted))), wanted
-        )
+        self._context_path = stored.context_path()
         self._words = stored.word_embeddings()
         self._second_stage(1)
 
