@@ -26,6 +26,7 @@ app = command_line()
 _SHORT = {  # in the list of commands, at 80 columns
     "index": "Add a folder, files or records to a collection.",
     "search": "Search a collection.",
+    "count": "Count passages, all or by a filter.",
     "inspect": "Show a collection's size, model and context.",
     "verify": "Compare a collection with its checksums.",
     "reindex": "Rebuild the BM25 and filter indexes.",
@@ -77,6 +78,7 @@ def main(
 for command in (
     index.index,
     collections.search,
+    collections.count,
     collections.inspect,
     collections.verify,
     collections.reindex,

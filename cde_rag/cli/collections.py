@@ -109,13 +109,16 @@ def _ranking(text: str) -> str:
     return text
 
 
+WhereOption = Annotated[
+    dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
+]
+
+
 def search(
     collection: CollectionArgument,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Query in natural language.")],
     k: Annotated[int, typer.Option("-k", min=1, max=_MOST, help="Maximum number of hits, or of groups.")] = 10,
-    where: Annotated[
-        dict[str, Any] | None, typer.Option(parser=_json_object, metavar="JSON", help="Filter over the metadata.")
-    ] = None,
+    where: WhereOption = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -199,6 +202,27 @@ def _default_by(store: "Store") -> str:
         typer.echo(f"Searched by vectors alone. {error}", err=True)
         return "vectors"
     return "hybrid"
+
+
+def count(
+    collection: CollectionArgument,
+    where: WhereOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the passages of a collection, or those that match a filter as in search. Needs no model.
+
+    \b
+    Examples:
+      cde-rag count papers.faiss
+      cde-rag count papers.faiss --where '{"year": {"gte": 2020}}' --json
+    """
+    with contextlib.closing(existing(collection, tenant)) as store:
+        found = store.count(where)
+        nothing = "" if found or where is None else explain_no_hits(store, where, None, "vectors")
+    print_json({"passages": found}) if as_json else typer.echo(str(found))
+    if nothing:
+        typer.echo(f"No passages: {nothing}", err=True)
 
 
 def inspect(

@@ -12,7 +12,7 @@ from cde_rag.cli import app
 from cde_rag.model import checkpoints
 
 Run = Callable[..., Result]
-WITHOUT_MODEL = "backup doctor export import inspect reindex restore verify --version".split()
+WITHOUT_MODEL = "backup count doctor export import inspect reindex restore verify --version".split()
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +30,7 @@ def run(model_folder: Path) -> Run:
         command = [str(argument) for argument in arguments]
         if command[0] not in (
             "backup",
+            "count",
             "doctor",
             "export",
             "import",

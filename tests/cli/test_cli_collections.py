@@ -251,6 +251,16 @@ def test_words_that_no_passage_has_are_told_without_an_offset_that_nobody_gave(r
     assert "at this offset and score" in told
 
 
+def test_count_is_that_of_the_filter(run, collection: Path):
+    assert run("count", collection).stdout == "20\n"
+    after = ("count", collection, "--where", '{"year": {"gte": 2015}}')
+    assert run(*after).stdout == "5\n"
+    assert json.loads(run(*after, "--json").stdout) == {"passages": 5}
+    none = run("count", collection, "--where", '{"jaar": 2015}')
+    assert none.stdout == "0\n"
+    assert "no passage has the field 'jaar'" in none.stderr
+
+
 def test_inspect_tells_what_contexts_keep_of_deleted_documents(run, collection: Path, model_folder: Path):
     with Collection.open(FaissStore(collection), model=model_folder) as opened:
         opened.delete(["r0", "r1"])

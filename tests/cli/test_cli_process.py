@@ -12,7 +12,7 @@ from cde_rag.cli import app
 
 COMMAND = [sys.executable, "-c", "from cde_rag.cli import app; app(prog_name='cde-rag')"]
 COMMANDS = (
-    "index search inspect verify reindex audit export import backup restore "
+    "index search count inspect verify reindex audit export import backup restore "
     "drift recontextualize rollback tune evaluate mteb convert demo serve mcp doctor"
 ).split()
 
@@ -41,6 +41,8 @@ def test_help_loads_nothing_heavy():
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
+        (["count", "papers.faiss"], 0),
+        (["count", "papers.faiss", "--where", '{"year": {"about": 1}}'], 1),
         (["inspect", "papers.faiss"], 0),
         (["inspect", "papers.faiss", "--erasure"], 0),
         (["verify", "papers.faiss"], 0),

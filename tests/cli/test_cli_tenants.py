@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 COMMANDS = [
-    ["search", "river"], ["inspect"], ["verify"], ["recontextualize"], ["rollback"], ["drift", "--probes", "3"]
+    ["search", "river"], ["count"], ["inspect"], ["verify"], ["recontextualize"], ["rollback"],
+    ["drift", "--probes", "3"],
 ]  # fmt: skip
 
 
