@@ -1,6 +1,7 @@
 """FaissStore: the contract, and what a folder of files has to survive."""
 
 import errno
+import gc
 import itertools
 import logging
 import os
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from cde_rag.stores import files as folders
 from cde_rag.stores.base import Row
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.faiss.ann_index import Index
+from cde_rag.stores.faiss.connections import Connection
 from cde_rag.stores.faiss.database import FORMAT
 from cde_rag.stores.faiss.manifest import FaissGeneration, FaissManifest
 from cde_rag.stores.faiss.record_tables import Records
@@ -689,3 +692,12 @@ def test_a_path_with_a_nul_is_refused_by_every_call(tmp_path: Path) -> None:
     ):
         with pytest.raises(StoreError, match="found a NUL character"):
             call()
+
+
+def test_a_connection_that_is_dropped_is_closed() -> None:
+    """Python 3.13 warns of one that is not."""
+    connection = sqlite3.connect(":memory:", factory=Connection)
+    with mock.patch.object(Connection, "close") as close:
+        del connection
+        gc.collect()
+    close.assert_called_once_with()

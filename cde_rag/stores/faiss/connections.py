@@ -16,6 +16,7 @@ import os
 import sqlite3
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,11 @@ class Connection(sqlite3.Connection):
     place: FileIdentity | None = None
     process: int = 0
     checked_schema: int | None = None
+
+    def __del__(self) -> None:
+        """Close the connection of a store that is dropped while it is open; Python 3.13 warns of it otherwise."""
+        with suppress(sqlite3.ProgrammingError):  # the file could not be opened
+            self.close()
 
 
 class Connections:
