@@ -701,3 +701,17 @@ def test_a_connection_that_is_dropped_is_closed() -> None:
         del connection
         gc.collect()
     close.assert_called_once_with()
+
+
+def test_vectors_that_differ_by_rounding_are_ranked_as_in_float64(tmp_path: Path) -> None:
+    """In float32 the best of them is often not the first: its score is rounded like all others."""
+    random = np.random.default_rng(0)
+    vectors = np.tile(units(1, dim=64), (400, 1))
+    places = random.integers(0, 64, size=400)
+    vectors[np.arange(400), places] = np.nextafter(vectors[0, places], random.choice([-1, 1], 400).astype(np.float32))
+    store = created(lambda: FaissStore(tmp_path / "store", index="flat"), dim=64)
+    store.add([row(f"r{number}") for number in range(400)], vectors, fingerprint=SPACE)
+    queries = units(50, dim=64, seed=1)
+    scores = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    found = [hits[0].score for hits in store.search(queries, 1, fingerprint=SPACE)]
+    np.testing.assert_allclose(found, scores.max(axis=1), rtol=0, atol=1e-12)
