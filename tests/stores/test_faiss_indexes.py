@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
 from cde_rag.stores.faiss import view as readers
 from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.indexing import IndexConfig
+from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks
 from cde_rag.stores.filters import matches
 
 DIM, ROWS, CLUSTERS = 32, 2000, 40
@@ -36,11 +38,11 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def clustered(rows: int, seed: int = 0) -> np.ndarray:
+def clustered(rows: int, seed: int = 0, *, spread: float = 0.6) -> np.ndarray:
     """Vectors around `CLUSTERS` centres, one centre after another."""
     centres = np.random.default_rng(0).standard_normal((CLUSTERS, DIM))
     near = np.random.default_rng(seed).standard_normal((rows, DIM))
-    vectors = (centres[np.arange(rows) * CLUSTERS // rows] + 0.6 * near).astype(np.float32)
+    vectors = (centres[np.arange(rows) * CLUSTERS // rows] + spread * near).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -104,6 +106,21 @@ def test_finds_nearly_all_under_every_filter(
         assert recall(store, rows, matrix, where) >= 0.95, where
     assert recall(store, rows, matrix, k=ROWS // 10 + 1) == 1
     assert recall(store, rows, matrix, k=ROWS + 1) == 1
+
+
+@pytest.mark.parametrize(("index", "spread"), [("hnsw", 0.6), ("ivf", 3.0)])
+def test_the_search_is_wider_under_a_strict_filter(tmp_path: Path, index: str, spread: float) -> None:
+    """With the beam, or the cells, of a search without a filter, 92 % of the best are found."""
+    matrix, queries = clustered(4000, spread=spread), clustered(32, seed=5, spread=spread)
+    checksums = [zlib.crc32(matrix[first : first + BLOCK_ROWS].data) for first in range(0, len(matrix), BLOCK_ROWS)]
+    vectors = VectorBlocks(tmp_path / "vectors", matrix, np.array(checksums), {})
+    ann_index = Index.empty(IndexConfig(index), vectors)
+    ann_index.extend(vectors)
+    among = np.random.default_rng(3).random(len(matrix)) < 0.02
+    allowed = np.flatnonzero(among)
+    found = ann_index.search(queries, 10, among=among)
+    best = [allowed[np.argsort(-line)[:10]] for line in queries @ matrix[allowed].T]
+    assert np.mean([np.isin(rows, hits).mean() for rows, hits in zip(best, found, strict=True)]) >= 0.99
 
 
 @every_kind
