@@ -22,6 +22,7 @@ from cde_rag import CDEModel, Collection, Context, ContextError, ContextualEmbed
 from cde_rag.model import loading
 from cde_rag.model.names import ModelName
 from cde_rag.model.runtimes import runtime_choice
+from cde_rag.model.runtimes.engines import CompiledGraphs
 from cde_rag.model.runtimes.two_way_runner import TwoWayGraphRunner
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag.model.two_way import published, published_files
@@ -92,6 +93,26 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
     assert found.dtype == np.float32
     assert (found * expected).sum(axis=1).min() >= 0.999999
     np.testing.assert_allclose(found, expected, atol=5e-5)
+
+
+def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(folders, monkeypatch: pytest.MonkeyPatch):
+    """The same graph is compiled for both numbers; here for one alone, so that no cores are needed."""
+    asked, get = list[tuple[str, int]](), CompiledGraphs.get
+
+    def counted(compiled: CompiledGraphs, stage: str, threads: int, *rest: Any) -> Any:
+        asked.append((stage, threads))
+        return get(compiled, stage, 1, *rest)
+
+    monkeypatch.setattr(CompiledGraphs, "get", counted)
+    monkeypatch.setattr("cde_rag.model.runtimes.two_way_runner.batch_threads", lambda: 7)
+    model = CDEModel.from_pretrained(folders["v1"], device="cpu", dtype="float32", runtime="onnx")
+    embedder = ContextualEmbedder.from_corpus(CORPUS[:2], model=model)
+    asked.clear()
+    embedder.embed_queries(["river"])
+    embedder.embed_queries(["river", "bank"])
+    embedder.embed_documents(["river"])
+    assert asked == [("second", 1), ("second", 7), ("second", 7)]
+    assert model.threads == 7
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
