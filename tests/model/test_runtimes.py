@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from compiled_graphs import recording
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load as load_tensors
@@ -169,12 +170,6 @@ def test_many_threads_get_the_vectors_of_one(loaded):
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda text: embedder.embed_queries([text]), DOCUMENTS))  # noqa: B023
         np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def recording(asked: list[tuple[str, int]]):
-    """`CompiledGraphs.get` that appends each stage with its threads to a list, and compiles for one thread."""
-    get = CompiledGraphs.get
-    return lambda self, stage, threads, *rest: asked.append((stage, threads)) or get(self, stage, 1, *rest)
 
 
 @pytest.mark.parametrize("name", ["whole", "pair"])

@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from compiled_graphs import recording
 from golden import PREFIX_END, V1, V2, golden, golden_config, sizes, write_folder
 from safetensors.torch import load_file, save_file
 from tiny import WORDS
@@ -95,19 +96,11 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, atol=5e-5)
 
 
-def test_a_query_takes_one_thread_and_a_batch_those_of_the_process(folders, monkeypatch: pytest.MonkeyPatch):
-    """The same graph is compiled for both numbers; here for one alone, so that no cores are needed."""
-    asked, get = list[tuple[str, int]](), CompiledGraphs.get
-
-    def counted(compiled: CompiledGraphs, stage: str, threads: int, *rest: Any) -> Any:
-        asked.append((stage, threads))
-        return get(compiled, stage, 1, *rest)
-
-    monkeypatch.setattr(CompiledGraphs, "get", counted)
+def test_a_query_has_a_graph_of_one_thread_and_a_batch_those_of_the_process(folders, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cde_rag.model.runtimes.two_way_runner.batch_threads", lambda: 7)
     model = CDEModel.from_pretrained(folders["v1"], device="cpu", dtype="float32", runtime="onnx")
-    embedder = ContextualEmbedder.from_corpus(CORPUS[:2], model=model)
-    asked.clear()
+    embedder, asked = ContextualEmbedder.from_corpus(CORPUS[:2], model=model), list[tuple[str, int]]()
+    monkeypatch.setattr(CompiledGraphs, "get", recording(asked))
     embedder.embed_queries(["river"])
     embedder.embed_queries(["river", "bank"])
     embedder.embed_documents(["river"])

@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from cde_rag.stores.faiss import FLAT_ROWS, FaissStore
 from cde_rag.stores.faiss import view as readers
 from cde_rag.stores.faiss.ann_index import Index
 from cde_rag.stores.faiss.indexing import IndexConfig
-from cde_rag.stores.faiss.vectors import BLOCK_ROWS, VectorBlocks
+from cde_rag.stores.faiss.vectors import VectorBlocks, extended
 from cde_rag.stores.filters import matches
 
 DIM, ROWS, CLUSTERS = 32, 2000, 40
@@ -112,8 +111,8 @@ def test_finds_nearly_all_under_every_filter(
 def test_the_search_is_wider_under_a_strict_filter(tmp_path: Path, index: str, spread: float) -> None:
     """With the beam, or the cells, of a search without a filter, 92 % of the best are found."""
     matrix, queries = clustered(4000, spread=spread), clustered(32, seed=5, spread=spread)
-    checksums = [zlib.crc32(matrix[first : first + BLOCK_ROWS].data) for first in range(0, len(matrix), BLOCK_ROWS)]
-    vectors = VectorBlocks(tmp_path / "vectors", matrix, np.array(checksums), {})
+    checksums = np.array([checksum for _, checksum in extended(matrix, rows=0, last=0)])
+    vectors = VectorBlocks(tmp_path / "vectors", matrix, checksums, {})
     ann_index = Index.empty(IndexConfig(index), vectors)
     ann_index.extend(vectors)
     among = np.random.default_rng(3).random(len(matrix)) < 0.02
