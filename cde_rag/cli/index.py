@@ -91,6 +91,9 @@ def index(
     sync: Annotated[
         bool, typer.Option("--sync", help="Afterwards delete passages that are not in the sources.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Let --sync delete more than half of the passages without asking.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the numbers of records to add, embed and delete; write nothing.")
     ] = False,
@@ -137,8 +140,10 @@ def index(
     A new collection first samples its context from the documents and keeps it; later documents are embedded in the same
     context. Unchanged documents are not embedded again: to resume an interrupted command, run it again.
 
-    A document replaces the stored one with the same id. The id of a passage consists of the folder's name and the
-    file's path in it (docs/guide/start.md#0), or of the absolute path if a file is given (/home/me/start.md#0).
+    A record replaces the stored one with the same id. A text file that is read again replaces all its passages; one
+    that cannot be read keeps them, and so does one that left its folder, until --sync. The id of a passage consists of
+    the folder's name and the file's path in it (docs/guide/start.md#0), also if such a file is given by itself later,
+    or else of the file's absolute path (/home/me/start.md#0).
 
     \b
     Examples:
@@ -160,6 +165,7 @@ def index(
       cde-rag index one.parquet two.parquet papers.faiss --ray auto
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
+    from cde_rag.indexing.replacement import missing_documents, unread_passages
     from cde_rag.readers import Fields, RecordReader
 
     csv.field_size_limit(sys.maxsize)
@@ -202,14 +208,24 @@ def index(
         _print_unread(reader)
     _warn_of_language(opened, reader, total)
     with opened:
+        others = unread_passages(opened.store, reader) if sync and not reader.skipped else {}
+        if not yes:
+            _confirm(opened.count(), others)
         with on_workers(opened, workers, None):
             report = _add(opened, collection, reader, total, shown=progress)
-        deleted = _delete_others(opened, reader) if sync else 0
+        if sync and reader.skipped:  # it may be one of these that is to stay
+            raise StoreError(
+                f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
+                "and run the same command again."
+            )
+        deleted = opened.delete(list(others)) if others else 0
+        missing = missing_documents(opened.store, reader)
         documents = opened.count()
+    _print_missing(missing)
     if report.truncated and reader.splits:
         shorter = max_characters * 3 // 5
         typer.echo(f"Of text files --max-characters {shorter} would make shorter passages.", err=True)
-    counts = {**asdict(report), "skipped": reader.skipped, "deleted": deleted}
+    counts = {**asdict(report), "skipped": reader.skipped, "deleted": report.deleted + deleted}
     if as_json:
         print_json({"documents": documents, **counts})
     else:
@@ -238,16 +254,20 @@ def _on_ray(
 ) -> None:
     """Index the sources on a Ray cluster and print the result."""
     from cde_rag import distributed
+    from cde_rag.indexing.replacement import locate, missing_documents
 
     if at(path).exists():
         with open_collection(at(path), model) as opened:
             _check_options(opened, path, options)
-            for folder in reader.folders:
-                _check_folder(opened, path, folder.resolve())
+            locate(reader, opened.store)
             reader.fields = replace(reader.fields, parent=opened.parent_key)
     distributed.connect(None if address == "local" else address)
     dataset = distributed.read_sources(
-        sources, reader.fields, max_characters=reader.max_characters, max_line_bytes=reader.max_line_bytes
+        sources,
+        reader.fields,
+        max_characters=reader.max_characters,
+        max_line_bytes=reader.max_line_bytes,
+        roots=reader.roots,
     )
     with progress_bar("index", "passages", shown=shown) as update:
         indexed = distributed.index(
@@ -262,6 +282,7 @@ def _on_ray(
             workers=workers,
             on_progress=updating(update),
         )
+    _print_missing(missing_documents(at(path), reader))
     if "://" not in path:
         typer.echo(f"The shards stay in {path}.shards; delete the folder when no run needs them.", err=True)
     if as_json:
@@ -299,9 +320,8 @@ def _print_unread(reader: "RecordReader") -> None:
         if code := [f"--as-text {suffix}" for suffix, _ in unread.most_common() if suffix in SOURCE_CODE][:3]:
             remedy += f" To read source code, add {' '.join(code)}."
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
-    if empty := reader.empty_files:
-        more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
-        typer.echo(printable(f"Files without text: {', '.join(empty[:3])}{more}."), err=True)
+    if reader.empty_files:
+        typer.echo(printable(f"Files without text: {_named(reader.empty_files)}."), err=True)
 
 
 def _warn_of_language(opened: "Collection", reader: "RecordReader", total: int) -> None:
@@ -326,6 +346,7 @@ def _plan(
 ) -> dict[str, int]:
     """Count the writes of a run, for `--dry-run`; creates neither a collection nor a tenant."""
     from cde_rag.collection.collection import plan_records
+    from cde_rag.indexing.replacement import missing_documents, unread_passages
 
     store = at(path) if tenant is None else _tenant_store(path, tenant, model)
     if store is None or not store.exists():
@@ -336,8 +357,10 @@ def _plan(
     with opened:
         if sync and reader.skipped:
             typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
-        deleted = len(_others(opened, reader)) if sync and not reader.skipped else 0
+        others = unread_passages(opened.store, reader) if sync and not reader.skipped else {}
         counts = asdict(plan_records(opened, reader))
+        _print_missing(missing_documents(opened.store, reader))
+        deleted = counts["deleted"] + len(others)
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
 
 
@@ -368,10 +391,11 @@ def _open(
     store: "Store", path: str, reader: "RecordReader", options: "_Options", *, model: str | None
 ) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
+    from cde_rag.indexing.replacement import locate
+
     opened = open_collection(store, model)
     _check_options(opened, path, options)
-    for folder in reader.folders:
-        _check_folder(opened, path, folder.resolve())
+    locate(reader, store)
     size = opened.embedder.context.size
     kept = f"exists and keeps its context of {size} passages" if size else "has no context; recontextualize makes one"
     typer.echo(f"{shown_place(path)} {kept}.", err=True)
@@ -427,19 +451,6 @@ def _tenant(path: str, reader: "RecordReader", name: str, *, parent_key: str | N
         return (tenants.tenant if name in tenants.names() else tenants.create_tenant)(name).store
 
 
-def _check_folder(collection: "Collection", path: str, folder: Path) -> None:
-    """Refuse a folder whose passages would have the ids of another's."""
-    from cde_rag.readers import FOLDER_KEY, PARENT_KEY
-
-    inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
-    other = next(collection.scroll({PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}), None)
-    if other is not None:
-        raise StoreError(
-            f"{shown_place(path)} holds passages of another folder {folder.name!r}, {other.metadata[FOLDER_KEY]}, "
-            f"which those of {folder} would replace. Rename one of the folders, or give them two collections."
-        )
-
-
 def _create(
     store: "Store",
     path: str,
@@ -484,20 +495,27 @@ def _create(
     return opened, embedder.context.manifest.documents_seen
 
 
-def _delete_others(collection: "Collection", reader: "RecordReader") -> int:
-    """Delete the records that the sources do not have; return their number."""
-    if reader.skipped:  # it may be one of these that is to stay
-        raise StoreError(
-            f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
-            "and run the same command again."
-        )
-    return collection.delete(_others(collection, reader))
+def _confirm(before: int, others: dict[str, str]) -> None:
+    """Ask before `--sync` deletes more than half of the passages; without a terminal refuse."""
+    if 2 * len(others) <= before:
+        return
+    would = f"--sync would delete {len(others):,} of {before:,} passages: {_named(list(dict.fromkeys(others.values())))}."
+    if not sys.stdin.isatty():
+        raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
+    typer.confirm(printable(f"{would} Are the sources right?"), abort=True, err=True)
 
 
-def _others(collection: "Collection", reader: "RecordReader") -> list[str]:
-    """Return ids in the collection that the sources do not have."""
-    kept = {record.id for record in reader}
-    return [record.id for record in collection.scroll() if record.id not in kept]
+def _print_missing(documents: list[str]) -> None:
+    if documents:
+        count = "1 document is" if len(documents) == 1 else f"{len(documents):,} documents are"
+        found = f"{count} no longer in the sources, and the passages stay: {_named(documents)}. --sync deletes them."
+        typer.echo(printable(found), err=True)
+
+
+def _named(names: list[str]) -> str:
+    """Return the first three names, and the number of the others."""
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def _add(collection: "Collection", path: str, reader: "RecordReader", total: int, *, shown: bool | None) -> "AddReport":

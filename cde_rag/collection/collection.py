@@ -22,7 +22,9 @@ from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
+from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
+from cde_rag.readers import RecordReader
 from cde_rag.records import chunks, embedded_text, from_columns
 from cde_rag.search.fusion import CANDIDATES, RANKINGS, check_fusion
 from cde_rag.search.mmr import marginal_relevance
@@ -230,9 +232,19 @@ class Collection(Searcher):
     def add_records(
         self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
     ) -> AddReport:
-        """Add records, or replace those of the same id; streams, raises and warns like `add`."""
+        """Add records, or replace those of the same id; streams, raises and warns like `add`.
+
+        Text documents of a RecordReader, which are split into passages, are replaced: passages that a document has no
+        longer are deleted after its new ones are written. A file has one id, whether it is given by itself or in a
+        folder. A document that cannot be read, or that is no longer among the sources, keeps its passages.
+
+        Raises:
+            StoreError: The collection has passages of another folder with the same name as one of the reader's.
+        """
         total = len(records) if isinstance(records, Sized) else None
-        return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
+        documents = _documents_of(records, self.store)
+        prepared = _prepared(records, self._settings, self.embedder)
+        return self._writer.add(prepared, total, on_progress, documents=documents)
 
     @named_keywords
     def search(
@@ -581,8 +593,17 @@ def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
         CorpusError: As `add_records`.
     """
     store, embedder = collection.store, collection.embedder
+    documents = _documents_of(records, store)
     prepared = _prepared(records, store.manifest().settings, embedder)
-    return Upserter(store, ActiveEmbedder(store, embedder), collection.parent_key).plan(prepared)
+    return Upserter(store, ActiveEmbedder(store, embedder), collection.parent_key).plan(prepared, documents)
+
+
+def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] | None:
+    """Return the documents that records are read from; None if they are no passages of documents."""
+    if isinstance(records, RecordReader) and records.splits:
+        locate(records, store)
+        return records.documents
+    return records.documents if isinstance(records, DocumentRecords) else None
 
 
 def _prepared(records: Iterable[Record], settings: Mapping[str, Any], embedder: Embedder) -> Iterable[Record]:

@@ -1,8 +1,8 @@
 """BucketWriter: the Ray actor that embeds buckets of records and writes them."""
 
+import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +12,15 @@ from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shar
 from cde_rag.embedders.contextual import ContextualEmbedder
 from cde_rag.errors import CDEError, ContextMismatchError, PoolError, require
 from cde_rag.indexing.headers import with_headers
+from cde_rag.indexing.replacement import DocumentRecords
+from cde_rag.indexing.upsert import AddReport
 from cde_rag.indexing.upsert_plan import stale_passages
 from cde_rag.model.threads import set_threads
 from cde_rag.records import Parent, embedded_text
 from cde_rag.stores.base import Record, Row
 from cde_rag.stores.kinds import store_at
 
-COUNTS: Final = ("added", "replaced", "updated", "unchanged", "truncated")  # as in AddReport
+COUNTS: Final = tuple(field.name for field in fields(AddReport))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class BucketWriter:
             row = self._to_shard(records) if self._collection is None else self._to_server(records)
         except CDEError as error:
             raise PoolError(str(error)) from None
-        return arrow.table({name: [value] for name, value in {"documents": len(records), **row}.items()})
+        named = {"documents": len(records), "read": json.dumps(dict(records.documents)), **row}
+        return arrow.table({name: [value] for name, value in named.items()})
 
     def _opened(self, address: str) -> Collection:
         collection = Collection(store_at(address), self._embedder)
@@ -80,12 +83,12 @@ class BucketWriter:
             raise ContextMismatchError(expected=self._embedder.fingerprint, found=collection.embedder.fingerprint)
         return collection
 
-    def _to_server(self, records: Sequence[Record]) -> dict[str, Any]:
+    def _to_server(self, records: DocumentRecords) -> dict[str, Any]:
         assert self._collection is not None
         report = self._collection.add_records(records)
         return {"shard": "", "reused": False, **asdict(report)}
 
-    def _to_shard(self, records: Sequence[Record]) -> dict[str, Any]:
+    def _to_shard(self, records: DocumentRecords) -> dict[str, Any]:
         """Write the shard of a bucket, unless an earlier run has written it."""
         extended = list(with_headers(records, self._destination.settings, self._embedder))
         parent_key: str | None = self._destination.settings["parent_key"]

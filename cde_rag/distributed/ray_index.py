@@ -10,13 +10,14 @@ workers write shards (`shards.py`) to a folder that all machines share, and the 
 idempotent: the same call resumes an interrupted one.
 """
 
+import json
 import queue
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -165,9 +166,12 @@ def index(
             if address is None:
                 writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
                 ready = ReadyVectors(serving.fingerprint, commit.vectors)
-                report = writer.add(commit.records(folder, serving.fingerprint), documents, None, ready)
+                records = commit.records(folder, serving.fingerprint)
+                report = writer.add(records, documents, None, ready, commit.read)
             else:
                 report = commit.reports()
+                deleted = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key).replace(commit.read)
+                report = replace(report, deleted=report.deleted + deleted)  # of documents in several buckets
         return Indexed(
             documents=collection.count(),
             report=report,
@@ -219,6 +223,7 @@ class _Commit:
         vectors: Vectors of the shards that are being committed, by digest.
         buckets: Number of buckets so far.
         reused: Number of them whose shards were there.
+        read: Number of passages of each text document in the buckets so far, by `source`.
     """
 
     def __init__(
@@ -230,6 +235,7 @@ class _Commit:
     ) -> None:
         self.vectors: dict[str, tuple[Float32[np.ndarray, " dim"], bool]] = {}
         self.buckets = self.reused = 0
+        self.read: dict[str, int] = {}
         self._rows = rows
         self._progress = Progress(0, total, 0.0)
         self._started = started
@@ -239,6 +245,7 @@ class _Commit:
         """Return the changes that the workers made on a server."""
         counts = Counter(dict.fromkeys(COUNTS, 0))
         for row in self._rows:
+            self.read.update(json.loads(row["read"]))
             counts.update({name: row[name] for name in COUNTS})
             self._advance(row)
         return AddReport(**counts)
@@ -247,6 +254,7 @@ class _Commit:
         """Yield the records of the shards; their vectors stay in `vectors` until they are committed."""
         held: deque[list[str]] = deque()
         for row in self._rows:
+            self.read.update(json.loads(row["read"]))
             shard = read_shard(folder, row["shard"], fingerprint)
             if shard is None:
                 raise StoreError(

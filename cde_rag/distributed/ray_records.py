@@ -1,21 +1,25 @@
 """Records as Arrow tables: the rows that go from one Ray task to another.
 
-The columns are `id`, `title`, `text`, `metadata` (JSON), `position` in the dataset, and `bucket`.
+The columns are `id`, `title`, `text`, `metadata` (JSON), `position` in the dataset, `bucket`, and `passages`, the number
+of passages of the record's document; null for a record that is no passage of a text document.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, require
 from cde_rag.indexing.headers import with_headers
+from cde_rag.indexing.replacement import DocumentRecords
 from cde_rag.readers import Fields, RecordReader
 from cde_rag.readers.columns import UnusableError
+from cde_rag.readers.passages import document_of
 from cde_rag.readers.tables import arrow_rows
 from cde_rag.readers.tables import records as found_records
 from cde_rag.records import embedded_text, parent_of
@@ -25,6 +29,7 @@ from cde_rag.stores.checks import encode
 EXTRA: Final = "ray"
 POSITION: Final = "__cde_rag_position"  # column of a dataset's rows
 RECORD: Final = "__cde_rag_record"  # column of records in JSON
+PASSAGES: Final = "__cde_rag_passages"  # column beside it: as `passages` of a record table
 _ROWS: Final = 1024  # records of one block that is read
 
 
@@ -52,7 +57,14 @@ def records_of(table: Any, fields: Fields) -> Iterator[Record]:
         yield found
 
 
-def read_sources(sources: Sequence[str], fields: Fields, *, max_characters: int, max_line_bytes: int) -> Any:
+def read_sources(
+    sources: Sequence[str],
+    fields: Fields,
+    *,
+    max_characters: int,
+    max_line_bytes: int,
+    roots: Iterable[Path] = (),
+) -> Any:
     """Return a `ray.data.Dataset` of the records in files and folders; each source is read by one task.
 
     Args:
@@ -60,12 +72,13 @@ def read_sources(sources: Sequence[str], fields: Fields, *, max_characters: int,
         fields: As of `RecordReader`.
         max_characters: As of `RecordReader`.
         max_line_bytes: As of `RecordReader`.
+        roots: As of `RecordReader`, besides the folders among the sources.
 
     Raises:
         CorpusError: Here, if a source does not exist; in tasks, if one cannot be read, or holds a bad record.
     """
-    reading = _ReadSource(fields, max_characters, max_line_bytes)
-    reading.reader(*sources)
+    reading = _ReadSource(fields, max_characters, max_line_bytes, frozenset(roots))
+    reading = replace(reading, roots=reading.reader(*sources).roots)
     files = require("ray.data", EXTRA).from_items(
         [{"source": str(source)} for source in sources], override_num_blocks=len(sources)
     )
@@ -80,28 +93,39 @@ class _ReadSource:
         fields: As of `RecordReader`.
         max_characters: As of `RecordReader`.
         max_line_bytes: As of `RecordReader`.
+        roots: As of `RecordReader`.
     """
 
     fields: Fields
     max_characters: int
     max_line_bytes: int
+    roots: frozenset[Path]
 
     def reader(self, *sources: str) -> RecordReader:
         """Return the reader of some sources."""
-        return RecordReader(
+        reader = RecordReader(
             *sources,
             fields=self.fields,
             max_characters=self.max_characters,
             max_line_bytes=self.max_line_bytes,
         )
+        reader.roots |= self.roots
+        return reader
 
     def __call__(self, table: Any) -> Iterator[Any]:
-        """Yield tables with a column RECORD; raises as `RecordReader`."""
+        """Yield tables with the columns RECORD and PASSAGES; raises as `RecordReader`."""
         arrow = require("pyarrow", EXTRA)
         for source in table.column("source").to_pylist():
-            records = iter(self.reader(source))
+            reader = self.reader(source)
+            records = iter(reader)
             while part := list(islice(records, _ROWS)):
-                yield arrow.table({RECORD: [json.dumps(asdict(record)) for record in part]})
+                passages = [reader.documents.get(document_of(record) or "") for record in part]
+                yield arrow.table(
+                    {
+                        RECORD: [json.dumps(asdict(record)) for record in part],
+                        PASSAGES: arrow.array(passages, arrow.int64()),
+                    }
+                )
 
 
 @dataclass(frozen=True)
@@ -127,9 +151,14 @@ class ToRecordTable:
             "metadata": [encode(record.metadata, f"Record {record.id!a:.80}") for record in records],
         }
         buckets = [_bucket_of(record, self.fields.parent, self.buckets) for record in records]
+        read = PASSAGES in table.column_names
         return arrow.table(
             {name: arrow.array(column, arrow.string()) for name, column in columns.items()}
-            | {"position": table.column(POSITION), "bucket": arrow.array(buckets, arrow.int64())}
+            | {
+                "position": table.column(POSITION),
+                "bucket": arrow.array(buckets, arrow.int64()),
+                "passages": table.column(PASSAGES) if read else arrow.nulls(len(records), arrow.int64()),
+            }
         )
 
 
@@ -162,13 +191,15 @@ class DrawSample:
 
 
 def _bucket_of(record: Record, parent_key: str | None, buckets: int) -> int:
-    """Return the bucket of a record: of its parent, or of its id if it has none."""
+    """Return the bucket of a record: of its parent, else of the document that it is a passage of, else of its id."""
     parent = parent_of(record, parent_key)
-    key = f"id {record.id}" if parent is None else f"parent {json.dumps(parent)}"
+    key = f"id {document_of(record) or record.id}" if parent is None else f"parent {json.dumps(parent)}"
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % buckets
 
 
-def in_order(table: Any) -> list[Record]:
+def in_order(table: Any) -> DocumentRecords:
     """Return the records of a record table by position."""
-    rows = table.sort_by("position").select(["id", "title", "text", "metadata"]).to_pylist()
-    return [Record(row["id"], row["text"], row["title"], json.loads(row["metadata"])) for row in rows]
+    rows = table.sort_by("position").select(["id", "title", "text", "metadata", "passages"]).to_pylist()
+    records = [Record(row["id"], row["text"], row["title"], json.loads(row["metadata"])) for row in rows]
+    counts = [(document_of(record), row["passages"]) for record, row in zip(records, rows, strict=True)]
+    return DocumentRecords(records, {name: count for name, count in counts if name is not None and count is not None})

@@ -18,6 +18,7 @@ from cde_rag._telemetry import operation, short
 from cde_rag.embedders.active import ActiveEmbedder
 from cde_rag.embedders.protocol import Embedder, KeepsVectors
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
+from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
 from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
 from cde_rag.records import Parent, Positions, chunks, embedded_text
@@ -74,6 +75,7 @@ class AddReport:
         updated: Changed metadata only; the vector stays, unless the siblings changed with it.
         unchanged: Same title, text and metadata.
         truncated: Records embedded in this call that exceeded the model's token limit.
+        deleted: Passages that their document no longer has; see `Collection.add_records`.
     """
 
     added: int = 0
@@ -81,6 +83,7 @@ class AddReport:
     updated: int = 0
     unchanged: int = 0
     truncated: int = 0
+    deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class AddPlan:
         unchanged: Same title, text and metadata.
         embedded: Vectors that would be made: of new and replaced texts, and of passages whose siblings change. Equal
             texts with equal siblings share one.
+        deleted: Passages that their document no longer has.
     """
 
     added: int = 0
@@ -101,6 +105,7 @@ class AddPlan:
     updated: int = 0
     unchanged: int = 0
     embedded: int = 0
+    deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +154,35 @@ class Upserter:
         total: int | None,
         on_progress: Callable[[Progress], None] | None,
         ready: ReadyVectors | None = None,
+        documents: Mapping[str, int] | None = None,
     ) -> AddReport:
         """Write a stream of records, and count the changes; raises and warns like `Collection.add`.
+
+        A document's passages are embedded with the siblings that it has now. Those that it no longer has are deleted
+        after its last passage is written, so that a crash loses none.
 
         Args:
             records: Records.
             total: Number of records, if known.
             on_progress: Called after each write, every few seconds.
             ready: Vectors that were made before; the others are embedded.
+            documents: As of `Replacement`; None for records that are upserted alone.
         """
         started, done, changes = time.monotonic(), 0, Counter[str]()
         try:
             with operation("cde_rag.add", {"fingerprint": short(self._active.last.fingerprint)}) as note:
-                for size, _, wanted, changed in self._differences(records):
+                replacement = None if documents is None else Replacement(self._store, documents)
+                for size, stored, wanted, changed in self._differences(records):
+                    leaving = set[str]() if replacement is None else replacement.begin(wanted, stored)
 
                     def on_write(written: int, done: int = done) -> None:
                         if on_progress is not None:
                             on_progress(Progress(done + written, total, time.monotonic() - started))
 
-                    truncated = self._run(partial(self._upsert_chunk, wanted), ready, on_write)
+                    truncated = self._run(partial(self._upsert_chunk, wanted, leaving), ready, on_write)
                     changes += changed + Counter(truncated=len(truncated & wanted.keys()))
+                    if replacement is not None:
+                        changes["deleted"] += self._delete_all(replacement.end(wanted))
                     done += size
                     note({"documents": done, **changes})
                     if on_progress is not None:
@@ -186,25 +200,37 @@ class Upserter:
         with operation("cde_rag.delete", {"filtered": ids is None}) as note:
             if ids is None:
                 ids = [row.record.id for row in self._store.scroll(where=where)]
-            leaving = list(dict.fromkeys(ids))
-            gone, remaining, removed = set(leaving), iter(leaving), Counter[str]()
-            while part := list(islice(remaining, LARGEST_WRITE)):
-                self._run(partial(self._delete_chunk, part, gone, removed))
-                note({"documents": removed.total()})
-            return removed.total()
+            deleted = self._delete_all(ids)
+            note({"documents": deleted})
+            return deleted
 
-    def plan(self, records: Iterable[Record]) -> AddPlan:
-        """Count the writes of `add`; nothing is embedded or written.
+    def replace(self, documents: Mapping[str, int]) -> int:
+        """Delete the passages that documents lack, whose others are written; returns how many there were.
+
+        Args:
+            documents: Number of passages of each document, by `source`.
+        """
+        replacement, names, deleted = Replacement(self._store, documents), iter(documents), 0
+        while part := list(islice(names, LARGEST_WRITE)):
+            firsts = {row.record.id: row.record for row in self._store.get([f"{name}#0" for name in part])}
+            deleted += self._delete_all(sorted(replacement.begin(firsts, {})))
+        return deleted
+
+    def plan(self, records: Iterable[Record], documents: Mapping[str, int] | None = None) -> AddPlan:
+        """Count the writes of `add`, whose arguments these are; nothing is embedded or written.
 
         An id in two chunks of the call counts twice, and passages that move to another parent count as its last ones,
         in the order of the call.
         """
         changes = Counter[str]()
+        replacement = None if documents is None else Replacement(self._store, documents)
         for _, stored, wanted, changed in self._differences(records):
+            leaving = set[str]() if replacement is None else replacement.begin(wanted, stored)
             plan = plan_upsert(stored, wanted, self._parent_key)
             parents = plan.left | plan.joined
-            stale = self._stale(parents, self._active.last, arriving=plan.arriving, leaving=plan.moved)
+            stale = self._stale(parents, self._active.last, arriving=plan.arriving, leaving=plan.moved | leaving)
             changes += changed + Counter(embedded=len({change.row.digest for change in stale}))
+            changes["deleted"] += 0 if replacement is None else len(replacement.end(wanted))
         del changes["repeated"]
         return AddPlan(**changes)
 
@@ -220,18 +246,26 @@ class Upserter:
             yield len(chunk), stored, *difference(known, chunk, done, positions)
             done += len(chunk)
 
-    def _upsert_chunk(self, records: Mapping[str, Record], made: "_Vectors") -> list[Stale]:
-        """Upsert records, one for each id; a `Step`."""
+    def _upsert_chunk(
+        self, records: Mapping[str, Record], leaving: AbstractSet[str], made: "_Vectors"
+    ) -> list[Stale]:
+        """Upsert records, one for each id; a `Step`.
+
+        Args:
+            records: Records by id.
+            leaving: Ids of stored passages that are deleted afterwards, no longer siblings of any passage.
+            made: Vectors of the call.
+        """
         stored = {row.record.id: row for row in self._store.get(list(records))}
         plan = plan_upsert(stored, records, self._parent_key)
         # The siblings that moved rows leave come first: after the move nothing names them.
-        if missing := self._write(self._stale(plan.left, made.embedder, leaving=plan.moved), made):
+        if missing := self._write(self._stale(plan.left, made.embedder, leaving=plan.moved | leaving), made):
             return missing
         if plan.metadata:  # before vectors, so that the store knows the place of each passage among its siblings
             self._store.update_metadata(plan.metadata)
         before = [row.record for row in stored.values()]
         gone = [record for record in before if embedded_text(record) != embedded_text(records[record.id])]
-        stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving)
+        stale = self._stale(plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
         made.written = len(records) - sum(each.row.record.id in records for each in stale)
         if (first := next((place for place, each in enumerate(stale) if each.row.digest not in made), 0)) > 0:
             # Their digests are those of all siblings, also of those that are not written yet, so that none of them
@@ -240,6 +274,14 @@ class Upserter:
             made.written += sum(each.row.record.id in records for each in stale[:first])
             return stale[first:]
         return self._write(stale, made, gone=gone)
+
+    def _delete_all(self, ids: Sequence[str]) -> int:
+        """Remove records by id, part by part; returns how many there were."""
+        leaving = list(dict.fromkeys(ids))
+        gone, remaining, removed = set(leaving), iter(leaving), Counter[str]()
+        while part := list(islice(remaining, LARGEST_WRITE)):
+            self._run(partial(self._delete_chunk, part, gone, removed))
+        return removed.total()
 
     def _delete_chunk(
         self, ids: Sequence[str], leaving: AbstractSet[str], removed: Counter[str], made: "_Vectors"

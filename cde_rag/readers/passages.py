@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +81,43 @@ def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset()) -> Folde
     return FolderFiles(sorted(readable, key=lambda path: path.relative_to(folder).parts), +unread, errors)
 
 
-def folder_passages(folder: Path, *, max_characters: int, as_text: AbstractSet[str] = frozenset()) -> Iterator[Found]:
+def source_of(path: Path, roots: Iterable[Path] = ()) -> dict[str, str]:
+    """Return the metadata that name a file, of which its passages' ids are made.
+
+    Args:
+        path: Absolute path of the file.
+        roots: Absolute paths of folders that are indexed. The outermost one that holds the file names it: `source` is
+            that folder's name and the path in it, and `folder` is the folder. In none of them `source` is the path.
+    """
+    for root in sorted(roots, key=lambda root: len(root.parts)):
+        if path.is_relative_to(root):
+            return {PARENT_KEY: f"{root.name}/{path.relative_to(root).as_posix()}", FOLDER_KEY: str(root)}
+    return {PARENT_KEY: str(path)}
+
+
+def file_of(metadata: Mapping[str, Any]) -> Path | None:
+    """Return the path of the file that metadata as of `source_of` name; None if they name none, as of an upload."""
+    source, folder = metadata.get(PARENT_KEY), metadata.get(FOLDER_KEY)
+    if not isinstance(source, str):
+        return None
+    path = Path(folder).parent / source if isinstance(folder, str) else Path(source)
+    return path if path.is_absolute() else None
+
+
+def document_of(record: Record) -> str | None:
+    """Return the `source` of a passage of a text document; None for any other record."""
+    source, (stem, _, number) = record.metadata.get(PARENT_KEY), record.id.rpartition("#")
+    return stem if source == stem and number.isascii() and number.isdigit() else None
+
+
+def folder_passages(
+    folder: Path, *, max_characters: int, as_text: AbstractSet[str] = frozenset(), roots: Iterable[Path] = ()
+) -> Iterator[Found]:
     """Yield the passages of all readable files below a folder, by path; hidden files are skipped.
 
     A file's `source` is the folder's name and its path in it, so that it does not depend on how the path to the folder
-    was given. A link to a file outside the folder is a bad file, so that links cannot bring other files into the index.
-    Links to folders are not followed.
+    was given; in a folder of `roots` it is the path in that, as of `source_of`. A link to a file outside the folder is
+    a bad file, so that links cannot bring other files into the index. Links to folders are not followed.
 
     Raises:
         CorpusError: There is no such file.
@@ -106,8 +137,7 @@ def folder_passages(folder: Path, *, max_characters: int, as_text: AbstractSet[s
             f"{extra} Name the suffix of other text files, such as source code: --as-text .py"
         )
     for path in files.readable:
-        source = f"{whole.name}/{path.relative_to(folder).as_posix()}"
-        metadata = {PARENT_KEY: source, FOLDER_KEY: str(whole)}
+        metadata = source_of(whole / path.relative_to(folder), (*roots, whole))
         if not (target := path.resolve()).is_relative_to(whole):
             found = f"expected a file of the folder, found a link to {target}, outside it; copy the file, or name it"
             yield str(path), UnusableError(found)
@@ -115,9 +145,13 @@ def folder_passages(folder: Path, *, max_characters: int, as_text: AbstractSet[s
         yield from _passages(path, metadata, kind_of(path, as_text), max_characters=max_characters)
 
 
-def file_passages(path: Path, *, max_characters: int, as_text: AbstractSet[str] = frozenset()) -> Iterator[Found]:
-    """Yield the passages of one file; its `source` is its absolute path."""
-    metadata = {PARENT_KEY: str(path.resolve())}
+def file_passages(
+    path: Path, *, max_characters: int, as_text: AbstractSet[str] = frozenset(), roots: Iterable[Path] = ()
+) -> Iterator[Found]:
+    """Yield the passages of one file; `roots` name it, as of `source_of`."""
+    metadata = source_of(path.parent.resolve() / path.name, roots)
+    if FOLDER_KEY not in metadata:
+        metadata = source_of(path.resolve(), roots)
     return _passages(path, metadata, kind_of(path, as_text), max_characters=max_characters)
 
 

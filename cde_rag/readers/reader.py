@@ -10,16 +10,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from io import BufferedIOBase
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
-from cde_rag._validation import check_list
+from cde_rag._validation import check_list, check_path
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
 from cde_rag.readers.documents import DOCUMENTS
 from cde_rag.readers.language import is_english
-from cde_rag.readers.passages import MARKDOWN, PARENT_KEY, TEXT, file_passages, folder_files, folder_passages, kind_of
+from cde_rag.readers.passages import (
+    MARKDOWN,
+    PARENT_KEY,
+    TEXT,
+    document_of,
+    file_passages,
+    folder_files,
+    folder_passages,
+    kind_of,
+)
 from cde_rag.stores.base import Record
 
 SPLIT = MARKDOWN | TEXT | DOCUMENTS
@@ -48,7 +57,12 @@ class RecordReader:
 
     Attributes:
         fields: As given; may be set, such as to the parent of the collection that the records go to.
+        documents: Number of passages of each document that the latest iteration read, by `source`; each is known before
+            the document's first passage comes.
+        files: The files among the sources that are split into passages.
         folders: The folders among the sources.
+        roots: Absolute paths of the folders that name the files in them: `folders`, and those of the collection that
+            the records were added to last.
         splits: True if there are text files among the sources, which are split into passages.
         empty_files: Files without a text that the latest iteration passed over.
         foreign: Number of records of the latest iteration that are surely not in English.
@@ -87,19 +101,23 @@ class RecordReader:
         self.reports: list[str] = []
         self.keys: set[str] = set()
         self._sources = [_checked(source, self._as_text) for source in sources]
+        self.documents: dict[str, int] = {}
         self.folders = [path for path in self._sources if path.is_dir()]
+        self.files = [path for path in self._sources if path not in self.folders and self._is_split(path)]
+        self.roots = frozenset(path.resolve() for path in self.folders)
         names = [path.resolve().name for path in self.folders]
         if len(set(names)) < len(names):
             raise CorpusError(
                 f"Two folders have one name, which their passages would share: {names}. Rename one of them."
             )
-        self.splits = bool(self.folders) or any(self._is_split(path) for path in self._sources)
+        self.splits = bool(self.folders or self.files)
         self.fields = fields or Fields()
         if self.splits and self.fields.parent is None:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
         self.empty_files, self.foreign, self.skipped, self.reports, self.keys = [], 0, 0, [], set()
+        self.documents.clear()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         stopped = False
         for where, found in self._found():
@@ -146,10 +164,10 @@ class RecordReader:
         return any(Path(where).is_relative_to(folder) for folder in self.folders)
 
     def _read(self, path: Path) -> Iterator[Found]:
-        if path.is_dir():
-            yield from folder_passages(path, max_characters=self.max_characters, as_text=self._as_text)
-        elif self._is_split(path):
-            yield from file_passages(path, max_characters=self.max_characters, as_text=self._as_text)
+        if path.is_dir() or self._is_split(path):
+            read = folder_passages if path.is_dir() else file_passages
+            found = read(path, max_characters=self.max_characters, as_text=self._as_text, roots=self.roots)
+            yield from self._counted(found)
         elif _format(path) == PARQUET:
             yield from tables.records(tables.parquet_rows(path, self.fields), self.fields)
         elif path == STDIN:
@@ -164,6 +182,14 @@ class RecordReader:
                     rows = tables.jsonl_rows(file, str(path), self.max_line_bytes)
                 yield from tables.records(rows, self.fields)
 
+    def _counted(self, found: Iterator[Found]) -> Iterator[Found]:
+        """Yield what is found; a document's passages are counted before the first of them."""
+        for document, group in groupby(found, key=lambda each: _document(each[1])):
+            passages = list(group)
+            if document is not None:
+                self.documents[document] = len(passages)
+            yield from passages
+
     @cached_property
     def _stdin(self) -> BufferedIOBase:
         """Standard input, kept in a temporary file that has no name and vanishes with this object."""
@@ -171,6 +197,10 @@ class RecordReader:
         weakref.finalize(self, spool.close)
         shutil.copyfileobj(sys.stdin.buffer, spool)
         return spool
+
+
+def _document(found: Record | UnusableError) -> str | None:
+    return document_of(found) if isinstance(found, Record) else None
 
 
 def _format(path: Path) -> str:
@@ -191,6 +221,7 @@ def _suffixes(names: Sequence[str]) -> frozenset[str]:
 
 
 def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
+    check_path(source, "A source", CorpusError)
     path = Path(source)
     if "\0" in str(path):
         raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")

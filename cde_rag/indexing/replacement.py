@@ -1,0 +1,201 @@
+"""Replacement of documents: stored passages that a document lacks when it is read again.
+
+A passage of a document has the id `source#number`, numbered without gaps from 0, so that the number of passages that
+are read tells which stored ones the document no longer has. One file may be stored under several names: its absolute
+path, if it was indexed by itself, and its path in each folder that was indexed. Those that are not read are doubles.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from cde_rag.errors import StoreError
+from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
+from cde_rag.readers.passages import document_of, file_of, source_of
+from cde_rag.stores.base import Record, Row, Store
+
+_OPERANDS: Final = 5_000  # of one filter, which may have 10,000
+
+
+@dataclass(frozen=True)
+class DocumentRecords:
+    """Records of documents that were read completely.
+
+    Attributes:
+        records: The records; others may be among them.
+        documents: Number of passages of each document, by `source`.
+    """
+
+    records: Sequence[Record]
+    documents: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class Replacement:
+    """Stored passages that the documents of one call replace, found chunk by chunk.
+
+    Args:
+        store: Holds a collection.
+        documents: Number of passages of each document of the call, by `source`. It may grow during the call, and has a
+            document before the first passage of that comes.
+    """
+
+    def __init__(self, store: Store, documents: Mapping[str, int]) -> None:
+        self._store = store
+        self._documents = documents
+        self._empty = not store.count()
+        self._folders: set[str] = set()  # that are stored, among those asked for
+        self._asked: set[str] = set()
+        self._waiting: dict[str, int] = {}  # number of passages to come, of documents that have begun
+        self._leaving: dict[str, list[str]] = {}  # ids of their stored passages that they lack
+
+    def begin(self, records: Mapping[str, Record], stored: Mapping[str, Row]) -> set[str]:
+        """Return the ids of stored passages that the documents of a chunk no longer have.
+
+        Args:
+            records: Records of the chunk by id.
+            stored: Rows that are stored under ids of the chunk.
+        """
+        read = {name: record for record in records.values() if (name := self._document(record)) is not None}
+        new = {name: record for name, record in read.items() if name not in self._waiting}
+        self._waiting.update((name, self._documents[name]) for name in new)
+        self._leaving.update((name, []) for name in new)
+        if new and not self._empty:
+            self._find(new, stored)
+        return {id_ for name in read for id_ in self._leaving[name]}
+
+    def end(self, records: Mapping[str, Record]) -> list[str]:
+        """Return the ids to delete after a chunk is written: those that `begin` found for documents complete with it.
+
+        Args:
+            records: Records of the chunk by id.
+        """
+        gone: list[str] = []
+        for record in records.values():
+            if (name := self._document(record)) is not None:
+                self._waiting[name] -= 1
+                if not self._waiting[name]:
+                    del self._waiting[name]
+                    gone += self._leaving.pop(name)
+        return gone
+
+    def _document(self, record: Record) -> str | None:
+        name = document_of(record)
+        return name if name in self._documents else None
+
+    def _find(self, new: Mapping[str, Record], stored: Mapping[str, Row]) -> None:
+        """Add the stored passages that some documents lack to `_leaving`."""
+        paths = {name: file_of(record.metadata) for name, record in new.items()}
+        above = {str(folder) for path in paths.values() if path is not None for folder in path.parents}
+        self._folders |= stored_folders(self._store, above - self._asked)
+        self._asked |= above
+        names = {name: name for name in new}
+        for name, path in paths.items():
+            for other in [] if path is None else _names_of(path, self._folders):
+                if other not in self._documents:  # else it is read, too
+                    names.setdefault(other, name)
+        known = [document_of(row.record) for row in stored.values()]
+        asked = iter(names.items())
+        while part := dict(islice(asked, _OPERANDS)):
+            where = {PARENT_KEY: {"in": list(part)}}
+            if self._store.count(where) == sum(name in part for name in known):
+                continue  # nothing but what the chunk itself writes; found without reading a row
+            for row in self._store.scroll(where=where):
+                source = document_of(row.record)
+                if source is None or source not in part:
+                    continue
+                name, number = part[source], int(row.record.id.rpartition("#")[2])
+                double = name != source and file_of(row.record.metadata) == paths[name]
+                if double or (name == source and number >= self._documents[name]):
+                    self._leaving[name].append(row.record.id)
+
+
+def locate(reader: RecordReader, store: Store) -> None:
+    """Let a reader name files as a collection does, which has an outer folder of theirs.
+
+    Args:
+        reader: Its `roots` are set.
+        store: Store of the collection that the records go to.
+
+    Raises:
+        StoreError: The collection has passages of another folder with the same name as one of the reader's, so that
+            they would have the same ids.
+    """
+    folders = frozenset(folder.resolve() for folder in reader.folders)
+    paths = {path.parent.resolve() / path.name for path in reader.files} | folders
+    above = {str(folder) for path in paths for folder in (path, *path.parents)}
+    reader.roots = folders | {Path(folder) for folder in stored_folders(store, above)}
+    for folder in folders:
+        if not any(folder != root and folder.is_relative_to(root) for root in reader.roots):
+            _check_folder(store, folder)
+
+
+def stored_folders(store: Store, asked: Iterable[str]) -> set[str]:
+    """Return those of some folders that passages in a store were read from."""
+    left, found = sorted(asked), set[str]()
+    while part := left[:_OPERANDS]:
+        row = next(iter(store.scroll(where={FOLDER_KEY: {"in": part}}, page=1)), None)
+        folder = None if row is None else row.record.metadata[FOLDER_KEY]
+        if folder in part:
+            found.add(folder)
+            left.remove(folder)
+        else:
+            del left[:_OPERANDS]
+    return found
+
+
+def missing_documents(store: Store, reader: RecordReader) -> list[str]:
+    """Return the `source` of each stored document that was read from the reader's folders and whose file is gone."""
+    folders = [folder.resolve() for folder in reader.folders]
+    where = {FOLDER_KEY: {"in": sorted(map(str, reader.roots))}}
+    if not folders or store.count(where) == sum(reader.documents.values()):
+        return []
+    found: dict[str, bool] = {}
+    for row in store.scroll(where=where):
+        source = document_of(row.record)
+        if source is None or source in reader.documents or source in found:
+            continue
+        path = file_of(row.record.metadata)
+        found[source] = path is not None and any(map(path.is_relative_to, folders)) and not path.is_file()
+    return [source for source, missing in found.items() if missing]
+
+
+def unread_passages(store: Store, reader: RecordReader) -> dict[str, str]:
+    """Return the stored passages that a reader's sources do not have, by id, each with its document, else its id.
+
+    Those of documents that the reader has are left out: `Replacement` finds them.
+    """
+    kept, files = set[str](), set[Path]()
+    for record in reader:
+        kept.add(record.id)
+        if document_of(record) is not None and (path := file_of(record.metadata)) is not None:
+            files.add(path)
+    found: dict[str, str] = {}
+    for row in store.scroll():
+        source = document_of(row.record)
+        read = source is not None and (source in reader.documents or file_of(row.record.metadata) in files)
+        if row.record.id not in kept and not read:
+            found[row.record.id] = source or row.record.id
+    return found
+
+
+def _names_of(path: Path, folders: Iterable[str]) -> list[str]:
+    """Return the names under which a file may be stored, given the folders that passages were read from."""
+    return [str(path), *(source_of(path, [Path(folder)])[PARENT_KEY] for folder in folders)]
+
+
+def _check_folder(store: Store, folder: Path) -> None:
+    inside = {"gte": f"{folder.name}/", "lt": f"{folder.name}0"}  # 0 is what follows /
+    other = next(iter(store.scroll(where={PARENT_KEY: inside, FOLDER_KEY: {"ne": str(folder)}}, page=1)), None)
+    if other is not None:
+        raise StoreError(
+            f"The collection holds passages of another folder {folder.name!r}, {other.record.metadata[FOLDER_KEY]}, "
+            f"which those of {folder} would replace. Rename one of the folders, or give them two collections."
+        )
