@@ -359,7 +359,7 @@ def _plan(
             typer.echo(f"--sync would delete nothing, since {reader.skipped} bad records were passed over.", err=True)
         others = unread_passages(opened.store, reader) if sync and not reader.skipped else {}
         counts = asdict(plan_records(opened, reader))
-        _print_missing(missing_documents(opened.store, reader))
+        _print_missing([] if sync else missing_documents(opened.store, reader))
         deleted = counts["deleted"] + len(others)
         return {"documents": opened.count(), **counts, "skipped": reader.skipped, "deleted": deleted}
 
@@ -500,9 +500,13 @@ def _confirm(before: int, others: dict[str, str]) -> None:
     if 2 * len(others) <= before:
         return
     would = f"--sync would delete {len(others):,} of {before:,} passages: {_named(list(dict.fromkeys(others.values())))}."
-    if not sys.stdin.isatty():
+    if not _is_terminal():
         raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
     typer.confirm(printable(f"{would} Are the sources right?"), abort=True, err=True)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _print_missing(documents: list[str]) -> None:

@@ -93,7 +93,10 @@ async def upload_file(
     service: Serving,
     filename: Annotated[str, Query(min_length=1, max_length=200, description="Name that ends in .md or .txt.")],
 ) -> Json:
-    """Start to index a text or Markdown file, which is the body, in UTF-8; it replaces the file of its name."""
+    """Start to index a text or Markdown file, which is the body, in UTF-8; it replaces the file of its name.
+
+    A document that was indexed from a folder is replaced, too, if no other has the name; else `doubles` names them.
+    """
     served = service.registry.collection(name)
     check_upload(filename)
     content = await request.body()

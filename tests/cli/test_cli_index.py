@@ -155,9 +155,7 @@ def test_folders_of_one_name_do_not_overwrite_each_other(run, tmp_path: Path):
         (folder / "readme.md").write_text(f"the river of {folder.parent.name}")
     run("index", folders[0], tmp_path / "p")
     stderr = run("index", folders[1], tmp_path / "p", code=1).stderr
-    assert (
-        f"{tmp_path / 'p'} holds passages of another folder 'docs', {folders[0]}, which those of {folders[1]}" in stderr
-    )
+    assert f"holds passages of another folder 'docs', {folders[0]}, which those of {folders[1]}" in stderr
     assert run("index", folders[0], tmp_path / "p").stdout.endswith("1 passage (1 unchanged)\n")
     folders[1] = folders[1].rename(tmp_path / "b/docs2")
     run("index", folders[1], tmp_path / "p")
@@ -260,8 +258,10 @@ def test_sync_deletes_what_left_the_sources(run, tmp_path: Path):
     before = json.loads(run(*index).stdout)
     assert (new["added"], new["deleted"]) == (before["added"], 0)
     (folder / "flood.md").unlink()
+    unread = run(*index, "--dry-run")
+    assert json.loads(unread.stdout)["deleted"] == 0
+    assert "1 document is no longer in the sources, and the passages stay: notes/flood.md. --sync" in unread.stderr
     (folder / "long.txt").write_text("risk of credit")
-    assert json.loads(run(*index).stdout)["documents"] == before["documents"]  # nothing is deleted unasked
     planned = json.loads(run(*index, "--sync", "--dry-run").stdout)
     assert json.loads(run("inspect", collection, "--json").stdout)["documents"] == before["documents"]
     assert "Nothing was written" in run(*index[:3], "--sync", "--dry-run").stdout
@@ -270,9 +270,59 @@ def test_sync_deletes_what_left_the_sources(run, tmp_path: Path):
         name: after[name] for name in ("added", "replaced", "updated", "unchanged", "deleted")
     }
     assert after["documents"] == 3
-    assert after["deleted"] == before["documents"] - 3
+    assert after["deleted"] == before["documents"] - 3 == 5
     assert json.loads(run(*index, "--sync").stdout)["deleted"] == 0
     run("verify", collection)
+
+
+def test_a_shortened_file_loses_its_passages_and_a_lost_one_is_named(run, tmp_path: Path):
+    folder, collection = tmp_path / "notes", tmp_path / "notes.faiss"
+    folder.mkdir()
+    (folder / "river.md").write_text("# River\n\nthe river of the bank")
+    (folder / "long.txt").write_text("".join(f"risk of credit {number}\n\n" for number in range(30)))
+    index = ("index", folder, collection, "--max-characters", 40)
+    before = json.loads(run(*index, "--json").stdout)["documents"]
+    (folder / "long.txt").write_text("risk of credit 0\n\n")
+    (folder / "river.md").unlink()
+    told = run(*index)
+    assert f"2 passages (1 replaced, {before - 2} deleted)" in told.stdout
+    assert "1 document is no longer in the sources, and the passages stay: notes/river.md" in told.stderr
+    assert "2 passages (1 unchanged)" in run("index", folder / "long.txt", collection, "--max-characters", 40).stdout
+    assert "1 passage (1 unchanged, 1 deleted)" in run(*index, "--sync").stdout
+    run("verify", collection)
+
+
+@pytest.mark.parametrize("answer", ["no", "yes", None])
+def test_sync_asks_before_it_deletes_more_than_half(run, tmp_path: Path, monkeypatch, answer: str | None):
+    for name in ("docs/a.md", "docs/b.md", "docs/c.md", "work/scratch.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"the river of {name}")
+    collection = tmp_path / "docs.faiss"
+    run("index", tmp_path / "docs", collection)
+    sync = ("index", tmp_path / "work", collection, "--sync")
+    would = "--sync would delete 3 of 3 passages: docs/a.md, docs/b.md, docs/c.md."
+    if answer is None:
+        stderr = run(*sync, code=1).stderr
+        assert f"{would} Nothing was written. If the sources are right, add --yes." in stderr
+    else:
+        monkeypatch.setattr("cde_rag.cli.index._is_terminal", lambda: True)
+        result = run(*sync, code=answer == "no", stdin=f"{answer}\n".encode())
+        assert f"{would} Are the sources right?" in result.stderr
+    left = ["work/scratch.md#0"] if answer == "yes" else [f"docs/{name}.md#0" for name in "abc"]
+    assert ids(run, collection) == left
+    if answer is None:
+        assert "1 passage (1 added, 3 deleted)" in run(*sync, "--yes").stdout
+
+
+def test_sync_of_a_renamed_id_or_a_shortened_file_does_not_ask(run, tmp_path: Path):
+    """Only what leaves the sources counts; a file that is read keeps a place in the collection."""
+    folder, collection = tmp_path / "docs", tmp_path / "docs.faiss"
+    folder.mkdir()
+    (folder / "a.txt").write_text("".join(f"risk of credit {number}\n\n" for number in range(30)))
+    run("index", folder / "a.txt", collection, "--max-characters", 40)
+    (folder / "a.txt").write_text("risk of credit 0\n\n")
+    run("index", folder, collection, "--max-characters", 40, "--sync")
+    assert ids(run, collection) == ["docs/a.txt#0"]
 
 
 def test_sync_deletes_nothing_where_bad_records_were_passed_over(run, tmp_path: Path):

@@ -27,16 +27,18 @@ from cde_rag import (
     StoreError,
 )
 from cde_rag.context.sampling import sample_random
-from cde_rag.readers import Fields
+from cde_rag.indexing.upsert import AddReport
+from cde_rag.readers import Fields, RecordReader
 
 ray = pytest.importorskip("ray")
 
 from cde_rag.cli import app  # noqa: E402 -- after the skip
-from cde_rag.distributed import RayPool, index  # noqa: E402
+from cde_rag.distributed import RayPool, index, read_sources  # noqa: E402
 from cde_rag.distributed.ray_index import sample_dataset  # noqa: E402
 from cde_rag.distributed.ray_records import records_of  # noqa: E402
 from cde_rag.distributed.shards import Shard, read_shard, shard_name, write_shard  # noqa: E402
 from cde_rag.stores.base import Record, Row  # noqa: E402
+from cde_rag.stores.faiss import FaissStore  # noqa: E402
 
 # of Ray itself
 pytestmark = pytest.mark.filterwarnings(
@@ -270,6 +272,41 @@ def test_command(tmp_path: Path):
     other = CliRunner().invoke(app, ["index", str(lines), str(two), "--ray", "local", "--parent-key", "year"])
     assert other.exit_code == 1
     assert "was made with the parent key 'book', not 'year'" in " ".join(other.output.split())
+
+
+@pytest.mark.parametrize("kind", ["folder", "server"])
+@pytest.mark.parametrize("parent", ["source", "section", None])
+def test_documents_that_are_read_again_replace_their_passages(
+    kind: str, parent: str | None, model: CDEModel, postgres: str, tmp_path: Path
+):
+    """Also those whose passages are on several workers, and those that had another name."""
+    docs, sections = tmp_path / "docs", [f"## Part {part}\n\n" + f"Birds of part {part}. " * 9 for part in range(9)]
+    docs.mkdir()
+    for name in "abc":
+        (docs / f"{name}.md").write_text(f"# {name}\n\n" + "\n\n".join(sections))
+    place = str(tmp_path / "two.faiss") if kind == "folder" else f"{postgres}/replaced_{parent}"
+    fields = Fields(parent=parent)
+
+    def indexed(*sources: Path) -> AddReport:
+        read = read_sources(list(map(str, sources)), fields, max_characters=300, max_line_bytes=2**20, roots=[docs])
+        return index(read, place, fields=fields, model=model, context_size=8, bucket_rows=4).report
+
+    assert indexed(docs).added == 27
+    (docs / "a.md").write_text("# a\n\n" + "\n\n".join(sections[:2]))
+    report = indexed(docs)
+    assert (report.added, report.deleted) == (0, 7)
+    (docs / "b.md").write_text("# b\n\n" + "\n\n".join(sections[:4]))
+    assert indexed(docs / "b.md").deleted == 5
+    with Collection.open(place, model=model) as found:
+        assert found.count() == 15
+        with Collection.create(FaissStore(tmp_path / "one"), found.embedder, parent_key=parent) as one:
+            one.add_records(RecordReader(docs, fields=fields, max_characters=300))
+            assert {key: row.record for key, row in contents(found).items()} == {
+                key: row.record for key, row in contents(one).items()
+            }
+            if parent != "section":  # whose passages of several documents may be in another order
+                assert contents(found) == contents(one)
+        assert found.verify() == []
 
 
 def test_a_dataset_without_ids_gets_those_of_add(one: Collection, tmp_path: Path):

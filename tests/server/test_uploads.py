@@ -14,6 +14,7 @@ from served import Running
 from cde_rag import Collection, FunctionEmbedder
 from cde_rag.errors import ModelError
 from cde_rag.evaluation.beir import read_beir
+from cde_rag.readers import RecordReader
 from cde_rag.server.token_batcher import BatchedEmbedder, TokenBatcher
 from cde_rag.stores.faiss import FaissStore
 
@@ -51,6 +52,26 @@ def test_a_file_is_split_added_and_replaced(server: Running) -> None:
     fewer = upload(server, "guide.md", GUIDE.encode())["result"]
     assert fewer["deleted"] == more["added"]
     assert list(papers.scroll({"source": "uploads/guide.md"})) == found
+    assert papers.verify() == []
+
+
+def test_an_upload_replaces_the_one_document_of_its_name(server: Running, tmp_path: Path) -> None:
+    """Whichever way it was indexed; an upload of a name that several have is another one, and they are named."""
+    papers = server.service.registry.collection("papers").collection
+    for name, text in (("docs/guide.md", GUIDE * 9), ("docs/my-guide.md", GUIDE), ("more/guide.md", GUIDE)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    papers.add_records(RecordReader(tmp_path / "docs"))
+    report = upload(server, "guide.md", GUIDE.encode())["result"]
+    assert (report["source"], report["doubles"], report["added"]) == ("docs/guide.md", [], 0)
+    assert report["deleted"] > 0
+    assert [record.id for record in papers.scroll({"source": {"contains": "/guide.md"}})] == ["docs/guide.md#0"]
+    (replaced,) = papers.get(["docs/guide.md#0"])
+    assert replaced.metadata["folder"] == str(tmp_path / "docs")  # so that the folder is known when it is read again
+    papers.add_records(RecordReader(tmp_path / "more/guide.md"))
+    report = upload(server, "guide.md", GUIDE.encode())["result"]
+    assert (report["source"], report["deleted"]) == ("uploads/guide.md", 0)
+    assert report["doubles"] == sorted(["docs/guide.md", str(tmp_path / "more/guide.md")])
     assert papers.verify() == []
 
 

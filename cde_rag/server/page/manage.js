@@ -123,8 +123,10 @@ async function upload(event) {
   const files = [...byId("files").files];
   const [name, folder] = [selected(), `${collectionPath()}/files`]; // all go where the first goes
   const counts = { added: 0, replaced: 0, unchanged: 0, deleted: 0 };
+  const doubles = new Set();
   const told = () =>
-    `Passages: ${Object.entries(counts).map(([key, count]) => `${number(count)} ${key}`).join(", ")}.`;
+    `Passages: ${Object.entries(counts).map(([key, count]) => `${number(count)} ${key}`).join(", ")}.` +
+    (doubles.size ? ` Other documents of the same name stay: ${[...doubles].join(", ")}.` : "");
   let place = 0;
   let stopped = false;
   try {
@@ -135,6 +137,7 @@ async function upload(event) {
       stopped = job.status === "cancelled";
       if (stopped) break;
       for (const key of Object.keys(counts)) counts[key] += job.result[key];
+      for (const source of job.result.doubles) doubles.add(source);
     }
     byId("outcome").textContent = about(name, (stopped ? "Cancelled. " : "") + told());
     byId("upload").reset();
