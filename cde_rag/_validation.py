@@ -78,7 +78,7 @@ def check_str(text: object, *, where: str) -> None:
         raise TypeError(f"{where} has to be a str, found {type(text).__name__}.")
 
 
-def check_path(path: str | PathLike[str], name: str, error: type[CDEError] = StoreError) -> None:
+def check_not_empty(path: str | PathLike[str], name: str, error: type[CDEError] = StoreError) -> None:
     """Refuse an empty path, which would be the present folder; often a variable is unset.
 
     Args:

@@ -1,11 +1,13 @@
 """Base of the command lines: errors, warnings and log as sentences on stderr, Ctrl-C with a hint to resume."""
 
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from itertools import pairwise
 from typing import Any, cast
 
 import typer
@@ -15,11 +17,28 @@ from cde_rag._validation import meant_by
 from cde_rag.cli.output import INTERRUPTED, printable
 from cde_rag.errors import CDEError, CDEWarning
 
+_MAY_BE_EMPTY = frozenset({"--document-prefix", "--headers", "--query-prefix"})
 _UsageError = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
 
 class Commands(TyperGroup):
-    """Turns our errors, warnings and log into sentences on stderr."""
+    """Turns our errors, warnings and log into sentences on stderr, and refuses empty arguments."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command and its arguments.
+
+        An empty one is mostly an unset variable of the shell, `"$DOCS"`, and would be taken as the present folder, the
+        default or no limit.
+
+        Raises:
+            BadParameter: An argument is empty, or the value of an option for which that has no meaning.
+        """
+        found = super().resolve_command(ctx, args)
+        for before, argument in pairwise([str(found[0]), *found[2]]):
+            option = before if not argument else argument[:-1] if re.fullmatch("--[a-z-]+=", argument) else None
+            if option is not None and option not in _MAY_BE_EMPTY:
+                raise typer.BadParameter(f"the argument after {option} is empty. Is a variable unset?", ctx)
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         """Run one command."""

@@ -7,7 +7,6 @@ import csv
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -165,7 +164,7 @@ def index(
       cde-rag index one.parquet two.parquet papers.faiss --ray auto
       zcat dump.jsonl.gz | cde-rag index - dump.faiss --skip-bad
     """
-    from cde_rag.indexing.replacement import missing_documents, unread_passages
+    from cde_rag.indexing.replacement import missing_documents
     from cde_rag.readers import Fields, RecordReader
 
     csv.field_size_limit(sys.maxsize)
@@ -208,20 +207,12 @@ def index(
         _print_unread(reader)
     _warn_of_language(opened, reader, total)
     with opened:
-        others = unread_passages(opened.store, reader) if sync and not reader.skipped else {}
-        if not yes:
-            _confirm(opened.count(), others)
+        others = _others(opened, reader, yes=yes) if sync else []
         with on_workers(opened, workers, None):
             report = _add(opened, collection, reader, total, shown=progress)
-        if sync and reader.skipped:  # it may be one of these that is to stay
-            raise StoreError(
-                f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
-                "and run the same command again."
-            )
-        deleted = opened.delete(list(others)) if others else 0
-        missing = missing_documents(opened.store, reader)
+        deleted = _delete_others(opened, reader, others)
         documents = opened.count()
-    _print_missing(missing)
+        _print_missing(missing_documents(opened.store, reader))
     if report.truncated and reader.splits:
         shorter = max_characters * 3 // 5
         typer.echo(f"Of text files --max-characters {shorter} would make shorter passages.", err=True)
@@ -495,14 +486,32 @@ def _create(
     return opened, embedder.context.manifest.documents_seen
 
 
-def _confirm(before: int, others: dict[str, str]) -> None:
-    """Ask before `--sync` deletes more than half of the passages; without a terminal refuse."""
-    if 2 * len(others) <= before:
-        return
-    would = f"--sync would delete {len(others):,} of {before:,} passages: {_named(list(dict.fromkeys(others.values())))}."
-    if not _is_terminal():
-        raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
-    typer.confirm(printable(f"{would} Are the sources right?"), abort=True, err=True)
+def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> list[str] | None:
+    """Return the ids that `--sync` deletes; None if bad records were passed over.
+
+    Asks before more than half of the passages are deleted, unless `yes`; without a terminal it refuses.
+    """
+    from cde_rag.indexing.replacement import unread_passages
+
+    if reader.skipped:  # it may be one of these that is to stay
+        return None
+    others, before = unread_passages(collection.store, reader), collection.count()
+    if 2 * len(others) > before and not yes:
+        documents = _named(list(dict.fromkeys(others.values())))
+        would = f"--sync would delete {len(others):,} of {before:,} passages: {documents}."
+        if not _is_terminal():
+            raise StoreError(f"{would} Nothing was written. If the sources are right, add --yes.")
+        typer.confirm(printable(f"{would} Are the sources right?"), abort=True, err=True)
+    return list(others)
+
+
+def _delete_others(collection: "Collection", reader: "RecordReader", others: list[str] | None) -> int:
+    if others is None:
+        raise StoreError(
+            f"All is added; --sync deleted nothing, since {reader.skipped} bad records were passed over. Mend them, "
+            "and run the same command again."
+        )
+    return collection.delete(others)
 
 
 def _is_terminal() -> bool:

@@ -198,7 +198,8 @@ def _sampled(
         return ArithmeticEmbedder.from_corpus(
             texts, model=model, context_size=context_size, seed=seed, vectors=plain_vectors
         )
-    return ContextualEmbedder.from_corpus(texts, model=model or "cde-mini", context_size=context_size, seed=seed)
+    name = "cde-mini" if model is None else model
+    return ContextualEmbedder.from_corpus(texts, model=name, context_size=context_size, seed=seed)
 
 
 def _keep_own(

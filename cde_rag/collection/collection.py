@@ -31,6 +31,7 @@ from cde_rag.search.mmr import marginal_relevance
 from cde_rag.search.retrievers import BM25Retriever, DenseRetriever, HybridRetriever
 from cde_rag.search.searcher import Searcher, check_query, page_of
 from cde_rag.stores.base import Damage, Hit, Record, Store
+from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import check_there, store_at, temporary_store
 from cde_rag.stores.tenant_names import check_names_a_tenant, stamped
 from cde_rag.transfer.backup import Backup, back_up
@@ -381,13 +382,15 @@ class Collection(Searcher):
             where: A filter over the metadata; `{}` matches, and so deletes, every record.
 
         Raises:
-            FilterError: A filter outside the grammar.
+            FilterError: A filter outside the grammar, or one with an empty part that matches every record.
             ValueError: Not exactly one of `ids` and `where`.
         """
         if (ids is None) == (where is None):
             raise ValueError("delete takes either ids or where=…, exactly one of them")
         if ids is not None:
             check_list(ids, call="delete", what="ids")
+        if where is not None:
+            check_narrows(where)
         return self._writer.delete(ids, where)
 
     @named_keywords

@@ -1,7 +1,7 @@
 """Records as Arrow tables: the rows that go from one Ray task to another.
 
-The columns are `id`, `title`, `text`, `metadata` (JSON), `position` in the dataset, `bucket`, and `passages`, the number
-of passages of the record's document; null for a record that is no passage of a text document.
+The columns are `id`, `title`, `text`, `metadata` (JSON), `position` in the dataset, `bucket`, and `passages`, the
+number of passages of the record's document; null for a record that is no passage of a text document.
 """
 
 import hashlib

@@ -162,7 +162,7 @@ def loaded(
     try:
         if identity.attention not in (PLAIN, ARITHMETIC):
             return ContextualEmbedder(
-                model or identity.name,
+                identity.name if model is None else model,
                 context,
                 device=options.device,
                 dtype=options.dtype,
@@ -173,7 +173,7 @@ def loaded(
         if isinstance(model, CDEModel):
             raise ContextMismatchError(expected=identity.weights_sha256, found=model.identity.weights_sha256)
         plain = PlainEmbedder(
-            model or identity.name,
+            identity.name if model is None else model,
             max_length=identity.max_length,
             prefixes=identity.prefixes,
             windows=identity.windows,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Int64
 
-from cde_rag._validation import unique_keys
+from cde_rag._validation import check_not_empty, unique_keys
 from cde_rag.errors import CorpusError
 from cde_rag.readers.splitting import split
 
@@ -120,6 +120,7 @@ def read_beir(
     Raises:
         CorpusError: A file or split is missing, unreadable or empty, or a line is invalid.
     """
+    check_not_empty(folder, "The folder of a retrieval set", CorpusError)
     folder = Path(folder)
     corpus = read_corpus(folder, parent_key=parent_key, max_characters=max_characters)
     ids, queries, judgments, blank = read_judged_queries(folder, split=split)
@@ -208,7 +209,7 @@ def read_corpus(folder: str | Path, *, parent_key: str | None = None, max_charac
         lines[document] = where
         title = "" if parent_key == "title" else _string(row, "title", where, default="")
         text = _string(row, "text", where)
-        parent = _parent(row, parent_key or "parent", where)
+        parent = _parent(row, "parent" if parent_key is None else parent_key, where)
         passages = split(text) or [text]  # none of a blank text, which may have a title
         for passage in passages if (title + text).strip() else []:
             ids.append(document)

@@ -246,9 +246,7 @@ class Upserter:
             yield len(chunk), stored, *difference(known, chunk, done, positions)
             done += len(chunk)
 
-    def _upsert_chunk(
-        self, records: Mapping[str, Record], leaving: AbstractSet[str], made: "_Vectors"
-    ) -> list[Stale]:
+    def _upsert_chunk(self, records: Mapping[str, Record], leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
         """Upsert records, one for each id; a `Step`.
 
         Args:

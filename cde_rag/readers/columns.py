@@ -84,7 +84,9 @@ def _string(rest: dict[str, Any], field: str) -> str:
 
 def id_field(names: Container[str], fields: Fields) -> str | None:
     """Return the field of ids among the names of a row's fields; None if ids are generated."""
-    return fields.id or next((name for name in ("id", "_id") if name in names), None)
+    if fields.id is not None:
+        return fields.id
+    return next((name for name in ("id", "_id") if name in names), None)
 
 
 def _identifier(rest: dict[str, Any], fields: Fields) -> str | None:

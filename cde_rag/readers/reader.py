@@ -13,7 +13,7 @@ from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
 
-from cde_rag._validation import check_list, check_path
+from cde_rag._validation import check_list, check_not_empty
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
 from cde_rag.readers.columns import EmptyFileError, Fields, Found, UnusableError
@@ -221,7 +221,7 @@ def _suffixes(names: Sequence[str]) -> frozenset[str]:
 
 
 def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
-    check_path(source, "A source", CorpusError)
+    check_not_empty(source, "A source", CorpusError)
     path = Path(source)
     if "\0" in str(path):
         raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")

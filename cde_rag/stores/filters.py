@@ -63,6 +63,36 @@ def parse(where: Mapping[str, Any]) -> Filter:
     return _Parser().group(where, "where", 0)
 
 
+def check_narrows(where: Mapping[str, Any]) -> None:
+    """Refuse a filter of a deletion that has an empty part, which would match everything, often by mistake.
+
+    Args:
+        where: A filter. `{}` itself passes.
+
+    Raises:
+        FilterError: It is outside the grammar; or it has an `and` without filters, a `{}` in a group, or "" as the
+            operand of contains, gt or gte.
+    """
+    if where and _is_wide(parse(where)):
+        raise FilterError(
+            f"{where!r:.200} has an empty part, which matches every record. Is a variable unset? The filter of all "
+            "records is {}."
+        )
+
+
+def _is_wide(condition: Filter) -> bool:
+    match condition:
+        case And(parts):
+            return not parts or any(map(_is_wide, parts))
+        case Or(parts):
+            return any(map(_is_wide, parts))
+        case Not(part):
+            return part == Or(()) or _is_wide(part)
+        case Field(_, comparisons, _):
+            lowest = [one.operands for one in comparisons if one.operator in ("contains", "gt", "gte")]
+            return (Operand("text", ""),) in lowest
+
+
 class _Parser:
     """Parser of one filter, with limits on its size. `at` is the position in the filter, for messages."""
 

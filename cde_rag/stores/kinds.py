@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from cde_rag._validation import check_not_empty
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Store
 from cde_rag.stores.tenant_stores import FolderTenants, TenantStores
@@ -62,9 +63,10 @@ def store_at(place: str | Path) -> Store:
 
     Raises:
         MissingExtraError: A library of this kind of store is not installed.
-        StoreError: An unknown scheme or an address that cannot be read; or the package that registers the suffix cannot
-            be imported, or two packages register it.
+        StoreError: An empty path, an unknown scheme or an address that cannot be read; or the package that registers
+            the suffix cannot be imported, or two packages register it.
     """
+    check_not_empty(place, "The collection")
     if (server := _server(place)) is not None:
         return _load(server.target)(place)
     return kind_at(Path(place))(Path(place))

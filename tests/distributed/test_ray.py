@@ -274,8 +274,15 @@ def test_command(tmp_path: Path):
     assert "was made with the parent key 'book', not 'year'" in " ".join(other.output.split())
 
 
-@pytest.mark.parametrize("kind", ["folder", "server"])
-@pytest.mark.parametrize("parent", ["source", "section", None])
+@pytest.mark.parametrize(
+    ("kind", "parent"),
+    [
+        ("folder", "source"),
+        ("server", "section"),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("folder", "section"), ("folder", None))),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in (("server", "source"), ("server", None))),
+    ],
+)
 def test_documents_that_are_read_again_replace_their_passages(
     kind: str, parent: str | None, model: CDEModel, postgres: str, tmp_path: Path
 ):
@@ -284,7 +291,9 @@ def test_documents_that_are_read_again_replace_their_passages(
     docs.mkdir()
     for name in "abc":
         (docs / f"{name}.md").write_text(f"# {name}\n\n" + "\n\n".join(sections))
-    place = str(tmp_path / "two.faiss") if kind == "folder" else f"{postgres}/replaced_{parent}"
+    base, _, query = postgres.partition("?")
+    server = f"{base}/replaced_{parent}{f'?{query}' if query else ''}"
+    place = str(tmp_path / "two.faiss") if kind == "folder" else server
     fields = Fields(parent=parent)
 
     def indexed(*sources: Path) -> AddReport:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._validation import check_list
+from cde_rag._validation import check_list, check_not_empty
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode
@@ -50,7 +50,8 @@ class FaissStore:
     """
 
     def __init__(self, path: str | Path, *, index: str | None = None, quantization: str | None = None) -> None:
-        self._new = IndexConfig(index or "auto", quantization)  # what `create` gives a store
+        check_not_empty(path, "The folder of a store")
+        self._new = IndexConfig("auto" if index is None else index, quantization)  # what `create` gives a store
         self._expected = index, quantization
         self._folder = Path(path)
         self._database = Database(self._folder / DATABASE)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._files import fsync_folder
+from cde_rag._validation import check_not_empty
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
@@ -66,6 +67,7 @@ class QdrantEdgeStore(PointStore):
         quantization: str | None = None,
         hnsw: Hnsw | None = None,
     ) -> None:
+        check_not_empty(path, "The folder of a store")
         self._prefix = prefix_dims(quantization)
         if flat_rows < 0:
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
