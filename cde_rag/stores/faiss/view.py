@@ -76,7 +76,9 @@ class Reader:
         """
         appended, vectors, deleted, dead = self._cached
         if state.rows:
-            self._file.check_size(state.rows)  # one copied over it may be shorter: to read its end would kill the process
+            self._file.check_size(
+                state.rows
+            )  # one copied over it may be shorter: to read its end would kill the process
         if appended != (state.rows, state.appended):
             vectors = self._file.read(state.rows, records.checksums(state.number))
         if deleted != (state.dead, state.deleted):

@@ -73,7 +73,7 @@ class QdrantEdgeStore(PointStore):
         self._indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
         self._handle = handle_of(self._folder)
         self._user = next(_users)
-        self._leave = weakref.finalize(self, self._handle.leave, self._user)
+        weakref.finalize(self, self._handle.leave, self._user)
         super().__init__(self._handle.read_write_lock, exact=exact)
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
@@ -194,7 +194,7 @@ class QdrantEdgeStore(PointStore):
 
     def close(self) -> None:
         """Close the folder, unless other objects of this process use it."""
-        self._leave()
+        self._handle.leave(self._user)  # each time: a call after `close` opens it again
 
     @property
     def _points(self) -> ShardPoints:
