@@ -76,9 +76,7 @@ class Reader:
         """
         appended, vectors, deleted, dead = self._cached
         if state.rows:
-            self._file.check_size(
-                state.rows
-            )  # one copied over it may be shorter: to read its end would kill the process
+            self._file.check_size(state.rows)  # of a shorter one, copied over it, reading the end kills the process
         if appended != (state.rows, state.appended):
             vectors = self._file.read(state.rows, records.checksums(state.number))
         if deleted != (state.dead, state.deleted):
