@@ -301,9 +301,12 @@ def test_a_run_on_qdrant_that_is_suspended_in_a_call(at: str) -> None:
             assert load(place.client, "papers").version == version
         return result
 
-    with mock.patch.object(generations, at, suspended), pytest.raises(StoreError, match="another run changed"):
-        with store.lease():
-            store.create_generation(fingerprint=stub(1).fingerprint, context=stub(1).context.to_bytes())
+    with (
+        mock.patch.object(generations, at, suspended),
+        pytest.raises(StoreError, match="another run changed"),
+        store.lease(),
+    ):
+        store.create_generation(fingerprint=stub(1).fingerprint, context=stub(1).context.to_bytes())
     assert place.store().manifest().settings["by"] == "another run"
     with closing(check(place, 0)) as store:
         assert [one.fingerprint for one in store.generations()] == [stub(0).fingerprint]
@@ -344,9 +347,15 @@ def copied_over(copied: Path, live: Path, *, all_files: bool) -> None:
         shutil.copy2(path, there)
 
 
-@pytest.mark.parametrize("way", ["all files", "changed files"])
-@pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.parametrize("kind", ["hnsw", "edge"])
+@pytest.mark.parametrize(
+    ("kind", "is_open", "way"),
+    [
+        ("hnsw", False, "all files"),
+        ("hnsw", True, "changed files"),
+        ("edge", False, "changed files"),
+        ("edge", True, "all files"),
+    ],
+)
 def test_a_copy_that_keeps_times_over_an_open_folder(scratch: Path, kind: str, way: str, is_open: bool) -> None:
     """The marker file, and the manifest of Edge, have the time that they had: only newer files are older now."""
     live, copied = scratch / "live", scratch / "copied"
