@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast
 
@@ -21,6 +21,17 @@ LONGEST_CHUNK = 32 * CHUNK  # a chunk is prolonged so far, to end with its last 
 Parent: TypeAlias = str | int
 
 _ENDED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRecord(Record):
+    """Input record of which some fields were not given: they stay as they are stored, and are empty in a new record.
+
+    Attributes:
+        kept: Names of these fields: "title", "metadata" or both.
+    """
+
+    kept: frozenset[str] = frozenset()
 
 
 def embedded_text(record: Record) -> str:
@@ -58,6 +69,8 @@ def from_columns(
 ) -> Iterator[Record]:
     """Build records from parallel columns. Without ids a record's id is a digest of title, text and parent.
 
+    Without titles or metadata they are partial records.
+
     Raises:
         CorpusError: Columns of different lengths; raised before the first record if the lengths are known.
         TypeError: One `str` or one mapping in place of a list.
@@ -72,16 +85,19 @@ def from_columns(
     lengths = {name: len(column) for name, column in columns.items() if isinstance(column, Sized)}
     if len(set(lengths.values())) > 1:
         raise CorpusError(f"texts, ids, titles and metadata have to be equally many, found {lengths}.")
-    return _zipped(columns, parent_key)
+    kept = frozenset(name for name, column in (("title", titles), ("metadata", metadata)) if column is None)
+    return _zipped(columns, parent_key, kept)
 
 
-def _zipped(columns: Mapping[str, Iterable[Any]], parent_key: str | None) -> Iterator[Record]:
+def _zipped(
+    columns: Mapping[str, Iterable[Any]], parent_key: str | None, kept: frozenset[str]
+) -> Iterator[PartialRecord]:
     for position, values in enumerate(zip_longest(*columns.values(), fillvalue=_ENDED)):
         row: dict[str, Any] = dict(zip(columns, values, strict=True))
         ended = [name for name, value in row.items() if value is _ENDED]
         if ended:
             raise CorpusError(f"{', '.join(ended)} ended at position {position}, before the other columns did.")
-        record = Record("", row["texts"], row.get("titles", ""), row.get("metadata", {}))
+        record = PartialRecord("", row["texts"], row.get("titles", ""), row.get("metadata", {}), kept)
         yield replace(record, id=row["ids"] if "ids" in row else default_id(record, parent_key))
 
 

@@ -210,6 +210,22 @@ def test_another_text_or_title_replaces(papers: Collection):
     assert_true_vectors(papers)
 
 
+def test_what_is_not_given_stays_as_it_is_stored(papers: Collection):
+    papers.add(["one", "two"], ids=["1", "2"], titles=["T", "U"], metadata=[{"parent": "a"}, {"parent": "a", "n": 2}])
+    assert papers.add(["one", "other"], ids=["1", "2"]) == AddReport(unchanged=1, replaced=1)
+    assert papers.get(["1", "2"]) == [
+        Record("1", "one", "T", {"parent": "a"}),
+        Record("2", "other", "U", {"parent": "a", "n": 2}),
+    ]
+    papers.add(["one"], ids=["1"], titles=[""])
+    papers.add(["other"], ids=["2"], metadata=[{}])
+    assert papers.get(["1", "2"]) == [Record("1", "one", "", {"parent": "a"}), Record("2", "other", "U", {})]
+    papers.add(["new", "one"], ids=["3", "1"])
+    assert papers.get(["3", "1"]) == [Record("3", "new", "", {}), Record("1", "one", "", {"parent": "a"})]
+    assert papers.add_records([Record("1", "one")]) == AddReport(updated=1)  # a record is complete
+    assert papers.get(["1"]) == [Record("1", "one")]
+
+
 def test_metadata_is_what_json_gives_back(papers: Collection):
     papers.add(["one"], ids=["1"], metadata=[{"pair": (1, 2)}])
     assert papers.get(["1"])[0].metadata == {"pair": [1, 2]}

@@ -112,3 +112,17 @@ def test_index_keeps_the_headers_of_a_collection(tmp_path: Path):
     code, told, _ = run("--headers", "page")
     assert (code, "was made with the headers section, not page" in told) == (1, True)
     assert run("--headers", "section", "--tenant", "acme")[0] == 2
+
+
+def test_what_is_not_given_stays(tmp_path: Path):
+    """A new text under its old title and headings; new headings under the old title; and nothing of either is doubled."""
+    with made(tmp_path, parent_key="page") as papers:
+        papers.add_records(PAGE)
+        papers.add(["Run it twice."], ids=["a"])
+        assert papers.get(["a"]) == [Record("a", "Run it twice.", "Install > Linux > Debian", PAGE[0].metadata)]
+        papers.add(["Run it twice."], ids=["a"], metadata=[{"section": "macOS", "page": "p"}])
+        assert [record.title for record in papers.get(["a"])] == ["Install > macOS"]
+        papers.add(["Run it twice."], ids=["a"], titles=["Set up"])
+        assert [record.title for record in papers.get(["a"])] == ["Set up > macOS"]
+        papers.add(["Run it twice."], ids=["a"], titles=[""], metadata=[{"page": "p"}])
+        assert papers.get(["a"]) == [Record("a", "Run it twice.", "", {"page": "p"})]

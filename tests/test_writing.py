@@ -16,6 +16,7 @@ from tiny import WORDS, tiny_cde_model
 from cde_rag import Collection, ContextualEmbedder, Record
 from cde_rag.embedders.protocol import Embedded
 from cde_rag.errors import StoreError, TruncationWarning
+from cde_rag.indexing import upsert
 from cde_rag.records import Positions
 from cde_rag.stores.faiss import FaissStore
 
@@ -244,6 +245,24 @@ def test_appending_to_a_parent_embeds_ten_passages_for_each_at_most(papers: Coll
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("way", ["ids", "where"])
+def test_a_delete_of_many_passages_embeds_each_that_stays_once(papers: Collection, embedder: Embedder, way: str):
+    """Also one that goes in several writes: every part knows all that leave."""
+    gone = [Record(one.id, one.text, metadata={**one.metadata, "gone": True}) for one in page("a", 100)]
+    papers.add_records([*gone, *page("a", 40, first=100), *page("b", 10)])
+    embedder.embedded.clear()
+    with mock.patch.object(upsert, "LARGEST_WRITE", 30):
+        ids = [one.id for one in gone]
+        assert (papers.delete(ids) if way == "ids" else papers.delete(where={"gone": True})) == 100
+        assert sorted(embedder.embedded) == sorted({*embedder.embedded})
+        assert 0 < len(embedder.embedded) <= 40
+        assert_true_vectors(papers)
+        embedder.embedded.clear()
+        assert papers.delete([one.id for one in page("a", 40, first=100)]) == 40
+    assert embedder.embedded == []
+    assert papers.count() == 10
+
+
 def test_a_warning_that_is_an_error_hides_no_error(papers: Collection, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cde_rag.records.CHUNK", 4)
 

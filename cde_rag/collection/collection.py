@@ -21,6 +21,7 @@ from cde_rag.indexing.backfill import Recontextualization, roll_back
 from cde_rag.indexing.canary import Canary
 from cde_rag.indexing.drift import PROBES, Drift, measure_drift
 from cde_rag.indexing.headers import with_headers
+from cde_rag.indexing.partial_records import completed
 from cde_rag.indexing.recontextualization import recontextualize as recontextualize_store
 from cde_rag.indexing.replacement import DocumentRecords, locate
 from cde_rag.indexing.upsert import AddPlan, AddReport, Progress, Upserter
@@ -209,18 +210,20 @@ class Collection(Searcher):
     ) -> AddReport:
         """Upsert texts: add them, or replace those of the same id. Streams: any iterable, chunk by chunk.
 
+        A call is not atomic: it is written in parts of some seconds, and after an error or a kill the parts before stay.
         Repeating an interrupted call completes it; unchanged records are not embedded again.
 
         Args:
             texts: Texts to embed (after their titles) and to search.
             ids: Unique; a digest of title, text and parent by default, so that adding twice has no effect.
-            titles: Embedded before each text.
-            metadata: JSON objects, for filters.
+            titles: Embedded before each text. None: records that are there keep theirs; "" removes a title.
+            metadata: JSON objects, for filters. None: records that are there keep theirs; `{}` removes it. A JSON object
+                replaces the stored one as a whole.
             on_progress: Called after each write, every few seconds.
 
         Raises:
             CorpusError: A record cannot be used, the columns are not equally long, or an id comes twice with different
-                texts. Nothing of its chunk is written; the chunks before stay.
+                texts. Nothing of its chunk, 512 records or more, is written; the chunks before stay.
             TypeError: One `str` where a list is due.
 
         Warns:
@@ -228,7 +231,7 @@ class Collection(Searcher):
         """
         records = from_columns(texts, ids=ids, titles=titles, metadata=metadata, parent_key=self.parent_key)
         total = len(texts) if isinstance(texts, Sized) else None
-        return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
+        return self._writer.add(_prepared(records, self.store, self._settings, self.embedder), total, on_progress)
 
     def add_records(
         self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
@@ -239,12 +242,15 @@ class Collection(Searcher):
         longer are deleted after its new ones are written. A file has one id, whether it is given by itself or in a
         folder. A document that cannot be read, or that is no longer among the sources, keeps its passages.
 
+        A record is complete, as are the rows of files and tables: one without title or metadata removes those that are
+        stored. `add` with ids changes texts alone.
+
         Raises:
             StoreError: The collection has passages of another folder with the same name as one of the reader's.
         """
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
-        prepared = _prepared(records, self._settings, self.embedder)
+        prepared = _prepared(records, self.store, self._settings, self.embedder)
         return self._writer.add(prepared, total, on_progress, documents=documents)
 
     @named_keywords
@@ -597,7 +603,7 @@ def plan_records(collection: Collection, records: Iterable[Record]) -> AddPlan:
     """
     store, embedder = collection.store, collection.embedder
     documents = _documents_of(records, store)
-    prepared = _prepared(records, store.manifest().settings, embedder)
+    prepared = _prepared(records, store, store.manifest().settings, embedder)
     return Upserter(store, ActiveEmbedder(store, embedder), collection.parent_key).plan(prepared, documents)
 
 
@@ -609,9 +615,11 @@ def _documents_of(records: Iterable[Record], store: Store) -> Mapping[str, int] 
     return records.documents if isinstance(records, DocumentRecords) else None
 
 
-def _prepared(records: Iterable[Record], settings: Mapping[str, Any], embedder: Embedder) -> Iterable[Record]:
-    """Return records with the tenant's name and the headers of a collection."""
-    return with_headers(stamped(records, settings), settings, embedder)
+def _prepared(
+    records: Iterable[Record], store: Store, settings: Mapping[str, Any], embedder: Embedder
+) -> Iterable[Record]:
+    """Return complete records with the tenant's name and the headers of a collection."""
+    return with_headers(stamped(completed(records, store, settings), settings), settings, embedder)
 
 
 def _store_at(place: Store | str | Path) -> Store:

@@ -47,6 +47,17 @@ def with_headers(records: Iterable[Record], settings: Mapping[str, Any], embedde
     return records if not headers else _extended(records, headers, _counter(embedder))
 
 
+def without_headers(record: Record, settings: Mapping[str, Any]) -> str:
+    """Return the title of a stored record without the headers of its collection."""
+    headers: list[str] = settings.get("headers", [])
+    parts = _parts(record, headers)
+    for first in range(len(parts)):  # the first ones were left out where the title was too long
+        path = SEPARATOR.join(parts[first:])
+        if record.title == path or record.title.endswith(f"{SEPARATOR}{path}"):
+            return record.title.removesuffix(path).removesuffix(SEPARATOR)
+    return record.title
+
+
 def _counter(embedder: Embedder) -> Callable[[str], bool]:
     most = max(1, embedder.context.identity.max_length // _SHARE)
 
@@ -65,14 +76,18 @@ def _has_fields(record: object) -> bool:
     return isinstance(title, str) and isinstance(metadata, Mapping)
 
 
+def _parts(record: Record, headers: Sequence[str]) -> list[str]:
+    """Return the headers of a record: the values of its metadata, split at separators."""
+    found = [record.metadata.get(key) for key in headers]
+    return [part for value in found if isinstance(value, str) for part in value.split(SEPARATOR) if part.strip()]
+
+
 def _extended(records: Iterable[Record], headers: Sequence[str], fits: Callable[[str], bool]) -> Iterator[Record]:
     for record in records:
         if not _has_fields(record):
             yield record
             continue
-        found = [record.metadata.get(key) for key in headers]
-        parts = [part for value in found if isinstance(value, str) for part in value.split(SEPARATOR) if part.strip()]
-        title = record.title
+        parts, title = _parts(record, headers), record.title
         if not parts or title == (path := SEPARATOR.join(parts)) or title.endswith(f"{SEPARATOR}{path}"):
             yield record
             continue

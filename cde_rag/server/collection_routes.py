@@ -1,7 +1,7 @@
 """Routes of collections: search, records and neighbours."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -9,7 +9,7 @@ from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from cde_rag.records import CHUNK, default_id
+from cde_rag.records import CHUNK, PartialRecord, default_id
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
@@ -45,8 +45,10 @@ class NewRecord(RequestBody):
 
     id: str | None = Field(None, description="Unique; a digest of title, text and parent by default.")
     text: str
-    title: str = ""
-    metadata: dict[str, Any] = Field(default_factory=dict)
+    title: str = Field("", description="Embedded in front of the text. Without it a record that is there keeps its own.")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="For filters. Without it a record that is there keeps its own."
+    )
 
 
 class AddRequest(RequestBody):
@@ -140,8 +142,9 @@ async def add_records(name: str, body: AddRequest, service: Serving) -> Json:
 
 
 def _record(new: NewRecord, parent_key: str | None) -> Record:
-    record = Record(new.id or "", new.text, new.title, new.metadata)
-    return record if new.id is not None else Record(default_id(record, parent_key), new.text, new.title, new.metadata)
+    kept = frozenset({"title", "metadata"} - new.model_fields_set)
+    record = PartialRecord(new.id or "", new.text, new.title, new.metadata, kept)
+    return record if new.id is not None else replace(record, id=default_id(record, parent_key))
 
 
 @router.get("/{name}/records")

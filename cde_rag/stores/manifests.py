@@ -1,6 +1,7 @@
 """Manifests of stores and of their generations, public and stored, and the check of fingerprints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -117,6 +118,49 @@ class StoredManifest(Generic[State]):
             StoreError: There is none, or it is the active one.
         """
         return numbered(self.generations, number, active=self.active)
+
+
+class LeasedGenerations:
+    """Fingerprints of generations by number, as a run saw them first while it holds the lease.
+
+    Where a folder is restored to an earlier state, numbers come again: a run that named generation 2 must not write
+    into another one of that number. Without a lease nothing is compared.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, str] | None = None
+
+    @contextmanager
+    def held(self) -> Generator[None, None, None]:
+        """Compare from now on, until the block ends."""
+        self._seen = {}
+        try:
+            yield
+        finally:
+            self._seen = None
+
+    def see(self, states: Iterable[_Stored]) -> None:
+        """Note generations that are seen for the first time."""
+        seen = self._seen
+        for state in states:
+            if seen is not None:
+                seen.setdefault(state.number, state.fingerprint)
+
+    def check(self, state: State) -> State:
+        """Return a generation that the run names by its number.
+
+        Raises:
+            StoreError: It is another one than the run saw first.
+        """
+        self.see([state])
+        seen = self._seen
+        if seen is not None and seen[state.number] != state.fingerprint:
+            raise StoreError(
+                f"Generation {state.number} is in the space {state.fingerprint[:16]}…, and was in "
+                f"{seen[state.number][:16]}… when this run began: the store was restored to an earlier state, and "
+                "another run wrote it since. This run wrote nothing to it. Start it again."
+            )
+        return state
 
 
 def check_space(generation: _Stored, fingerprint: str) -> None:

@@ -93,6 +93,18 @@ def test_records_are_added_read_and_deleted(server: Running) -> None:
     assert server.post("/v1/collections/notes/records/delete", {}, 400)["error"]["code"] == "invalid_value"
 
 
+def test_fields_that_are_not_sent_stay_as_they_are_stored(server: Running) -> None:
+    given = {"id": "kept", "text": "a boat", "title": "Boats", "metadata": {"year": 2001}}
+    changes = [{}, {"title": ""}, {"metadata": {}}]
+    expected = [given, {**given, "title": ""}, {**given, "title": "", "metadata": {}}]
+    server.post("/v1/collections/notes/records", {"records": [given]})
+    for change, found in zip(changes, expected, strict=True):
+        sent = {"id": "kept", "text": "a boat", **change}
+        server.post("/v1/collections/notes/records", {"records": [sent]})
+        assert server.get("/v1/collections/notes/records", params={"id": "kept"})["records"] == [found]
+    server.post("/v1/collections/notes/records/delete", {"ids": ["kept"]})
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [

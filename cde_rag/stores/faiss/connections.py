@@ -9,21 +9,26 @@ replaced. SQLite then reads and writes the file that it opened. Two cases are di
   write pages of the old content into the new one. So these connections stay open until the process ends, unused.
 
 The marker file (`folder.MARKER`) shows the second case: it is written once, so that a copy put over it has another
-inode or modification time. On Windows an open SQLite file can be neither removed nor replaced, so neither case occurs.
+inode or modification time. A copy that keeps times (`cp -a`, `rsync -a --inplace`) has the marker's time, too: SQLite's
+file and log are then older than they were seen to be, by more than the clock was set back. On Windows an open SQLite
+file can be neither removed nor replaced, so neither case occurs.
 """
 
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from cde_rag.errors import StoreError
 from cde_rag.stores.faiss.folder import MARKER
 from cde_rag.stores.files import keep_alive
+
+_JITTER_NS: Final = 10**9  # between the readings of two clocks, on a busy machine
 
 _kept: Final = list[object]()  # what must not be closed: connections of the process that this one is a fork of
 
@@ -35,14 +40,24 @@ class FileIdentity:
     Attributes:
         file: Device and inode of the SQLite file.
         marker: Inode, modification time in nanoseconds and size of the marker file; None in stores without one.
+        written: Last modification of SQLite's file, in nanoseconds.
+        logged: Last modification of SQLite's log; None where there is no log.
+        clock: Wall clock less the monotonic one, in nanoseconds; changes where the wall clock is set.
     """
 
     file: tuple[int, int]
     marker: tuple[int, int, int] | None
+    written: int = field(compare=False)
+    logged: int | None = field(compare=False)
+    clock: int = field(compare=False)
 
     def overwritten_by(self, now: "FileIdentity") -> bool:
-        """Return True if other content was copied over the file."""
-        return self.file == now.file and self.marker is not None and self.marker != now.marker
+        """Return True if other content was copied over the file since this identity was taken."""
+        if self.file != now.file:
+            return False
+        least = -abs(self.clock - now.clock) - _JITTER_NS
+        logs = self.logged is not None and now.logged is not None and now.logged - self.logged < least
+        return now.written - self.written < least or logs or (self.marker is not None and self.marker != now.marker)
 
     def same_file(self, now: "FileIdentity | None") -> bool:
         """Return True if the path still names this store."""
@@ -123,7 +138,11 @@ class Connections:
 
     def overwritten(self, here: FileIdentity) -> bool:
         """Return True if this pool has connections to the file at `here`, and other content was copied over it."""
-        return bool(self._open) and self._place is not None and self._place.overwritten_by(here)
+        place = self._place
+        if not self._open or place is None or not place.overwritten_by(here):
+            return False
+        again = place_of(self.path)  # another thread may have looked, and a writer written, since `here` was taken
+        return again is None or place.overwritten_by(again)
 
     def _begin(self) -> None:
         self._process = os.getpid()
@@ -144,7 +163,7 @@ class Connections:
 
     @property
     def _log_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}-wal")
+        return _log_of(self.path)
 
     def _check_log(self) -> None:
         """Refuse a new file at the path next to the old file's log, which SQLite would read as the new one's."""
@@ -166,21 +185,32 @@ def copied_over(folder: Path) -> StoreError:
 
 def place_of(path: Path) -> FileIdentity | None:
     """Return the identity of the files at the path of a store's SQLite file; None if there is none."""
-    try:
-        file = path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in the path
+    file = _stat(path)
+    if file is None:
         return None
-    try:
-        marker = (path.parent / MARKER).stat()
-    except FileNotFoundError:
-        return FileIdentity((file.st_dev, file.st_ino), None)
-    return FileIdentity((file.st_dev, file.st_ino), (marker.st_ino, marker.st_mtime_ns, marker.st_size))
+    marker, log = _stat(path.with_name(MARKER)), _stat(_log_of(path))
+    return FileIdentity(
+        (file.st_dev, file.st_ino),
+        None if marker is None else (marker.st_ino, marker.st_mtime_ns, marker.st_size),
+        file.st_mtime_ns,
+        None if log is None else log.st_mtime_ns,
+        time.time_ns() - time.monotonic_ns(),
+    )
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
 
 
 def _inode(path: Path) -> int | None:
+    found = _stat(path)
+    return None if found is None else found.st_ino
+
+
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_ino
-    except FileNotFoundError:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: a NUL in the path
         return None
 
 

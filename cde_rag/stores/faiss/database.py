@@ -17,7 +17,8 @@ from cde_rag.stores.faiss.folder import CREATED, MARKER
 from cde_rag.stores.faiss.fts_index import TABLE, has_fts5
 from cde_rag.stores.files import check_folder, check_new, replace_durably
 
-FORMAT: Final = 3  # in the file's header as user_version
+FORMAT: Final = 4  # in the file's header as user_version
+WITHOUT_TOKENS: Final = 3  # format of stores whose generations have no tokens of their last changes
 WITHOUT_ANALYZER: Final = 2  # format of stores whose settings name no analyzer; older versions write to them
 WITHOUT_WORDS: Final = 1  # format of stores without the table of fts_index.py
 _APPLICATION: Final = 0x43444552  # "CDER"
@@ -285,7 +286,7 @@ class Database:
                 "program's file. Restore a copy."
             )
         (found,) = connection.execute("PRAGMA user_version").fetchone()
-        if found not in (WITHOUT_WORDS, WITHOUT_ANALYZER, FORMAT):
+        if found not in (WITHOUT_WORDS, WITHOUT_ANALYZER, WITHOUT_TOKENS, FORMAT):
             raise StoreFormatError(f"{self.path}: expected format {FORMAT}, found {found}. Update cde-rag.")
         for table, columns in _COLUMNS.items():
             there = {name.decode() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
@@ -324,8 +325,10 @@ def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def set_format(connection: sqlite3.Connection, number: int) -> None:
-    """Note the format, as a part of the transaction."""
-    connection.execute(f"PRAGMA user_version = {number}")
+    """Note the format, as a part of the transaction, unless it is noted already."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found != number:
+        connection.execute(f"PRAGMA user_version = {number}")
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:

@@ -48,6 +48,9 @@ class FaissGeneration(StoredGeneration):
         dead: Number of these rows that no longer belong to a record (tombstones).
         index: The snapshot for approximate search, if there is one.
         context_name: Name of the file with the Context's bytes; in stores of older versions it follows from the number.
+        appended: Random token of the last append to the vector file, which no later one repeats, also where the store
+            is restored to an earlier state; "" in stores of older versions.
+        deleted: Likewise of the last deletion.
     """
 
     vectors: str
@@ -55,6 +58,8 @@ class FaissGeneration(StoredGeneration):
     dead: int = 0
     index: IndexFile | None = None
     context_name: str | None = None
+    appended: str = ""
+    deleted: str = ""
 
     @property
     def context(self) -> str:

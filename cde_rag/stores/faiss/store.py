@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -27,7 +27,7 @@ from cde_rag.stores.faiss.writer import Transaction, new_generation
 from cde_rag.stores.files import locked
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, StoreManifest, check_space
+from cde_rag.stores.manifests import Generation, LeasedGenerations, StoreManifest, check_space
 from cde_rag.stores.text_analysis import updated, with_newest
 
 _TRIES: Final = 8  # attempts of a read whose files are replaced meanwhile
@@ -56,6 +56,7 @@ class FaissStore:
         self._folder = Path(path)
         self._database = Database(self._folder / DATABASE)
         self._reader: Reader | None = None
+        self._leased = LeasedGenerations()
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
         """Create the folder with an empty store and generation 1 active."""
@@ -78,7 +79,13 @@ class FaissStore:
 
     def context(self, generation: int | None = None) -> bytes:
         """Return the bytes of a generation's Context."""
-        return self._read(lambda view: view.context(generation))
+
+        def read(view: View) -> bytes:
+            if generation is not None:
+                self._leased.check(view.manifest.generation(generation))
+            return view.context(generation)
+
+        return self._read(read)
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """Upsert rows and their vectors in one transaction."""
@@ -201,24 +208,36 @@ class FaissStore:
 
     def generations(self) -> list[Generation]:
         """Return all generations, oldest first."""
-        return self._read(lambda view: view.manifest.public_generations())
 
-    def lease(self) -> AbstractContextManager[None]:
+        def read(view: View) -> list[Generation]:
+            self._leased.see(view.manifest.generations)
+            return view.manifest.public_generations()
+
+        return self._read(read)
+
+    @contextmanager
+    def lease(self) -> Generator[None, None, None]:
         """Hold the folder's lease, a lock file."""
         taken = f"{self._folder}: another run holds the lease to change its context. Wait for it to finish"
-        return locked(self._folder / f"{DATABASE}-lease", taken)
+        with locked(self._folder / f"{DATABASE}-lease", taken), self._leased.held():
+            yield
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """Create another, empty, inactive generation; return its number."""
         with self._writing() as writer:
             number = writer.manifest.last + 1
-            manifest = writer.manifest.put(new_generation(self._folder, number, fingerprint, context))
-            writer.manifest = dataclasses.replace(manifest, last=number)
+            new = self._leased.check(new_generation(self._folder, number, fingerprint, context))
+            writer.manifest = dataclasses.replace(writer.manifest.put(new), last=number)
         return number
 
     def lacking(self, generation: int, *, limit: int = 1000, after: Row | None = None) -> list[Row]:
         """Return rows that have no vector in an inactive generation."""
-        return self._read(lambda view: view.lacking(generation, limit, after))
+
+        def read(view: View) -> list[Row]:
+            self._leased.check(view.manifest.inactive(generation))
+            return view.lacking(generation, limit, after)
+
+        return self._read(read)
 
     def add_to_generation(
         self, generation: int, rows: Sequence[Row], digests: Sequence[str], vectors: Float32[np.ndarray, "rows dim"]
@@ -226,7 +245,7 @@ class FaissStore:
         """Write vectors of rows in an inactive generation in one transaction."""
         check_once(rows)
         with self._writing() as writer:
-            writer.manifest.inactive(generation)
+            self._leased.check(writer.manifest.inactive(generation))
             check_unit(vectors, len(rows), writer.manifest.dim)
             same = writer.unchanged(rows)
             positions = writer.records.positions_of([rows[place].record.id for place in same])
@@ -236,7 +255,7 @@ class FaissStore:
     def activate(self, generation: int, *, last: Completion | None = None) -> None:
         """Activate a generation in one transaction, last vectors included; other writers wait up to a minute."""
         with self._writing() as writer:
-            writer.complete(writer.manifest.inactive(generation), last)
+            writer.complete(self._leased.check(writer.manifest.inactive(generation)), last)
             writer.check_complete(writer.manifest.inactive(generation))
             writer.manifest = dataclasses.replace(writer.manifest, active=generation)
         self._extend_index()
@@ -244,7 +263,7 @@ class FaissStore:
     def drop(self, generation: int) -> None:
         """Drop an inactive generation."""
         with self._writing() as writer:
-            writer.manifest.inactive(generation)
+            self._leased.check(writer.manifest.inactive(generation))
             writer.records.forget(generation)
             writer.manifest = writer.manifest.without(generation)
 
@@ -360,6 +379,7 @@ class FaissStore:
                 if state.dead > max(_DEAD, state.rows - state.dead):
                     writer.rewrite(state)
             writer.records.put_manifest(writer.manifest)
+            set_format(connection, FORMAT)
         if before - writer.manifest.files():
             with self._database.writing() as connection:  # so that no other writer is about to refer to what goes
                 delete_unreferenced(self._folder, Records(connection, self._database.path).manifest().files(), check)

@@ -42,7 +42,7 @@ class VectorFile:
         """
         with self.path.open("r+b" if rows else "ab") as file:
             check()
-            self._check_size(rows)
+            self.check_size(rows)
             file.truncate(rows * self._row_bytes)
             file.seek(0, os.SEEK_END)
             file.write(np.ascontiguousarray(vectors, _FLOAT).data)
@@ -60,7 +60,7 @@ class VectorFile:
         """
         if rows == 0:
             return VectorBlocks(self.path, np.empty((0, self.dim), np.float32), checksums, self._checked)
-        self._check_size(rows)
+        self.check_size(rows)
         blocks = -(-rows // BLOCK_ROWS)
         if len(checksums) != blocks:
             raise StoreFormatError(f"{self.path}: expected checksums of {blocks} blocks, found {len(checksums)}.")
@@ -71,7 +71,13 @@ class VectorFile:
     def _row_bytes(self) -> int:
         return self.dim * _FLOAT.itemsize
 
-    def _check_size(self, rows: int) -> None:
+    def check_size(self, rows: int) -> None:
+        """Refuse a file of fewer rows.
+
+        Raises:
+            StoreFormatError: It is one.
+            FileNotFoundError: There is no such file.
+        """
         needed, found = rows * self._row_bytes, self.path.stat().st_size
         if found < needed:
             raise StoreFormatError(f"{self.path}: expected at least {needed} bytes, found {found}. Restore a copy.")

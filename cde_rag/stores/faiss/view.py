@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -29,6 +29,22 @@ _SCANNED_ROWS: Final = 10_000  # up to so many that a filter keeps are searched 
 _log = logging.getLogger(__name__)
 
 
+class _Cached(NamedTuple):
+    """Vectors of a file, and rows of deleted records.
+
+    Attributes:
+        appended: Number of rows, and the token of the last append.
+        vectors: The rows.
+        deleted: Number of rows of deleted records, and the token of the last deletion.
+        dead: These rows, ascending.
+    """
+
+    appended: tuple[int, str]
+    vectors: VectorBlocks
+    deleted: tuple[int, str]
+    dead: Int64[np.ndarray, "dead"]
+
+
 class Reader:
     """Cache of one vector file between calls of a process. Thread-safe.
 
@@ -46,8 +62,8 @@ class Reader:
         self.place = place
         self._folder = folder
         self._file = VectorFile(folder / name, dim)
-        self._vectors = self._file.read(0, np.empty(0, np.int64))
-        self._dead = np.empty(0, np.int64)
+        none = np.empty(0, np.int64)  # what is cached is one tuple, which threads replace at once
+        self._cached = _Cached((0, ""), self._file.read(0, none), (0, ""), none)
         self._index: tuple[IndexFile, Index | None] | None = None
         self._loading = threading.Lock()
 
@@ -58,11 +74,14 @@ class Reader:
             StoreFormatError: The vector file is too short.
             FileNotFoundError: There is no such file.
         """
-        vectors, dead = self._vectors, self._dead
-        if len(vectors) != state.rows:
-            vectors = self._vectors = self._file.read(state.rows, records.checksums(state.number))
-        if len(dead) != state.dead:
-            dead = self._dead = records.dead_rows(state.number)
+        appended, vectors, deleted, dead = self._cached
+        if state.rows:
+            self._file.check_size(state.rows)  # of a shorter one, copied over it, reading the end kills the process
+        if appended != (state.rows, state.appended):
+            vectors = self._file.read(state.rows, records.checksums(state.number))
+        if deleted != (state.dead, state.deleted):
+            dead = records.dead_rows(state.number)
+        self._cached = _Cached((state.rows, state.appended), vectors, (state.dead, state.deleted), dead)
         return View(self, records, manifest, state, vectors, dead)
 
     def index(self, wanted: IndexFile | None) -> Index | None:

@@ -88,7 +88,8 @@ class Transaction:
         deleted = self.records.mark_deleted(number, vectors)
         if deleted:
             state = self.manifest.generation(number)
-            self.manifest = self.manifest.put(dataclasses.replace(state, dead=state.dead + deleted))
+            state = dataclasses.replace(state, dead=state.dead + deleted, deleted=secrets.token_hex(8))
+            self.manifest = self.manifest.put(state)
 
     def rewrite(self, state: FaissGeneration) -> None:
         """Copy the vectors that belong to records into a new file; readers in progress still see the old one."""
@@ -108,7 +109,7 @@ class Transaction:
         file.append(vectors, rows=state.rows, check=self._check)
         grown = extended(vectors, rows=state.rows, last=int(checksums[-1]) if len(checksums) else 0)
         self.records.put_checksums(state.number, grown)
-        return dataclasses.replace(state, rows=state.rows + len(vectors))
+        return dataclasses.replace(state, rows=state.rows + len(vectors), appended=secrets.token_hex(8))
 
 
 def new_generation(folder: Path, number: int, fingerprint: str, context: bytes) -> FaissGeneration:

@@ -122,12 +122,13 @@ def delete_context(client: QdrantClient, collection: str, key: str) -> None:
         _delete(client, name, must=[_of(key)])
 
 
-def manifest_payload(client: QdrantClient, ours: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the manifest named by our part of a collection's metadata, or None."""
+def manifest_payload(client: QdrantClient, ours: Mapping[str, Any]) -> tuple[Mapping[str, Any], str] | None:
+    """Return the manifest named by our part of a collection's metadata, and the token of its write, or None."""
     name = str(ours.get("manifest"))
-    found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["manifest"]))
-    manifest = (found[0].payload or {}).get("manifest") if found else None
-    return cast(Mapping[str, Any], manifest) if isinstance(manifest, Mapping) else None
+    found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["manifest", "token"]))
+    payload = (found[0].payload or {}) if found else {}
+    manifest, token = payload.get("manifest"), str(payload.get("token", ""))
+    return (cast(Mapping[str, Any], manifest), token) if isinstance(manifest, Mapping) else None
 
 
 def metadata_of(client: QdrantClient, collection: str) -> Mapping[str, Any] | None:
@@ -180,7 +181,8 @@ def _active(client: QdrantClient, collection: str) -> str | None:
     ours = cast(object, (metadata_of(client, collection) or {}).get(METADATA))
     manifest: Mapping[str, Any] = cast(Mapping[str, Any], ours) if isinstance(ours, Mapping) else {}
     if "manifest" in manifest:
-        return PointsManifest.from_metadata(manifest_payload(client, manifest) or {}, collection).serving.key
+        payload, _ = manifest_payload(client, manifest) or ({}, "")
+        return PointsManifest.from_metadata(payload, collection).serving.key
     fingerprint = manifest.get("fingerprint")
     return fingerprint if isinstance(fingerprint, str) else None
 

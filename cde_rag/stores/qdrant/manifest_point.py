@@ -57,12 +57,13 @@ def load(client: QdrantClient, collection: str) -> PointsManifest:
     ours = _ours(metadata)
     if "manifest" not in ours:
         return PointsManifest.from_metadata(ours, collection)
-    payload = manifest_payload(client, ours)
-    if payload is None:
+    found = manifest_payload(client, ours)
+    if found is None:
         raise StoreFormatError(
             f"{ours['manifest']!s:.80}: expected the manifest of a store, found none. Restore a copy."
         )
-    return PointsManifest.from_metadata(payload, collection)
+    payload, token = found
+    return dataclasses.replace(PointsManifest.from_metadata(payload, collection), token=token)
 
 
 def swap(client: QdrantClient, collection: str, before: PointsManifest, after: PointsManifest) -> PointsManifest:
@@ -74,8 +75,8 @@ def swap(client: QdrantClient, collection: str, before: PointsManifest, after: P
     if not before.version:
         before = place(client, collection, before)
     name = contexts_collection(client, collection)
-    after = dataclasses.replace(after, version=before.version + 1)
-    if not _replaced(client, name, before.version, after):
+    after = dataclasses.replace(after, version=before.version + 1, token=uuid.uuid4().hex)
+    if not _replaced(client, name, (before.version, before.token), after):
         raise ChangedMeanwhileError(collection)
     return after
 
@@ -87,34 +88,39 @@ def place(client: QdrantClient, collection: str, manifest: PointsManifest) -> Po
         ChangedMeanwhileError: Another run did that meanwhile.
     """
     name = contexts_collection(client, collection)
-    version = _version(client, name)  # before the metadata: who makes the point after this read raises it
+    version, token = _version(client, name)  # before the metadata: who makes the point after this read raises it
     ours = _ours(metadata_of(client, collection))
     if "manifest" in ours or ("format" in ours and ours != manifest.to_metadata()):
         raise ChangedMeanwhileError(collection)
-    manifest = dataclasses.replace(manifest, version=version + 1)
-    if not _replaced(client, name, version, manifest):
+    manifest = dataclasses.replace(manifest, version=version + 1, token=uuid.uuid4().hex)
+    if not _replaced(client, name, (version, token), manifest):
         raise ChangedMeanwhileError(collection)
     metadata = {METADATA: {"format": FENCED, "manifest": name}}
     call(lambda: client.update_collection(collection, metadata=metadata))
     return manifest
 
 
-def _replaced(client: QdrantClient, name: str, version: int, manifest: PointsManifest) -> bool:
-    """Write a manifest, if the point has that version, or is not there and the version is 0."""
-    token = uuid.uuid4().hex
-    payload = {"manifest": manifest.to_metadata(), "version": manifest.version, "token": token}
+def _replaced(client: QdrantClient, name: str, before: tuple[int, str], manifest: PointsManifest) -> bool:
+    """Write a manifest, if the point has that version and token, or is not there and the version is 0."""
+    version, token = before
+    payload = {"manifest": manifest.to_metadata(), "version": manifest.version, "token": manifest.token}
     point = models.PointStruct(id=MANIFEST_ID, vector={}, payload=payload)
-    same = models.Filter(must=[models.FieldCondition(key="version", match=models.MatchValue(value=version))])
+    wanted = {"version": version, **({"token": token} if token else {})}
+    same = models.Filter(
+        must=[models.FieldCondition(key=key, match=models.MatchValue(value=value)) for key, value in wanted.items()]
+    )
     mode = models.UpdateMode.UPDATE_ONLY if version else None
     call(lambda: client.upsert(name, [point], wait=True, update_filter=same, update_mode=mode))
     found = call(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["token"]))
-    return bool(found) and (found[0].payload or {}).get("token") == token
+    return bool(found) and (found[0].payload or {}).get("token") == manifest.token
 
 
-def _version(client: QdrantClient, name: str) -> int:
-    found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["version"]))
-    version = (found[0].payload or {}).get("version") if found else None
-    return version if isinstance(version, int) else 0
+def _version(client: QdrantClient, name: str) -> tuple[int, str]:
+    """Return version and token of the point; 0 and "" where there is none."""
+    found = call_if_found(lambda: client.retrieve(name, [MANIFEST_ID], with_payload=["version", "token"]))
+    payload = (found[0].payload or {}) if found else {}
+    version = payload.get("version")
+    return (version, str(payload.get("token", ""))) if isinstance(version, int) else (0, "")
 
 
 def _ours(metadata: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -75,6 +75,8 @@ class PointsManifest(StoredManifest[PointsGeneration]):
         run: Token of the run that took the lease last; any other run has lost it.
         activating: The generation about to be activated; reset by a writer that writes a record meanwhile.
         native: True if filters are Qdrant's own, on the metadata of points; False in stores of older versions.
+        token: Random token of the write that made it, for compare-and-swap: versions are repeated where a snapshot is
+            restored. It is stored with the manifest, not in it; "" where there is none.
     """
 
     settings: str
@@ -86,6 +88,7 @@ class PointsManifest(StoredManifest[PointsGeneration]):
     run: str = ""
     activating: int | None = None
     native: bool = False
+    token: str = ""
 
     def check_native(self, where: str) -> None:
         """Refuse to write records to a store of an older version, whose filters would not find them.
@@ -133,6 +136,7 @@ class PointsManifest(StoredManifest[PointsGeneration]):
     def to_metadata(self) -> dict[str, Any]:
         """Serialise the manifest for storage."""
         content = json.loads(json.dumps(dataclasses.asdict(self)))
+        del content["token"]
         content |= {"format": self._format, "fingerprint": self.serving.fingerprint}
         for name in [name for name, plain in _PLAIN.items() if content[name] == plain]:
             del content[name]  # as all versions read it

@@ -15,7 +15,7 @@ from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode, sample_places
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
-from cde_rag.stores.manifests import Generation, StoreManifest, check_space
+from cde_rag.stores.manifests import Generation, LeasedGenerations, StoreManifest, check_space
 from cde_rag.stores.qdrant_base import point_writes
 from cde_rag.stores.qdrant_base.filter_translation import PointFilter
 from cde_rag.stores.qdrant_base.locks import ReadWriteLock
@@ -41,6 +41,7 @@ class PointStore(ABC):
     def __init__(self, lock: ReadWriteLock, *, exact: bool) -> None:
         self._lock = lock
         self._exact = exact
+        self._leased = LeasedGenerations()
 
     @property
     @abstractmethod
@@ -88,7 +89,9 @@ class PointStore(ABC):
         """Return the bytes of a generation's Context."""
         with self._lock.reading(), self._owned():
             manifest = self._load()
-            return self._context(manifest.serving if generation is None else manifest.generation(generation))
+            if generation is None:
+                return self._context(manifest.serving)
+            return self._context(self._leased.check(manifest.generation(generation)))
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """Upsert rows as points with their vectors."""
@@ -240,6 +243,7 @@ class PointStore(ABC):
         """Return all generations, oldest first, with their numbers of vectors."""
         with self._lock.reading():
             manifest = self._load()
+            self._leased.see(manifest.generations)
             return [
                 Generation(state.number, state.fingerprint, state.number == manifest.active, self._vectors(state))
                 for state in manifest.generations
@@ -250,7 +254,7 @@ class PointStore(ABC):
         limit = check_rows(limit, "limit")
 
         def read(manifest: PointsManifest) -> list[Row]:
-            lacks = no(self._points.having(manifest.inactive(generation).vector))
+            lacks = no(self._points.having(self._leased.check(manifest.inactive(generation)).vector))
             place = (0, "") if after is None else self._place_of(after.record.id)
             found = itertools.islice(self._points.in_order(lacks, after=place, at_once=limit + 1), limit)
             return [self._read(point, manifest.serving.vector).row for point in found]
@@ -286,7 +290,7 @@ class PointStore(ABC):
     ) -> int:
         with self._lock.writing(), self._owned():
             manifest = self._load_own()
-            state = manifest.inactive(generation)
+            state = self._leased.check(manifest.inactive(generation))
             check_unit(vectors, len(rows), manifest.dim)
             return point_writes.put_vectors(self._points, manifest, state, rows, digests, vectors)
 

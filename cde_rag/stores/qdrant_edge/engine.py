@@ -51,9 +51,14 @@ class EdgeIndexConfig:
 
 
 class Engine:
-    """The open shard in `folder`. Safe to use from threads; it can be searched while it is written to or optimized."""
+    """The open shard in `folder`. Safe to use from threads; it can be searched while it is written to or optimized.
+
+    Attributes:
+        on_write: Called after each write.
+    """
 
     def __init__(self, shard: edge.EdgeShard, folder: Path) -> None:
+        self.on_write: Callable[[], None] = lambda: None
         self._shard = shard
         self._settled = set[str]()  # keys that need no further index
         self.folder = folder
@@ -123,6 +128,7 @@ class Engine:
         for operation in operations:
             self.call(lambda shard, operation=operation: shard.update(operation))
         self.call(lambda shard: shard.flush())
+        self.on_write()
 
     def call(self, work: Callable[[edge.EdgeShard], Result]) -> Result:
         """Call a function of the shard, and return its result.

@@ -78,7 +78,6 @@ class FolderHandle:
                 self._lock.enter_context(locked(self.folder / LOCK, taken))
                 self._process = os.getpid()
                 self._touch()
-                self._opened = self._found()
             self.check()
             self._users.add(user)
 
@@ -95,7 +94,9 @@ class FolderHandle:
                 self.lock(user)
             self.check()
             try:
-                self._engine = self._engine or self._loaded()
+                if self._engine is None:
+                    self._engine = self._loaded()
+                    self._engine.on_write = self._touch
             except BaseException:
                 if new:
                     self.leave(user)
@@ -117,6 +118,8 @@ class FolderHandle:
         """Close the engine and use another, or none. The caller holds all locks."""
         with self._changing:
             old, self._engine = self._engine, engine
+            if engine is not None:
+                engine.on_write = self._touch
             if old is not None:
                 self._close(old)
 
@@ -149,9 +152,12 @@ class FolderHandle:
                 )
 
     def _touch(self) -> None:
-        """Give the manifest the time of this opening, so that a copy which keeps times puts another one over it."""
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(self.folder / MANIFEST)
+        """Give the manifest the time of this opening or write: an earlier copy that keeps times has another one."""
+        with self._changing:
+            if self._opened in (None, self._found()):
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(self.folder / MANIFEST)
+                self._opened = self._found()
 
     def _found(self) -> "tuple[_File | None, ...]":
         return _file(self.folder / LOCK, content=False), _file(self.folder / MANIFEST, content=True)

@@ -6,7 +6,7 @@ import re
 import shutil
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ class QdrantEdgeStore(PointStore):
         self._indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
         self._handle = handle_of(self._folder)
         self._user = next(_users)
-        self._leave = weakref.finalize(self, self._handle.leave, self._user)
+        weakref.finalize(self, self._handle.leave, self._user)
         super().__init__(self._handle.read_write_lock, exact=exact)
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
@@ -129,10 +129,12 @@ class QdrantEdgeStore(PointStore):
             self._handle.save(new)
             self._points.remove_former()
 
-    def lease(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def lease(self) -> Generator[None, None, None]:
         """Hold the lease among the threads of this process, which has the folder for itself."""
         self._handle.open(self._user)
-        return hold_lease(self._lock.lease, str(self._folder))
+        with hold_lease(self._lock.lease, str(self._folder)), self._leased.held():
+            yield
 
     def create_generation(self, *, fingerprint: str, context: bytes) -> int:
         """Create another, empty, inactive generation in a copy of the shard; return its number.
@@ -142,6 +144,7 @@ class QdrantEdgeStore(PointStore):
         """
         with self._shaping() as manifest:
             new = shard_generations.new_generation(self._folder, manifest, fingerprint, context)
+            self._leased.check(new.generation(new.last))
             self._reshape(manifest, new)
         return new.last
 
@@ -156,6 +159,7 @@ class QdrantEdgeStore(PointStore):
     def drop(self, generation: int) -> None:
         """Drop an inactive generation, in a copy of the shard."""
         with self._shaping() as manifest:
+            self._leased.check(manifest.inactive(generation))
             self._reshape(manifest, shard_generations.without(manifest, generation))
         self._optimize()
 
@@ -192,7 +196,7 @@ class QdrantEdgeStore(PointStore):
 
     def close(self) -> None:
         """Close the folder, unless other objects of this process use it."""
-        self._leave()
+        self._handle.leave(self._user)  # each time: a call after `close` opens it again
 
     @property
     def _points(self) -> ShardPoints:
@@ -209,7 +213,7 @@ class QdrantEdgeStore(PointStore):
     def _activate(self, generation: int) -> None:
         with self._lock.writing(), self._errors():
             manifest = self._load()
-            self._check_complete(manifest.inactive(generation))
+            self._check_complete(self._leased.check(manifest.inactive(generation)))
             self._handle.save(dataclasses.replace(manifest, active=generation))
 
     def _context(self, state: PointsGeneration) -> bytes:
