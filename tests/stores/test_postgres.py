@@ -23,6 +23,7 @@ import psycopg
 import pytest
 from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, created, row, units
 from fastapi.testclient import TestClient
+from pooler import pooler
 from psycopg_pool.pool import AddConnection
 from typer.testing import CliRunner
 from word_scores import table_scores
@@ -36,6 +37,7 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.postgres.address import without_password
+from cde_rag.stores.postgres.pg_names import PgNames
 from cde_rag.stores.postgres.pg_tables import condition
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.transfer.backup import back_up
@@ -55,6 +57,35 @@ class TestPgVector(StoreContract):
     @pytest.fixture
     def new_place(self, postgres: str) -> Callable[[], Opener]:
         return lambda: functools.partial(PgVectorStore, postgres, name())
+
+
+@pytest.fixture(scope="module")
+def pooled(postgres: str) -> Iterator[str]:
+    """Address behind a transaction pooler."""
+    with pooler(postgres, "transaction", sessions=10) as address:
+        yield address
+
+
+class TestPgVectorBehindATransactionPooler(StoreContract):
+    word_scores = staticmethod(table_scores)
+
+    @pytest.fixture
+    def new_place(self, pooled: str) -> Callable[[], Opener]:
+        return lambda: functools.partial(PgVectorStore, pooled, name())
+
+
+@pytest.mark.long
+class TestPgVectorBehindASessionPooler(StoreContract):
+    word_scores = staticmethod(table_scores)
+
+    @pytest.fixture(scope="class")
+    def session_pooled(self, postgres: str) -> Iterator[str]:
+        with pooler(postgres, "session", sessions=30) as address:  # each object of a test keeps some
+            yield address
+
+    @pytest.fixture
+    def new_place(self, session_pooled: str) -> Callable[[], Opener]:
+        return lambda: functools.partial(PgVectorStore, session_pooled, name())
 
 
 @pytest.fixture
@@ -399,7 +430,7 @@ def test_filters_are_answered_by_an_index_which_an_older_collection_gets_by_rein
         assert len(newest) == 3
         assert not any("hash" in definition for definition in newest)
         connection.execute("ANALYZE fields")
-        found = condition(parse({"year": {"gte": 10, "lt": 13}}))
+        found = condition(parse({"year": {"gte": 10, "lt": 13}}), PgNames(store.name, "public"))
         plan = connection.execute(
             f"EXPLAIN SELECT place FROM records WHERE {found.sql}".encode(), found.parameters
         ).fetchall()
