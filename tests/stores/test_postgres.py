@@ -23,7 +23,6 @@ import psycopg
 import pytest
 from contract import EXACT, SPACE, Opener, StoreContract, assert_hits, created, row, units
 from fastapi.testclient import TestClient
-from pooler import pooler
 from psycopg_pool.pool import AddConnection
 from typer.testing import CliRunner
 from word_scores import table_scores
@@ -57,35 +56,6 @@ class TestPgVector(StoreContract):
     @pytest.fixture
     def new_place(self, postgres: str) -> Callable[[], Opener]:
         return lambda: functools.partial(PgVectorStore, postgres, name())
-
-
-@pytest.fixture(scope="module")
-def pooled(postgres: str) -> Iterator[str]:
-    """Address behind a transaction pooler."""
-    with pooler(postgres, "transaction", sessions=10) as address:
-        yield address
-
-
-class TestPgVectorBehindATransactionPooler(StoreContract):
-    word_scores = staticmethod(table_scores)
-
-    @pytest.fixture
-    def new_place(self, pooled: str) -> Callable[[], Opener]:
-        return lambda: functools.partial(PgVectorStore, pooled, name())
-
-
-@pytest.mark.long
-class TestPgVectorBehindASessionPooler(StoreContract):
-    word_scores = staticmethod(table_scores)
-
-    @pytest.fixture(scope="class")
-    def session_pooled(self, postgres: str) -> Iterator[str]:
-        with pooler(postgres, "session", sessions=30) as address:  # each object of a test keeps some
-            yield address
-
-    @pytest.fixture
-    def new_place(self, session_pooled: str) -> Callable[[], Opener]:
-        return lambda: functools.partial(PgVectorStore, session_pooled, name())
 
 
 @pytest.fixture
@@ -499,7 +469,7 @@ def test_an_import_builds_one_index(postgres: str, monkeypatch: pytest.MonkeyPat
     export_collection(papers.store, tmp_path / "papers.parquet")
     store, built = PgVectorStore(postgres, name(), index="hnsw"), list[int]()
     real = PgIndex.creation
-    monkeypatch.setattr(PgIndex, "creation", lambda *given: built.append(given[1]) or real(*given))
+    monkeypatch.setattr(PgIndex, "creation", lambda *given: built.append(given[2]) or real(*given))
     import_collection(tmp_path / "papers.parquet", store)
     assert built == [store.manifest().generation]
     assert indexed(store, built[0])

@@ -192,6 +192,7 @@ class PgDatabase:
                 try:
                     locked = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock(%s, hashtext(%s))"
                     (process,) = connection.execute(locked, key).fetchone()
+                    connection.execute("SET LOCAL lock_timeout = DEFAULT")  # ends the portal, which held a snapshot
                 except self._psycopg.errors.LockNotAvailable:
                     process = None
             yield process
