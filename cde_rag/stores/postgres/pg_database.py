@@ -397,12 +397,20 @@ class PgDatabase:
                 return _ChangedError(f"{self.where}: other processes were quicker: {first}. Call again.")
             case errors.SerializationFailure() | errors.DeadlockDetected():
                 return _AgainError(f"{self.where}: other processes were quicker: {first}. Call again.")
-            case errors.UntranslatableCharacter() | errors.CharacterNotInRepertoire():
+            case errors.UntranslatableCharacter():
                 return StoreError(
                     f"{self.where}: the encoding of this database lacks a character: {first}. Move the collection to a "
                     "database in UTF8, with cde-rag backup and restore."
                 )
-            case self._psycopg.IntegrityError() | errors.DatatypeMismatch() | errors.CannotCoerce():
+            case (
+                self._psycopg.IntegrityError()
+                | errors.DatatypeMismatch()
+                | errors.CannotCoerce()
+                | errors.BadCopyFileFormat()
+                | errors.InvalidTextRepresentation()
+                | errors.InvalidBinaryRepresentation()
+                | errors.CharacterNotInRepertoire()
+            ):
                 return self._changed(error)
             case self._psycopg.OperationalError() | self._psycopg.InterfaceError():
                 hint = "Does the server run, and are user, password and database right? Every call may be repeated."

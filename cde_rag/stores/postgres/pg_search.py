@@ -12,9 +12,9 @@ from cde_rag.stores.filter_sql import Condition
 from cde_rag.stores.manifests import GenerationRow
 from cde_rag.stores.postgres.pg_indexing import built, presence
 from cde_rag.stores.postgres.pg_postings import check_postings, live
-from cde_rag.stores.postgres.pg_tables import RECORD, PgManifest, PgTables, condition, read_record
+from cde_rag.stores.postgres.pg_tables import RECORD, PgManifest, PgTables, condition, read_record, read_score
 from cde_rag.stores.postgres.pgvector_index import PgIndex
-from cde_rag.stores.text_analysis import K1, B, analyzer_of
+from cde_rag.stores.text_analysis import K1, B
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +90,14 @@ def _hits(
     )
     if not rows or rows[0][0] != plan.found:
         return None
-    return [Row(read_record(*row[1:-1]), "").hit(float(row[-1])) for row in rows if row[1] is not None]
+    return [Row(read_record(*row[1:-1]), "").hit(read_score(row[-1])) for row in rows if row[1] is not None]
 
 
-def by_words(tables: PgTables, query: str, k: int, where: Filter | None) -> list[Hit]:
+def by_words(tables: PgTables, manifest: PgManifest, query: str, k: int, where: Filter | None) -> list[Hit]:
     """Search by words with BM25; see `PgVectorStore`."""
-    names, kept = tables.names, condition(where, tables.names)
-    ((format_, texts, words, settings),) = tables.rows(
-        f"SELECT format, texts, words, settings FROM {names.manifest}"  # noqa: S608
-    )
-    check_postings(format_)
-    times = Counter(analyzer_of(settings).terms(query))
+    names, kept, texts = tables.names, condition(where, tables.names), manifest.texts
+    check_postings(manifest.format)
+    times = Counter(manifest.analyzer.terms(query))
     if not times:
         return []
     rows = tables.rows(
@@ -115,6 +112,6 @@ def by_words(tables: PgTables, query: str, k: int, where: Filter | None) -> list
         f"FROM live WHERE {kept.sql} GROUP BY place ORDER BY score DESC, place LIMIT %s) "
         f"SELECT {RECORD}, best.score FROM best JOIN {names.records} r USING (place) "
         "ORDER BY best.score DESC, best.place",
-        *(list(times), list(times.values()), texts, words / max(1, texts), *kept.parameters, k),
+        *(list(times), list(times.values()), texts, manifest.words / max(1, texts), *kept.parameters, k),
     )
-    return [Row(read_record(*row[:-1]), "").hit(float(row[-1])) for row in rows]
+    return [Row(read_record(*row[:-1]), "").hit(read_score(row[-1])) for row in rows]

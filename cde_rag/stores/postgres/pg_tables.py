@@ -44,10 +44,12 @@ _TYPES: Final = {
     "vectors": ("int8", "text", "bytea", "bytea"),  # the bytes of a vector
 }
 _COLUMNS: Final[Mapping[str, type | tuple[type, ...]]] = {  # of the manifest, as JSON has them
-    **dict.fromkeys(("format", "dim", "active", "last", "places", "run"), int),
+    **dict.fromkeys(("format", "dim", "active", "last", "places", "texts", "words", "run"), int),
+    **dict.fromkeys(("batches", "dead"), (int, NoneType)),
     **dict.fromkeys(("index", "quantization", "store", "lease"), (str, NoneType)),
     "settings": dict,
 }
+_LATER: Final = ("batches", "dead", "store", "lease")  # columns that version 0.2 does not have
 _VECTOR: Final = struct.Struct(">2H")
 _DIALECT: Final = Dialect(
     mark="%s",
@@ -68,6 +70,8 @@ class PgManifest(StoredManifest[GenerationRow]):
         settings: Settings of the collection.
         index: Settings of the index.
         places: Place of the record that was inserted last.
+        texts: Number of records that have words.
+        words: Number of words of all records together.
         run: Number of the run that had the lease last.
         store: Random id of the collection; None in one of version 0.2 that was not written since.
         lease: Random token of the run that had the lease last; None in one of version 0.2, or before the first.
@@ -77,6 +81,8 @@ class PgManifest(StoredManifest[GenerationRow]):
     settings: dict[str, Any]
     index: PgIndex
     places: int
+    texts: int
+    words: int
     run: int
     store: str | None
     lease: str | None
@@ -88,18 +94,18 @@ class PgManifest(StoredManifest[GenerationRow]):
         Raises:
             StoreFormatError: A column is missing or of another type.
         """
-        found: dict[str, Any] = json.loads(row)
+        found: dict[str, Any] = dict.fromkeys(_LATER) | json.loads(row)
         for name, kind in _COLUMNS.items():
-            value = found.get(name)
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise StoreFormatError(
-                    f"manifest: expected the column {name!r} as cde-rag made it, found {value!r:.80}. Undo the change, "
-                    "or restore a backup."
-                )
-        states = tuple(GenerationRow(*state) for state in json.loads(generations))
-        index = PgIndex(found["index"], found["quantization"])
-        kept = {name: found[name] for name in ("dim", "active", "last", "format", "settings", "places", "run")}
-        return cls(generations=states, index=index, store=found.get("store"), lease=found.get("lease"), **kept)
+            if name not in found or not isinstance(found[name], kind) or isinstance(found[name], bool):
+                raise changed(f"manifest.{name}", found.get(name))
+        states: list[GenerationRow] = []
+        for number, fingerprint in json.loads(generations):
+            if not isinstance(number, int) or not isinstance(fingerprint, str):
+                raise changed("generations", (number, fingerprint))
+            states.append(GenerationRow(number, fingerprint))
+        index = PgIndex(found.pop("index"), found.pop("quantization"))
+        kept = {name: value for name, value in found.items() if name in _COLUMNS and name not in ("batches", "dead")}
+        return cls(generations=tuple(states), index=index, **kept)
 
     @property
     def analyzer(self) -> TextAnalyzer:
@@ -118,9 +124,9 @@ def read_record(id_: str, title: str, text: str, metadata: str, checksum: bytes)
     Raises:
         StoreFormatError: The row is not as it was written.
     """
-    if checksum_of(id_, title, text, metadata) != checksum:
+    if not _are(str, id_, title, text, metadata) or checksum_of(id_, title, text, metadata) != checksum:
         raise StoreFormatError(
-            f"Record {unescaped(id_)!a:.80}: expected it as it was written, found a changed row. Delete it with "
+            f"Record {id_!a:.80}: expected it as it was written, found a changed row. Delete it with "
             "collection.store.delete([id]), run cde-rag reindex, and add it again."
         )
     return Record(unescaped(id_), unescaped(text), unescaped(title), json.loads(metadata))
@@ -132,10 +138,34 @@ def read_vector(place: int, digest: str, data: bytes, checksum: bytes) -> Float3
     Raises:
         StoreFormatError: The row is not as it was written.
     """
-    vector = np.frombuffer(data, ">f4", offset=4).astype(np.float32)  # after two 16-bit numbers
-    if _vector_row_checksum(place, digest, vector) != checksum:
-        raise StoreFormatError(f"Vector at place {place}: expected it as it was written, found a changed row.")
-    return vector
+    if _are(str, digest) and _are(bytes, data):
+        vector = np.frombuffer(data, ">f4", offset=4).astype(np.float32)  # after two 16-bit numbers
+        if _vector_row_checksum(place, digest, vector) == checksum:
+            return vector
+    raise StoreFormatError(f"Vector at place {place}: expected it as it was written, found a changed row.")
+
+
+def changed(what: str, found: object) -> StoreFormatError:
+    """Return the error for a value of a column that somebody changed."""
+    return StoreFormatError(
+        f"{what}: expected the column as cde-rag made it, found {found!r:.80}. Undo the change, or restore a backup."
+    )
+
+
+def read_score(value: float | None) -> float:
+    """Return a score that the server made of a vector or of words.
+
+    Raises:
+        StoreFormatError: It is null, since one of its columns is.
+    """
+    if value is None:
+        raise changed("A score", value)
+    return float(value)
+
+
+def _are(kind: type, *values: object) -> bool:
+    """Return True if all values are of a type; a column of another type, and null, give others."""
+    return all(isinstance(value, kind) for value in values)
 
 
 def vector_bytes(vector: Float32[np.ndarray, " dim"]) -> bytes:
@@ -222,6 +252,9 @@ class PgTables:
         """Return the places of those ids that exist."""
         wanted = [escaped(id_) for id_ in encodable_ids(ids)]
         found = self.rows(f"SELECT id, place FROM {self.names.records} WHERE id = ANY(%s)", wanted)  # noqa: S608
+        for id_, place in found:
+            if not isinstance(id_, str) or not isinstance(place, int):
+                raise changed("records", (id_, place))
         return {unescaped(id_): place for id_, place in found}
 
     def put(self, records: Sequence[tuple[Record, str]], manifest: PgManifest) -> list[int]:
@@ -362,8 +395,10 @@ class PgTables:
         """Remove records and their fields; returns their lengths in words."""
         self.run(f"DELETE FROM {self.names.fields} WHERE place = ANY(%s)", list(places))  # noqa: S608
         gone = f"DELETE FROM {self.names.records} WHERE place = ANY(%s) RETURNING length"  # noqa: S608
-        removed = self.rows(gone, list(places))
-        return [length for (length,) in removed]
+        lengths = [length for (length,) in self.rows(gone, list(places))]
+        if not _are(int, *lengths):
+            raise changed("records.length", lengths)
+        return lengths
 
     def _count(self, new: Sequence[int], gone: Sequence[int]) -> None:
         """Count records that came and went, by their lengths, and remove dead entries of words if they are many."""

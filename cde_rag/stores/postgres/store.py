@@ -193,7 +193,7 @@ class PgVectorStore:
                 f"SELECT context, checksum FROM {tables.names.generations} WHERE number = %s",  # noqa: S608
                 state.number,
             )
-            if checksum_of(context) != checksum:
+            if context is None or checksum_of(context) != checksum:
                 raise StoreFormatError(
                     f"{self}: expected the context of generation {state.number} as it was written, found other "
                     "bytes. Restore a backup."
@@ -370,7 +370,12 @@ class PgVectorStore:
         """Search by words with BM25 over all records."""
         check_list(queries, call="search_text", what="queries")
         kept, k = None if where is None else parse(where), check_k(k)
-        return self._read(lambda tables: [by_words(tables, query, k, kept) for query in queries])
+
+        def read(tables: PgTables) -> list[list[Hit]]:
+            manifest = tables.manifest()
+            return [by_words(tables, manifest, query, k, kept) for query in queries]
+
+        return self._read(read)
 
     def index_texts(self) -> None:
         """Make the table of words anew, with the newest analyzer and in the newest format, in one transaction."""
