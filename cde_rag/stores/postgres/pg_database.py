@@ -41,6 +41,10 @@ class _ChangedError(_AgainError):
     """A table, a column or an operator was not found: dropped by another process meanwhile, or by hand."""
 
 
+class _TokensError(StoreError):
+    """A collection of version 0.2 has no tokens."""
+
+
 class PgDatabase:
     """The schema `name` in a database.
 
@@ -144,7 +148,7 @@ class PgDatabase:
             StoreError: There is no collection, or no connection.
             StoreFormatError: The collection is of a newer format, or its tables were changed.
         """
-        return self._tried(work, reading=True)
+        return self._tried(partial(self._once, work, reading=True))
 
     def glance(self, work: Callable[[Any, PgNames], Result]) -> Result | None:
         """Call `work`, whose statements need not see one state, with a connection outside of any transaction.
@@ -169,7 +173,12 @@ class PgDatabase:
                 or this role may not write.
             StoreFormatError: The collection is of a newer format, or its tables were changed.
         """
-        return self._tried(work, reading=False)
+        try:
+            return self._tried(partial(self._once, work, reading=False))
+        except _TokensError:
+            self.forget()
+            self._add_tokens()
+            return self._tried(partial(self._once, work, reading=False, tokens=False))
 
     @contextmanager
     def lock(self, key: Sequence[int | str]) -> Generator[int | None, None, None]:
@@ -215,16 +224,17 @@ class PgDatabase:
             self._unclosed.detach()
         pool.close()
 
-    def _tried(self, work: Callable[[Any, PgNames], Result], *, reading: bool) -> Result:
+    def _tried(self, once: Callable[[], Result]) -> Result:
         for _ in range(_TRIES - 1):
             with contextlib.suppress(_AgainError):
-                return self._once(work, reading=reading)
+                return once()
         try:
-            return self._once(work, reading=reading)
+            return once()
         except _ChangedError as error:
             raise self._changed(error.__cause__ or error) from error
 
-    def _once(self, work: Callable[[Any, PgNames], Result], *, reading: bool) -> Result:
+    def _once(self, work: Callable[[Any, PgNames], Result], *, reading: bool, tokens: bool = True) -> Result:
+        """Call `work` in a transaction; `tokens` refuses to write without them."""
         levels = self._psycopg.IsolationLevel
         with self._connection() as connection:
             connection.isolation_level = levels.REPEATABLE_READ if reading else levels.READ_COMMITTED
@@ -233,11 +243,16 @@ class PgDatabase:
                 with self._repeatable(connection):
                     names = self._prepare(connection)
                     stack.enter_context(connection.transaction())
-                self._begin(connection, names, reading=reading)
+                if self._begin(connection, names, reading=reading) is None and tokens and not reading:
+                    raise _TokensError
                 return work(connection, names)
 
-    def _begin(self, connection: Any, names: PgNames, *, reading: bool) -> None:
-        """Read the manifest's row, lock it against other writers, and compare it with what this object knows."""
+    def _begin(self, connection: Any, names: PgNames, *, reading: bool) -> str | None:
+        """Read the manifest's row, lock it against other writers, and compare it with what this object knows.
+
+        Returns:
+            Random id of the collection, or None.
+        """
         unreadable = (
             f"{self.where}: expected a collection, found none that this role can read. "
             "Make one with Collection.create, or let its owner grant this role: store.grant_read(role)."
@@ -266,16 +281,19 @@ class PgDatabase:
                 "by a restored database. Nothing was written. Open it again."
             )
         self._store = self._store or store
-        if not reading and store is None:
-            self._add_tokens(connection, names)
+        return store
 
-    def _add_tokens(self, connection: Any, names: PgNames) -> None:
-        """Add the manifest's tokens to a collection of version 0.2; a later write does it if readers are in the way."""
+    def _add_tokens(self) -> None:
+        """Add the manifest's tokens to a collection of version 0.2; a later write does it if readers are in the way.
+
+        In a transaction of its own, since two writers that had locked the row would wait for each other.
+        """
         errors = self._psycopg.errors
-        with contextlib.suppress(errors.LockNotAvailable, errors.InsufficientPrivilege), connection.transaction():
-            connection.execute(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
-            connection.execute(TOKENS.format(schema=names.schema))
-            connection.execute("SET LOCAL lock_timeout = DEFAULT")
+        with self._connection() as connection:
+            names = self._prepare(connection)
+            with contextlib.suppress(errors.LockNotAvailable, errors.InsufficientPrivilege), connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
+                connection.execute(TOKENS.format(schema=names.schema))
 
     def _changed(self, found: object) -> StoreFormatError:
         """Return the error for tables that somebody changed."""
