@@ -39,6 +39,7 @@ class Dialect:
         key: Converts a key of a kind to a parameter.
         contains: Condition that the text in `value` contains a parameter.
         prefix: Length of the beginnings of paths and texts that are indexed; None if the columns themselves are.
+        fields: Name of the table `fields`.
     """
 
     mark: str
@@ -47,6 +48,7 @@ class Dialect:
     key: Callable[[str, Key], Any]
     contains: str
     prefix: int | None = None
+    fields: str = "fields"
 
     def condition(self, where: Filter) -> Condition:
         """Translate a filter to SQL on the position of a record."""
@@ -70,7 +72,7 @@ class Dialect:
         key = self.key("text", ".".join(map(_key, path)))
         there = [self._among("path", (key,)), Condition("kind != 'list'", ())]
         passes = _joined(" AND ", "TRUE", [*there, *map(self._comparison, comparisons)])
-        found = f"({self.position} IN (SELECT {self.position} FROM fields WHERE {passes.sql}))"  # noqa: S608
+        found = f"({self.position} IN (SELECT {self.position} FROM {self.fields} WHERE {passes.sql}))"  # noqa: S608
         return Condition(found, passes.parameters)
 
     def _comparison(self, comparison: FieldComparison) -> Condition:

@@ -36,6 +36,7 @@ from cde_rag.stores.filters import parse
 from cde_rag.stores.kinds import store_at
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 from cde_rag.stores.postgres.address import without_password
+from cde_rag.stores.postgres.pg_names import PgNames
 from cde_rag.stores.postgres.pg_tables import condition
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.transfer.backup import back_up
@@ -399,7 +400,7 @@ def test_filters_are_answered_by_an_index_which_an_older_collection_gets_by_rein
         assert len(newest) == 3
         assert not any("hash" in definition for definition in newest)
         connection.execute("ANALYZE fields")
-        found = condition(parse({"year": {"gte": 10, "lt": 13}}))
+        found = condition(parse({"year": {"gte": 10, "lt": 13}}), PgNames(store.name, "public"))
         plan = connection.execute(
             f"EXPLAIN SELECT place FROM records WHERE {found.sql}".encode(), found.parameters
         ).fetchall()
@@ -468,7 +469,7 @@ def test_an_import_builds_one_index(postgres: str, monkeypatch: pytest.MonkeyPat
     export_collection(papers.store, tmp_path / "papers.parquet")
     store, built = PgVectorStore(postgres, name(), index="hnsw"), list[int]()
     real = PgIndex.creation
-    monkeypatch.setattr(PgIndex, "creation", lambda *given: built.append(given[1]) or real(*given))
+    monkeypatch.setattr(PgIndex, "creation", lambda *given: built.append(given[2]) or real(*given))
     import_collection(tmp_path / "papers.parquet", store)
     assert built == [store.manifest().generation]
     assert indexed(store, built[0])

@@ -1,6 +1,12 @@
-"""Connections to PostgreSQL and transactions on the tables of one collection."""
+"""Connections to PostgreSQL and transactions on the tables of one collection.
+
+Nothing depends on the state of a session, since a transaction pooler (PgBouncer, Supavisor, Neon's, RDS Proxy) gives a
+client another session for each transaction: names are qualified, parameters are set for a statement, the lease is the
+lock of a transaction, and statements are prepared only where no pooler is in between.
+"""
 
 import contextlib
+import json
 import logging
 import os
 import selectors
@@ -9,15 +15,18 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet, finalize
+from weakref import WeakKeyDictionary, finalize
 
-from cde_rag.errors import CDEError, StoreError, StoreFormatError, require
+from cde_rag.errors import StoreError, StoreFormatError, require
 from cde_rag.stores.postgres.address import checked_name, without_password
-from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES
+from cde_rag.stores.postgres.pg_names import PgNames
+from cde_rag.stores.postgres.schema import FIELD_INDEXES, FORMAT, TABLES, TOKENS
 
 _CONNECTIONS: Final = 8  # of one store at a time; more threads wait
 _WAIT_S: Final = 10.0  # for one of them
 _LOCK_WAIT_MS: Final = 2000  # for a lock that only a session which is about to end should hold
+_PREPARED_AFTER: Final = 5  # executions of a statement, psycopg's default
+_ENCODINGS: Final = ("UTF8", "SQL_ASCII")  # of databases that hold any text
 _TRIES: Final = 5  # of a transaction that the server rolled back for the sake of another
 _OLDEST: Final = (0, 8)  # pgvector with iterative scans
 
@@ -26,6 +35,14 @@ Result = TypeVar("Result")
 
 class _AgainError(StoreError):
     """The server rolled a transaction back for the sake of another."""
+
+
+class _ChangedError(_AgainError):
+    """A table, a column or an operator was not found: dropped by another process meanwhile, or by hand."""
+
+
+class _TokensError(StoreError):
+    """A collection of version 0.2 has no tokens."""
 
 
 class PgDatabase:
@@ -49,8 +66,10 @@ class PgDatabase:
         self._pool: Any = None  # made by the first call
         self._owner = 0  # process that made it
         self._unclosed: Any = None  # closes it if nobody else does; keeps it where a parent process made it
-        self._ready = WeakSet[Any]()  # connections that have their path and types
-        self._parameters = WeakKeyDictionary[Any, Sequence[str]]()  # that `glance` set on them
+        self._named = WeakKeyDictionary[Any, PgNames]()  # by connections that can write vectors
+        self._store: str | None = None  # random id of the collection that the first call found
+        # The encoding belongs to the client, behind a pooler too. `_prepare` allows prepared statements.
+        self._options = {"client_encoding": "utf8", "prepare_threshold": None}
         try:
             self._psycopg.conninfo.conninfo_to_dict(dsn)
         except self._psycopg.Error as error:  # whose text repeats parts of the address, be they a password
@@ -93,7 +112,7 @@ class PgDatabase:
             )
             return [name for (name,) in found]
 
-    def create(self, fill: Callable[[Any], None]) -> None:
+    def create(self, fill: Callable[[Any, PgNames], None]) -> None:
         """Make the schema with empty tables, and fill them in the same transaction.
 
         Raises:
@@ -106,33 +125,33 @@ class PgDatabase:
         duplicates = (errors.DuplicateSchema, errors.DuplicateTable, errors.UniqueViolation)
         try:
             with self._connection() as connection, connection.transaction():
+                self._check_encoding(connection)
                 self._make_extension(connection)
+                names = self._prepare(connection)
                 there = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [self.name]).fetchone()
                 if there is None:
-                    connection.execute(f'CREATE SCHEMA "{self.name}"')
-                self._enter(connection, "LOCAL")
-                connection.execute(TABLES + FIELD_INDEXES)
-                fill(connection)
+                    connection.execute(f"CREATE SCHEMA {names.schema}")
+                connection.execute((TABLES + FIELD_INDEXES).format(schema=names.schema))
+                fill(connection, names)
+                self.forget()
         except StoreError as error:
             if isinstance(error.__cause__, duplicates):  # another process was quicker
                 raise StoreError(taken) from error
             raise
 
-    def read(self, work: Callable[[Any], Result]) -> Result:
+    def read(self, work: Callable[[Any, PgNames], Result]) -> Result:
         """Call `work` with a connection in a transaction that sees one state and writes nothing.
+
+        A reader follows to another collection of the same name.
 
         Raises:
             StoreError: There is no collection, or no connection.
-            StoreFormatError: The collection is of a newer format.
+            StoreFormatError: The collection is of a newer format, or its tables were changed.
         """
-        return self._tried(work, reading=True)
+        return self._tried(partial(self._once, work, reading=True))
 
-    def glance(self, work: Callable[[Any], Result], parameters: Sequence[str]) -> Result | None:
+    def glance(self, work: Callable[[Any, PgNames], Result]) -> Result | None:
         """Call `work`, whose statements need not see one state, with a connection outside of any transaction.
-
-        Args:
-            work: Reads.
-            parameters: Parameters of the server that it needs, such as `hnsw.ef_search = 128`.
 
         Returns:
             What it returns, or None where a table was dropped meanwhile.
@@ -142,50 +161,62 @@ class PgDatabase:
         """
         try:
             with self._connection() as connection, self._repeatable(connection):
-                self._prepare(connection)
-                if self._parameters.get(connection, ()) != parameters:
-                    for parameter in parameters:
-                        connection.execute(f"SET {parameter}")
-                    self._parameters[connection] = parameters
-                return work(connection)
+                return work(connection, self._prepare(connection))
         except _AgainError:
             return None
 
-    def write(self, work: Callable[[Any], Result]) -> Result:
+    def write(self, work: Callable[[Any, PgNames], Result]) -> Result:
         """Call `work` with a connection in a transaction that excludes other writers of the collection.
 
         Raises:
-            StoreError: There is no collection, no connection, or this role may not write.
-            StoreFormatError: The collection is of a newer format.
+            StoreError: There is no collection, or another one than the first call of this object found; no connection;
+                or this role may not write.
+            StoreFormatError: The collection is of a newer format, or its tables were changed.
         """
-
-        def excluding(connection: Any) -> Result:
-            connection.execute("SELECT FROM manifest FOR UPDATE")
-            return work(connection)
-
-        return self._tried(excluding, reading=False)
+        try:
+            return self._tried(partial(self._once, work, reading=False))
+        except _TokensError:
+            self.forget()
+            self._add_tokens()
+            return self._tried(partial(self._once, work, reading=False, tokens=False))
 
     @contextmanager
-    def session(self) -> Generator[Any, None, None]:
-        """A connection of its own, outside of any transaction, for a lock that ends with it."""
-        with self._errors(), self._psycopg.connect(self.dsn, autocommit=True) as connection:
-            yield connection
+    def lock(self, key: Sequence[int | str]) -> Generator[int | None, None, None]:
+        """Hold an advisory lock by a transaction on a connection of its own; yields its process on the server.
 
-    def lock(self, session: Any, key: Sequence[int | str]) -> bool:
-        """Take an advisory lock for the rest of a session; returns False if another session keeps it.
-
-        A session that was closed or lost a moment ago has it until its server process ends, so that this waits.
+        Yields None if another session keeps the lock. A session that was closed or lost a moment ago has it until its
+        server process ends, so that this waits. A transaction keeps its session behind a pooler of any kind. Between
+        its statements it holds no snapshot, so that it keeps nothing from being vacuumed.
         """
-        session.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
+        with self._errors():
+            connection = self._psycopg.connect(self.dsn, **self._options)
         try:
-            session.execute("SELECT pg_advisory_lock(%s, hashtext(%s))", key)
-        except self._psycopg.errors.LockNotAvailable:
-            return False
-        session.execute("RESET lock_timeout")
-        return True
+            connection.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
+            with self._errors():
+                connection.execute(  # the transaction is idle while the lease is held
+                    "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN "
+                    "('idle_in_transaction_session_timeout', 'transaction_timeout')"
+                )
+                connection.execute(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
+                try:
+                    locked = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock(%s, hashtext(%s))"
+                    (process,) = connection.execute(locked, key).fetchone()
+                    connection.execute("SET LOCAL lock_timeout = DEFAULT")  # ends the portal, which held a snapshot
+                except self._psycopg.errors.LockNotAvailable:
+                    process = None
+            yield process
+        finally:
+            with contextlib.suppress(self._psycopg.Error):  # it was lost, and the lock with it
+                connection.rollback()
+            connection.close()
+
+    def forget(self) -> None:
+        """Forget which collection was opened; the next call may find another of the same name."""
+        self._store = None
 
     def close(self) -> None:
         """Close all connections; later calls open others."""
+        self.forget()
         with self._lock:
             pool, self._pool = self._pool, None
             if pool is None or self._owner != os.getpid():
@@ -193,70 +224,118 @@ class PgDatabase:
             self._unclosed.detach()
         pool.close()
 
-    def _tried(self, work: Callable[[Any], Result], *, reading: bool) -> Result:
+    def _tried(self, once: Callable[[], Result]) -> Result:
         for _ in range(_TRIES - 1):
             with contextlib.suppress(_AgainError):
-                return self._once(work, reading=reading)
-        return self._once(work, reading=reading)
+                return once()
+        try:
+            return once()
+        except _ChangedError as error:
+            raise self._changed(error.__cause__ or error) from error
 
-    def _once(self, work: Callable[[Any], Result], *, reading: bool) -> Result:
+    def _once(self, work: Callable[[Any, PgNames], Result], *, reading: bool, tokens: bool = True) -> Result:
+        """Call `work` in a transaction; `tokens` refuses to write without them."""
         levels = self._psycopg.IsolationLevel
         with self._connection() as connection:
             connection.isolation_level = levels.REPEATABLE_READ if reading else levels.READ_COMMITTED
             connection.read_only = reading or None  # None: as the role or the address says
             with contextlib.ExitStack() as stack:
                 with self._repeatable(connection):
-                    self._prepare(connection)
+                    names = self._prepare(connection)
                     stack.enter_context(connection.transaction())
-                self._check_format(connection)
-                return work(connection)
+                if self._begin(connection, names, reading=reading) is None and tokens and not reading:
+                    raise _TokensError
+                return work(connection, names)
 
-    def _check_format(self, connection: Any) -> None:
+    def _begin(self, connection: Any, names: PgNames, *, reading: bool) -> str | None:
+        """Read the manifest's row, lock it against other writers, and compare it with what this object knows.
+
+        Returns:
+            Random id of the collection, or None.
+        """
         unreadable = (
             f"{self.where}: expected a collection, found none that this role can read. "
             "Make one with Collection.create, or let its owner grant this role: store.grant_read(role)."
         )
+        errors = self._psycopg.errors
+        row = f"SELECT to_json(m)::text FROM {names.manifest} m{'' if reading else ' FOR UPDATE'}"  # noqa: S608
         try:
-            found = connection.execute("SELECT format FROM manifest").fetchone()
-        except (self._psycopg.errors.UndefinedTable, self._psycopg.errors.InsufficientPrivilege) as error:
+            found = connection.execute(row).fetchone()
+        except (errors.UndefinedTable, errors.InsufficientPrivilege) as error:
+            if not reading and isinstance(error, errors.InsufficientPrivilege):
+                raise
             raise StoreError(unreadable) from error.with_traceback(None)
         if found is None:  # row-level security
             raise StoreError(unreadable)
-        if found[0] > FORMAT:
+        manifest: dict[str, Any] = json.loads(found[0])  # version 0.2 has no store
+        store, format_ = manifest.get("store"), manifest.get("format")
+        if not isinstance(format_, int):
+            raise self._changed(f"the manifest's format is {format_!r:.80}")
+        if format_ > FORMAT:
             raise StoreFormatError(
-                f"{self.where}: expected format {FORMAT} or older, found {found[0]}. Update cde-rag to open it."
+                f"{self.where}: expected format {FORMAT} or older, found {format_}. Update cde-rag to open it."
             )
+        if not reading and None not in (self._store, store) and self._store != store:
+            raise StoreError(
+                f"{self.where}: this is another collection than the one that was opened, which was removed or replaced "
+                "by a restored database. Nothing was written. Open it again."
+            )
+        self._store = self._store or store
+        return store
 
-    def _prepare(self, connection: Any) -> None:
-        """Give a connection of the pool its path and types, once."""
-        if connection not in self._ready:
-            self._enter(connection, "SESSION")
-            self._ready.add(connection)
+    def _add_tokens(self) -> None:
+        """Add the manifest's tokens to a collection of version 0.2; a later write does it if readers are in the way.
 
-    def _enter(self, connection: Any, scope: str) -> None:
-        """Put the schema first on the path of a session or a transaction, and that of pgvector's types after it."""
-        connection.execute(f'SET {scope} search_path = "{self.name}", {self._extension(connection)}')
-        require("pgvector.psycopg", "postgres").register_vector(connection)
+        In a transaction of its own, since two writers that had locked the row would wait for each other.
+        """
+        errors = self._psycopg.errors
+        with self._connection() as connection:
+            names = self._prepare(connection)
+            with contextlib.suppress(errors.LockNotAvailable, errors.InsufficientPrivilege), connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}")
+                connection.execute(TOKENS.format(schema=names.schema))
 
-    def _extension(self, connection: Any) -> str:
-        """Return the schema of pgvector's types."""
-        found = connection.execute(
-            "SELECT quote_ident(nspname), extversion FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace "
-            "WHERE extname = 'vector'"
+    def _changed(self, found: object) -> StoreFormatError:
+        """Return the error for tables that somebody changed."""
+        shown = _first(found) if isinstance(found, Exception) else found
+        return StoreFormatError(
+            f"{self.where}: the tables are not as cde-rag made them: {shown}. Undo the change, or restore a backup."
+        )
+
+    def _prepare(self, connection: Any) -> PgNames:
+        """Return the names for a connection of the pool, and make it ready to send vectors, once."""
+        if (known := self._named.get(connection)) is not None:
+            return known
+        process, schema, version = connection.execute(
+            "SELECT pg_backend_pid(), nspname::text, extversion FROM (SELECT) one LEFT JOIN (pg_extension JOIN "
+            "pg_namespace n ON n.oid = extnamespace AND extname = 'vector') ON true"
         ).fetchone()
-        if found is None:
+        if schema is None:
             raise StoreError(f"{self.where}: expected the extension vector, found none. {_INSTALL}")
-        if tuple(int(part) for part in found[1].split(".")[:2]) < _OLDEST:
+        if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
             oldest = ".".join(map(str, _OLDEST))
             raise StoreError(
-                f"{self.where}: expected pgvector {oldest} or newer, found {found[1]}. Install it on the server, and "
+                f"{self.where}: expected pgvector {oldest} or newer, found {version}. Install it on the server, and "
                 "then say in this database: ALTER EXTENSION vector UPDATE."
             )
-        return found[0]
+        if process == connection.info.backend_pid:  # a pooler tells clients a number of its own
+            connection.prepare_threshold = _PREPARED_AFTER
+        dumper = require("pgvector.psycopg.vector", "postgres").VectorBinaryDumper
+        connection.adapters.register_dumper("numpy.ndarray", dumper)  # of no type: a cast in the statement names it
+        return self._named.setdefault(connection, PgNames(self.name, schema))
+
+    def _check_encoding(self, connection: Any) -> None:
+        (encoding,) = connection.execute("SELECT current_setting('server_encoding')").fetchone()
+        if encoding not in _ENCODINGS:
+            raise StoreError(
+                f"{self.where}: expected a database in the encoding UTF8, found one in {encoding}, which lacks most "
+                "characters. Make one: CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0."
+            )
 
     def _make_extension(self, connection: Any) -> None:
         try:
             with connection.transaction():
+                connection.execute("SET LOCAL search_path TO DEFAULT")  # not a schema that another client set
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         except self._psycopg.errors.UniqueViolation:
             return  # another process made it meanwhile
@@ -286,7 +365,7 @@ class PgDatabase:
                     min_size=0,
                     max_size=_CONNECTIONS,
                     timeout=_WAIT_S,
-                    kwargs={"autocommit": True},
+                    kwargs={"autocommit": True, **self._options},
                     check=partial(_check, pools.ConnectionPool.check_connection),
                     open=True,
                 )
@@ -295,7 +374,7 @@ class PgDatabase:
 
     def _try_connection(self) -> None:
         """Connect once without the pool, whose error gives no cause but a timeout."""
-        self._psycopg.connect(self.dsn).close()
+        self._psycopg.connect(self.dsn, **self._options).close()
 
     @contextmanager
     def _repeatable(self, connection: Any) -> Generator[None, None, None]:
@@ -309,35 +388,53 @@ class PgDatabase:
 
     @contextmanager
     def _errors(self) -> Generator[None, None, None]:
-        errors = self._psycopg.errors
         try:
             yield
-        except CDEError:
-            raise
-        except errors.ReadOnlySqlTransaction as error:
-            raise StoreError(
-                f"{self.where}: expected a server and a role that write, found read-only transactions. Connect to the "
-                "primary server, or set default_transaction_read_only = off."
-            ) from error
-        except errors.InsufficientPrivilege as error:
-            raise StoreError(
-                f"{self.where}: expected a role that may do this, found: {_first(error)}. Grant it the right; a new "
-                "collection takes CREATE on the database, or on an empty schema of its name."
-            ) from error
-        except errors.DiskFull as error:
-            raise StoreError(
-                f"{self.where}: the server's disk is full; nothing was written. Free some space."
-            ) from error
-        except (errors.SerializationFailure, errors.DeadlockDetected, errors.UndefinedTable) as error:
-            # A table of vectors can be dropped between a reader's look at the manifest and its search.
-            raise _AgainError(f"{self.where}: other processes were quicker: {_first(error)}. Call again.") from error
-        except (self._psycopg.OperationalError, self._psycopg.InterfaceError) as error:
-            hint = "Does the server run, and are user, password and database right? Every call may be repeated."
-            raise StoreError(
-                f"{self.where}: expected an answer of PostgreSQL, found: {_first(error)}. {hint}"
-            ) from error
         except self._psycopg.Error as error:
-            raise StoreError(f"{self.where}: expected an answer of PostgreSQL, found: {_first(error)}.") from error
+            self._named.clear()  # pgvector may be in another schema by now
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> StoreError:
+        """Return our error for one of psycopg."""
+        errors, first = self._psycopg.errors, _first(error)
+        match error:
+            case errors.ReadOnlySqlTransaction():
+                return StoreError(
+                    f"{self.where}: expected a server and a role that write, found read-only transactions. Connect to "
+                    "the primary server, or set default_transaction_read_only = off."
+                )
+            case errors.InsufficientPrivilege():
+                return StoreError(
+                    f"{self.where}: expected a role that may do this, found: {first}. Grant it the right; a new "
+                    "collection takes CREATE on the database, or on an empty schema of its name."
+                )
+            case errors.DiskFull():
+                return StoreError(f"{self.where}: the server's disk is full; nothing was written. Free some space.")
+            case errors.UndefinedTable() | errors.UndefinedColumn() | errors.UndefinedFunction():
+                # A table of vectors can be dropped between a reader's look at the manifest and its search.
+                return _ChangedError(f"{self.where}: other processes were quicker: {first}. Call again.")
+            case errors.SerializationFailure() | errors.DeadlockDetected():
+                return _AgainError(f"{self.where}: other processes were quicker: {first}. Call again.")
+            case errors.UntranslatableCharacter():
+                return StoreError(
+                    f"{self.where}: the encoding of this database lacks a character: {first}. Move the collection to a "
+                    "database in UTF8, with cde-rag backup and restore."
+                )
+            case (
+                self._psycopg.IntegrityError()
+                | errors.DatatypeMismatch()
+                | errors.CannotCoerce()
+                | errors.BadCopyFileFormat()
+                | errors.InvalidTextRepresentation()
+                | errors.InvalidBinaryRepresentation()
+                | errors.CharacterNotInRepertoire()
+            ):
+                return self._changed(error)
+            case self._psycopg.OperationalError() | self._psycopg.InterfaceError():
+                hint = "Does the server run, and are user, password and database right? Every call may be repeated."
+                return StoreError(f"{self.where}: expected an answer of PostgreSQL, found: {first}. {hint}")
+            case _:
+                return StoreError(f"{self.where}: expected an answer of PostgreSQL, found: {first}.")
 
 
 def _close(pool: Any, owner: int) -> None:

@@ -5,7 +5,7 @@ from cde_rag.stores.postgres.pgvector_index import LEAST_ROWS
 
 
 def presence(generation: int) -> str:
-    """Return the SQL for the presence of a generation's index, next to the manifest `m`."""
+    """Return the SQL for the presence of a generation's index, beside the manifest `m`."""
     return (
         "EXISTS (SELECT FROM pg_class i JOIN pg_class t USING (relnamespace) "
         f"WHERE t.oid = m.tableoid AND i.relname = 'nearest_{generation}')"
@@ -14,7 +14,7 @@ def presence(generation: int) -> str:
 
 def built(tables: PgTables, generation: int) -> bool:
     """Return True if a generation has its index."""
-    return tables.rows(f"SELECT {presence(generation)} FROM manifest m")[0][0]  # noqa: S608
+    return tables.rows(f"SELECT {presence(generation)} FROM {tables.names.manifest} m")[0][0]  # noqa: S608
 
 
 def build(tables: PgTables, manifest: PgManifest, generation: int) -> None:
@@ -22,8 +22,9 @@ def build(tables: PgTables, manifest: PgManifest, generation: int) -> None:
     if manifest.index.kind is None or built(tables, generation):
         return
     if (rows := tables.count(generation)) >= LEAST_ROWS:
-        tables.run(manifest.index.creation(generation, manifest.dim, rows))
-        columns = (
-            f"records (place, batch), words (term, batch), vectors_{generation} (place)"  # without texts and arrays
+        names = tables.names
+        tables.run(manifest.index.creation(names, generation, manifest.dim, rows))
+        tables.run(  # columns without texts and arrays
+            f"ANALYZE {names.manifest}, {names.fields}, {names.records} (place, batch), {names.words} (term, batch), "
+            f"{names.vectors(generation)} (place)"
         )
-        tables.run(f"ANALYZE manifest, fields, {columns}")

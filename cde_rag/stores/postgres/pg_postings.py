@@ -10,18 +10,29 @@ import numpy as np
 from jaxtyping import Int64
 
 from cde_rag.errors import StoreFormatError
+from cde_rag.stores.postgres.pg_names import PgNames
 from cde_rag.stores.postgres.schema import FORMAT
 
-LIVE: Final = (  # entries of rows `w` of `words`
-    "CROSS JOIN unnest(w.places, w.times) AS e (place, times) JOIN records r ON r.place = e.place AND r.batch = w.batch"
-)
-SWEEP: Final = (
-    "WITH w AS (DELETE FROM words RETURNING term, batch, places, times) "  # noqa: S608
-    "INSERT INTO words SELECT w.term, w.batch, array_agg(e.place), array_agg(e.times) "
-    f"FROM w {LIVE} GROUP BY w.term, w.batch"
-)
 _ARRAY: Final = struct.Struct(">5i")  # dimensions, NULLs, type of the elements, their number, number of the first
 _INT8, _INT4 = 20, 23
+
+
+def live(names: PgNames) -> str:
+    """Return the SQL that joins rows `w` of `words` with their entries `e` that count, and their records `r`."""
+    return (
+        "CROSS JOIN unnest(w.places, w.times) AS e (place, times) "
+        f"JOIN {names.records} r ON r.place = e.place AND r.batch = w.batch"
+    )
+
+
+def sweep(names: PgNames) -> str:
+    """Return the SQL that removes the entries that do not count."""
+    return (
+        f"WITH w AS (DELETE FROM {names.words} RETURNING term, batch, places, times) "  # noqa: S608
+        f"INSERT INTO {names.words} (term, batch, places, times) "
+        "SELECT w.term, w.batch, array_agg(e.place), array_agg(e.times) "
+        f"FROM w {live(names)} GROUP BY w.term, w.batch"
+    )
 
 
 def check_postings(format_: int) -> None:

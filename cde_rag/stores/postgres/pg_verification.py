@@ -6,21 +6,24 @@ from collections.abc import Iterator
 from cde_rag.errors import StoreFormatError
 from cde_rag.stores.base import Damage
 from cde_rag.stores.filter_sql import flatten
-from cde_rag.stores.postgres.pg_postings import LIVE
-from cde_rag.stores.postgres.pg_tables import RECORD, VECTOR, PgTables, field_row, read_record, read_vector
+from cde_rag.stores.postgres.pg_postings import live
+from cde_rag.stores.postgres.pg_tables import RECORD, PgTables, field_row, read_record, read_vector
 from cde_rag.stores.postgres.schema import unescaped
 
 
 def find_damage(tables: PgTables) -> Iterator[Damage]:
     """Yield each damaged record and vector; then rows missing from the tables of filters and words."""
-    manifest = tables.manifest()
-    names = {place: unescaped(id_) for place, id_ in tables.stream("SELECT place, id FROM records")}
-    fields = sum(map(hash, tables.stream("SELECT place, path, kind, number, value, instant FROM fields")))
+    manifest, of = tables.manifest(), tables.names
+    names = {place: unescaped(str(id_)) for place, id_ in tables.stream(f"SELECT place, id FROM {of.records}")}  # noqa: S608
+    elements = f"SELECT place, path, kind, number, value, instant FROM {of.fields}"  # noqa: S608
+    fields = sum(map(hash, tables.stream(elements)))
     entries = (
-        f"w.term, e.place, e.times FROM words w {LIVE}" if manifest.format > 1 else "term, place, times FROM words"
+        f"w.term, e.place, e.times FROM {of.words} w {live(of)}"
+        if manifest.format > 1
+        else f"term, place, times FROM {of.words}"
     )
     words = sum(map(hash, tables.stream(f"SELECT {entries}")))
-    for row in tables.stream(f"SELECT {RECORD}, place FROM records r"):  # noqa: S608
+    for row in tables.stream(f"SELECT {RECORD}, place FROM {of.records} r"):  # noqa: S608
         try:
             record = read_record(*row[:-1])
         except StoreFormatError as error:
@@ -37,7 +40,7 @@ def find_damage(tables: PgTables) -> Iterator[Damage]:
         yield Damage("words", f"Expected the words of the records, found others. {remedy}")
     for number, _ in manifest.generations:
         lacking = set(names)
-        for row in tables.stream(f"SELECT {VECTOR} FROM vectors_{number}"):  # noqa: S608
+        for row in tables.stream(tables.vector_rows(number)):
             lacking.discard(row[0])
             try:
                 read_vector(*row)

@@ -8,6 +8,8 @@ quantization half (16 bits a dimension) or binary (one bit), of what the index h
 
 from typing import Final, NamedTuple
 
+from cde_rag.stores.postgres.pg_names import PgNames
+
 LEAST_ROWS: Final = 10_000  # below, every vector is compared
 _CANDIDATES: Final = {None: 2, "half": 2, "binary": 8}  # for each hit that is wanted
 _FEWEST: Final = 128
@@ -48,40 +50,50 @@ class PgIndex(NamedTuple):
             raise ValueError(f"index: expected at most {most} dimensions, found {dim}. {remedy}.")
         return self
 
-    def creation(self, generation: int, dim: int, rows: int) -> str:
+    def creation(self, names: PgNames, generation: int, dim: int, rows: int) -> str:
         """Return the SQL that builds the index of a generation of so many rows."""
         options = f" WITH (lists = {max(1, rows // 1000 if rows <= 1_000_000 else int(rows**0.5))})"
         return (
-            f"CREATE INDEX IF NOT EXISTS nearest_{generation} ON vectors_{generation} USING {self.kind} "
-            f"(({self._stored(dim)}) {_OPERATORS[self.quantization]}){options if self.kind == 'ivfflat' else ''}"
+            f"CREATE INDEX IF NOT EXISTS nearest_{generation} ON {names.vectors(generation)} USING {self.kind} "
+            f"(({self._stored(names, dim)}) {self._operators(names)}){options if self.kind == 'ivfflat' else ''}"
         )
 
     def candidates(self, k: int) -> int:
         """Return how many rows to take from the index for k hits; one of full vectors knows their scores."""
         return k if self.quantization is None else self._breadth(k)
 
-    def distance(self, dim: int) -> str:
+    def distance(self, names: PgNames, dim: int) -> str:
         """Return the SQL of the indexed distance to the query's vector."""
         asked = "(SELECT query FROM asked)"
+        stored = self._stored(names, dim)
         if self.quantization == "binary":
-            return f"({self._stored(dim)}) <~> binary_quantize({asked})::bit({dim})"
-        return f"({self._stored(dim)}) <#> {asked}" + (f"::halfvec({dim})" if self.quantization else "")
+            quantized = names.pgvector("binary_quantize")
+            return f"({stored}) {names.operator('<~>')} {quantized}({asked})::bit({dim})"
+        halved = f"::{names.pgvector('halfvec')}({dim})" if self.quantization else ""
+        return f"({stored}) {names.operator('<#>')} {asked}{halved}"
 
-    def parameters(self, k: int) -> list[str]:
-        """Return pgvector's parameters of a search, for SET; with a filter, a scan goes on until it has enough."""
+    def parameters(self, k: int) -> str:
+        """Return the SQL that sets pgvector's parameters for the statement, as columns after the query.
+
+        With a filter, a scan continues until it has enough.
+        """
         if self.kind is None:
-            return []
-        breadth = f"hnsw.ef_search = {min(_MOST, self._breadth(k))}" if self.kind == "hnsw" else "ivfflat.probes = 10"
-        return [breadth, f"{self.kind}.iterative_scan = relaxed_order"]
+            return ""
+        name, value = ("ef_search", min(_MOST, self._breadth(k))) if self.kind == "hnsw" else ("probes", 10)
+        breadth = f"set_config('{self.kind}.{name}', '{value}', true)"
+        return f", {breadth}, set_config('{self.kind}.iterative_scan', 'relaxed_order', true)"
 
     def _breadth(self, k: int) -> int:
         return max(_FEWEST, _CANDIDATES[self.quantization] * k)
 
-    def _stored(self, dim: int) -> str:
+    def _operators(self, names: PgNames) -> str:
+        return names.pgvector(_OPERATORS[self.quantization])
+
+    def _stored(self, names: PgNames, dim: int) -> str:
         match self.quantization:
             case "half":
-                return f"vector::halfvec({dim})"
+                return f"vector::{names.pgvector('halfvec')}({dim})"
             case "binary":
-                return f"binary_quantize(vector)::bit({dim})"
+                return f"{names.pgvector('binary_quantize')}(vector)::bit({dim})"
             case _:
                 return "vector"

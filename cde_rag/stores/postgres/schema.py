@@ -22,7 +22,7 @@ FORMAT: Final = 2  # 1: the settings name no analyzer, and `words` has a row for
 NUL: Final = "\ue000"
 
 TABLES: Final = """
-    CREATE TABLE manifest (
+    CREATE TABLE {schema}.manifest (
         one boolean PRIMARY KEY DEFAULT true CHECK (one),
         format integer NOT NULL,
         dim integer NOT NULL,
@@ -36,15 +36,17 @@ TABLES: Final = """
         words bigint NOT NULL,          -- of all records together
         run bigint NOT NULL,            -- the run on generations that had the lease last
         batches bigint NOT NULL DEFAULT 0,  -- batch of the records that were written last
-        dead bigint NOT NULL DEFAULT 0  -- words of records that were replaced or deleted, and are still in `words`
+        dead bigint NOT NULL DEFAULT 0, -- words of records that were replaced or deleted, and are still in `words`
+        store uuid NOT NULL DEFAULT gen_random_uuid(),  -- of this collection and no other of its name
+        lease uuid                      -- of the run that had the lease last; a restored database repeats `run`
     );
-    CREATE TABLE generations (
+    CREATE TABLE {schema}.generations (
         number integer PRIMARY KEY,
         fingerprint text NOT NULL,
         context bytea NOT NULL,
         checksum bytea NOT NULL
     );
-    CREATE TABLE records (
+    CREATE TABLE {schema}.records (
         place bigint PRIMARY KEY,       -- ascends in order of insertion
         id text COLLATE "C" NOT NULL UNIQUE,
         title text NOT NULL,
@@ -54,7 +56,7 @@ TABLES: Final = """
         checksum bytea NOT NULL,
         batch bigint NOT NULL DEFAULT 0 -- of the write that made its entries in `words`
     );
-    CREATE TABLE fields (
+    CREATE TABLE {schema}.fields (
         place bigint NOT NULL,
         path bytea NOT NULL,            -- keys with dots between them, in UTF-8
         kind text COLLATE "C" NOT NULL,
@@ -62,40 +64,46 @@ TABLES: Final = """
         value bytea,                    -- key of texts, in UTF-8, which sorts by code point
         instant text COLLATE "C"        -- key of texts that are dates
     );
-    CREATE INDEX ON fields (place);
-    CREATE TABLE words (
+    CREATE INDEX ON {schema}.fields (place);
+    CREATE TABLE {schema}.words (
         term text COLLATE "C" NOT NULL,
         batch bigint NOT NULL,
         places bigint[] NOT NULL,       -- of the records with this term
         times integer[] NOT NULL        -- that each of them has it
     );
-    CREATE INDEX ON words (term);
+    CREATE INDEX ON {schema}.words (term);
 """
 PREFIX: Final = 64  # bytes: an index of PostgreSQL takes up to 2 704, and a text may be longer
 FIELD_INDEXES: Final = f"""  -- not by hash: a write would read all records that have the same value
-    DROP INDEX IF EXISTS fields_path_idx, fields_value_idx, fields_number_idx;
-    CREATE INDEX IF NOT EXISTS fields_texts ON fields (substring(path, 1, {PREFIX}), substring(value, 1, {PREFIX}));
-    CREATE INDEX IF NOT EXISTS fields_numbers ON fields (substring(path, 1, {PREFIX}), number);
+    DROP INDEX IF EXISTS {{schema}}.fields_path_idx, {{schema}}.fields_value_idx, {{schema}}.fields_number_idx;
+    CREATE INDEX IF NOT EXISTS fields_texts
+        ON {{schema}}.fields (substring(path, 1, {PREFIX}), substring(value, 1, {PREFIX}));
+    CREATE INDEX IF NOT EXISTS fields_numbers ON {{schema}}.fields (substring(path, 1, {PREFIX}), number);
+"""
+TOKENS: Final = """  -- of collections that version 0.2 made
+    ALTER TABLE {schema}.manifest
+        ADD COLUMN IF NOT EXISTS store uuid NOT NULL DEFAULT gen_random_uuid(),
+        ADD COLUMN IF NOT EXISTS lease uuid;
 """
 FROM_FORMAT_1: Final = """
-    ALTER TABLE manifest            -- first, as readers begin with it
+    ALTER TABLE {schema}.manifest   -- first, as readers begin with it
         ADD COLUMN batches bigint NOT NULL DEFAULT 0,
         ADD COLUMN dead bigint NOT NULL DEFAULT 0;
-    ALTER TABLE records ADD COLUMN batch bigint NOT NULL DEFAULT 0;
-    TRUNCATE words;
-    ALTER TABLE words
+    ALTER TABLE {schema}.records ADD COLUMN batch bigint NOT NULL DEFAULT 0;
+    TRUNCATE {schema}.words;
+    ALTER TABLE {schema}.words
         DROP COLUMN place,
         DROP COLUMN times,
         ADD COLUMN batch bigint NOT NULL,
         ADD COLUMN places bigint[] NOT NULL,
         ADD COLUMN times integer[] NOT NULL;
-    CREATE INDEX ON words (term);
+    CREATE INDEX ON {schema}.words (term);
 """
 VECTORS: Final = """
-    CREATE TABLE vectors_{number} (
+    CREATE TABLE {table} (
         place bigint PRIMARY KEY,
         digest text NOT NULL,
-        vector vector({dim}) NOT NULL,
+        vector {vector}({dim}) NOT NULL,
         checksum bytea NOT NULL
     );
 """

@@ -27,10 +27,10 @@ from cde_rag.stores.manifests import Generation, StoreManifest, check_space
 from cde_rag.stores.postgres.address import Address
 from cde_rag.stores.postgres.pg_database import PgDatabase, Result
 from cde_rag.stores.postgres.pg_indexing import build
+from cde_rag.stores.postgres.pg_names import PgNames
 from cde_rag.stores.postgres.pg_search import Plan, by_words, nearest, plan
 from cde_rag.stores.postgres.pg_tables import (
     RECORD,
-    VECTOR,
     PgManifest,
     PgTables,
     condition,
@@ -40,7 +40,7 @@ from cde_rag.stores.postgres.pg_tables import (
 from cde_rag.stores.postgres.pg_verification import find_damage
 from cde_rag.stores.postgres.pgvector_index import PgIndex
 from cde_rag.stores.postgres.row_security import grant_read, restrict, revoke_read
-from cde_rag.stores.postgres.schema import FORMAT, quoted
+from cde_rag.stores.postgres.schema import FORMAT
 from cde_rag.stores.text_analysis import updated
 
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
@@ -73,7 +73,7 @@ class PgVectorStore:
         self._database = PgDatabase(dsn, name)
         self._plans = dict[int | None, Plan]()  # of searches, by the generation that was asked for
         self._loading = False
-        self._run: int | None = None  # of the run that has the lease through this object
+        self._run: tuple[int, str | None] | None = None  # number and token of the lease held through this object
 
     @classmethod
     def at_address(cls, address: str) -> "PgVectorStore":
@@ -108,7 +108,7 @@ class PgVectorStore:
         Raises:
             StoreError: There is no such role, or this one may not grant it.
         """
-        self._write(lambda tables: grant_read(tables, self.name, role))
+        self._write(lambda tables: grant_read(tables, role))
 
     def revoke_read(self, role: str) -> None:
         """Revoke the grants of `grant_read` from a role.
@@ -116,7 +116,7 @@ class PgVectorStore:
         Raises:
             StoreError: There is no such role, or this one may not do it.
         """
-        self._write(lambda tables: revoke_read(tables, self.name, role))
+        self._write(lambda tables: revoke_read(tables, role))
 
     def restrict_rows(self) -> None:
         """Turn row-level security on: a role sees rows only if `grant_read` names it, whatever else it was granted.
@@ -126,7 +126,7 @@ class PgVectorStore:
         Raises:
             StoreError: This role does not own the tables.
         """
-        self._write(lambda tables: restrict(tables, self.name))
+        self._write(restrict)
 
     def reindex(self, *, index: str | None, quantization: str | None = None) -> None:
         """Change the vector index, in one transaction; nothing is embedded, and searches wait for it.
@@ -143,10 +143,10 @@ class PgVectorStore:
 
         def change(tables: PgTables) -> None:
             new.check(tables.manifest().dim)
-            tables.run("UPDATE manifest SET index = %s, quantization = %s", *new)
+            tables.run(f"UPDATE {tables.names.manifest} SET index = %s, quantization = %s", *new)  # noqa: S608
             manifest = tables.manifest()
             for state in manifest.generations:
-                tables.run(f"DROP INDEX IF EXISTS nearest_{state.number}")
+                tables.run(f"DROP INDEX IF EXISTS {tables.names.table(f'nearest_{state.number}')}")
                 build(tables, manifest, state.number)
 
         self._write(change)
@@ -157,15 +157,15 @@ class PgVectorStore:
         encoded = encode(settings, "The store's settings")
         index = self._index.check(dim)
 
-        def fill(connection: Any) -> None:
-            tables = PgTables(connection)
+        def fill(connection: Any, names: PgNames) -> None:
+            tables = PgTables(connection, names)
             tables.run(
-                "INSERT INTO manifest VALUES (true, %s, %s, 1, 1, %s, %s, %s, 0, 0, 0, 0)",
+                f"INSERT INTO {names.manifest} VALUES (true, %s, %s, 1, 1, %s, %s, %s, 0, 0, 0, 0)",  # noqa: S608
                 *(FORMAT, dim, encoded, index.kind, index.quantization),
             )
             tables.begin(1, fingerprint, context, dim)
             if self._restricted:
-                restrict(tables, self.name)
+                restrict(tables)
 
         self._database.create(fill)
 
@@ -190,9 +190,10 @@ class PgVectorStore:
             manifest = tables.manifest()
             state = manifest.serving if generation is None else manifest.generation(generation)
             ((context, checksum),) = tables.rows(
-                "SELECT context, checksum FROM generations WHERE number = %s", state.number
+                f"SELECT context, checksum FROM {tables.names.generations} WHERE number = %s",  # noqa: S608
+                state.number,
             )
-            if checksum_of(context) != checksum:
+            if context is None or checksum_of(context) != checksum:
                 raise StoreFormatError(
                     f"{self}: expected the context of generation {state.number} as it was written, found other "
                     "bytes. Restore a backup."
@@ -214,8 +215,9 @@ class PgVectorStore:
             for state in manifest.generations:
                 if state.number != manifest.active:
                     tables.run(
-                        f"DELETE FROM vectors_{state.number} old USING unnest(%s::bigint[], %s::text[]) AS new "  # noqa: S608
-                        "(place, digest) WHERE old.place = new.place AND old.digest != new.digest",
+                        f"DELETE FROM {tables.names.vectors(state.number)} old "  # noqa: S608
+                        "USING unnest(%s::bigint[], %s::text[]) AS new (place, digest) "
+                        "WHERE old.place = new.place AND old.digest != new.digest",
                         places,
                         digests,
                     )
@@ -254,7 +256,10 @@ class PgVectorStore:
             places = tables.places(metadata)
             for id_, new in metadata.items():
                 place = places[id_]  # KeyError for an unknown id
-                ((*columns,),) = tables.rows(f"SELECT {RECORD} FROM records r WHERE place = %s", place)  # noqa: S608
+                ((*columns,),) = tables.rows(
+                    f"SELECT {RECORD} FROM {tables.names.records} r WHERE place = %s",  # noqa: S608
+                    place,
+                )
                 tables.put_metadata(place, replace(read_record(*columns), metadata=dict(new)), encoded[id_])
 
         self._write(write)
@@ -288,9 +293,14 @@ class PgVectorStore:
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
         """Return the number of rows that match a filter."""
-        kept = condition(None if where is None else parse(where))
-        sql = f"SELECT count(*) FROM records WHERE {kept.sql}"  # noqa: S608
-        return self._read(lambda tables: tables.rows(sql, *kept.parameters)[0][0])
+        parsed = None if where is None else parse(where)
+
+        def read(tables: PgTables) -> int:
+            kept = condition(parsed, tables.names)
+            sql = f"SELECT count(*) FROM {tables.names.records} WHERE {kept.sql}"  # noqa: S608
+            return tables.rows(sql, *kept.parameters)[0][0]
+
+        return self._read(read)
 
     def scroll(self, *, where: Mapping[str, Any] | None = None, page: int = 1000) -> Iterator[Row]:
         """Iterate over all rows that match a filter, in order of insertion."""
@@ -302,8 +312,8 @@ class PgVectorStore:
         count = check_rows(count, "count")
 
         def read(tables: PgTables) -> list[Row]:
-            manifest = tables.manifest()
-            ((there,),) = tables.rows("SELECT count(*) FROM records")
+            manifest, records = tables.manifest(), tables.names.records
+            ((there,),) = tables.rows(f"SELECT count(*) FROM {records}")  # noqa: S608
             if there <= count:
                 return tables.found(manifest.active, "ORDER BY place")
             if seed is None:
@@ -312,8 +322,8 @@ class PgVectorStore:
                 places = sample_places(manifest.places, count, seed)
             return tables.found(
                 manifest.active,
-                "WHERE place IN (SELECT (SELECT min(place) FROM records WHERE place > after) FROM unnest(%s::bigint[]) "
-                "AS drawn (after)) ORDER BY place",
+                f"WHERE place IN (SELECT (SELECT min(place) FROM {records} WHERE place > after) "  # noqa: S608
+                "FROM unnest(%s::bigint[]) AS drawn (after)) ORDER BY place",
                 places,
             )
 
@@ -345,16 +355,13 @@ class PgVectorStore:
             manifest = tables.manifest()
             state = manifest.serving if generation is None else manifest.generation(generation)
             known = self._plans[generation] = plan(tables, manifest, state)
-            for parameter in known.index.parameters(k):
-                tables.run(f"SET LOCAL {parameter}")
             found = hits(tables, known)
             assert found is not None  # this transaction sees one manifest
             return found
 
         known = self._plans.get(generation)
         if known is not None and len(queries) == 1 and known.generation.fingerprint == fingerprint:
-            parameters = known.index.parameters(k)
-            found = self._database.glance(lambda connection: hits(PgTables(connection), known), parameters)
+            found = self._database.glance(lambda connection, names: hits(PgTables(connection, names), known))
             if found is not None:
                 return found
         return self._read(read)
@@ -362,8 +369,13 @@ class PgVectorStore:
     def search_text(self, queries: Sequence[str], k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Hit]]:
         """Search by words with BM25 over all records."""
         check_list(queries, call="search_text", what="queries")
-        kept, k = condition(None if where is None else parse(where)), check_k(k)
-        return self._read(lambda tables: [by_words(tables, query, k, kept) for query in queries])
+        kept, k = None if where is None else parse(where), check_k(k)
+
+        def read(tables: PgTables) -> list[list[Hit]]:
+            manifest = tables.manifest()
+            return [by_words(tables, manifest, query, k, kept) for query in queries]
+
+        return self._read(read)
 
     def index_texts(self) -> None:
         """Make the table of words anew, with the newest analyzer and in the newest format, in one transaction."""
@@ -378,7 +390,7 @@ class PgVectorStore:
             check_space(manifest.serving, fingerprint)
             places = tables.places(ids)
             wanted = [places[id_] for id_ in ids]  # KeyError for an unknown id
-            sql = f"SELECT {VECTOR} FROM vectors_{manifest.active} WHERE place = ANY(%s)"  # noqa: S608
+            sql = f"{tables.vector_rows(manifest.active)} WHERE place = ANY(%s)"
             found = {row[0]: read_vector(*row) for row in tables.rows(sql, wanted)}
             return np.array([found[place] for place in wanted], np.float32).reshape(-1, manifest.dim)
 
@@ -398,14 +410,27 @@ class PgVectorStore:
 
     @contextmanager
     def lease(self) -> Generator[None, None, None]:
-        """Hold the lease: an advisory lock of a connection, and a number that fences off runs that lost theirs."""
+        """Hold the lease: the lock of a transaction, and a token in the manifest that fences off runs that lost theirs.
+
+        The transaction stays open meanwhile; behind a transaction pooler it occupies one of its connections.
+        """
         self._read(PgTables.manifest)
-        key = [_LEASES, self.name]
-        with self._database.session() as connection:
-            if not self._database.lock(connection, key):
+        with self._database.lock([_LEASES, self.name]) as process:
+            if process is None:
                 raise StoreError(f"{self}: another run holds the lease to change its context. Wait for it to finish.")
-            number = f"UPDATE {quoted(self.name)}.manifest SET run = run + 1 RETURNING run"  # noqa: S608
-            self._run = connection.execute(number).fetchone()[0]  # which fails if the lock was lost meanwhile
+
+            def take(tables: PgTables) -> PgManifest | None:
+                token = "" if tables.manifest().store is None else ", lease = gen_random_uuid()"
+                taken = tables.run(
+                    f"UPDATE {tables.names.manifest} SET run = run + 1{token} WHERE EXISTS (SELECT FROM pg_locks "  # noqa: S608
+                    "WHERE locktype = 'advisory' AND granted AND classid = %s AND pid = %s)",
+                    *(_LEASES, process),
+                )
+                return tables.manifest() if taken else None
+
+            if (manifest := self._write(take)) is None:
+                raise StoreError(f"{self}: the connection that held the lease was lost. Call again.")
+            self._run = manifest.run, manifest.lease
             try:
                 yield
             finally:
@@ -417,7 +442,7 @@ class PgVectorStore:
         def write(tables: PgTables) -> int:
             manifest = self._fenced(tables)
             tables.begin(manifest.last + 1, fingerprint, context, manifest.dim)
-            tables.run("UPDATE manifest SET last = last + 1")
+            tables.run(f"UPDATE {tables.names.manifest} SET last = last + 1")  # noqa: S608
             return manifest.last + 1
 
         return self._write(write)
@@ -432,8 +457,7 @@ class PgVectorStore:
             place = 0 if after is None else tables.places([after.record.id]).get(after.record.id, 0)
             return tables.found(
                 manifest.active,
-                f"WHERE place > %s AND NOT EXISTS (SELECT FROM vectors_{generation} n WHERE n.place = r.place) "
-                "ORDER BY place LIMIT %s",
+                f"WHERE place > %s AND {_lacks(tables, generation)} ORDER BY place LIMIT %s",
                 place,
                 limit,
             )
@@ -452,7 +476,7 @@ class PgVectorStore:
             check_unit(vectors, len(rows), manifest.dim)
             places = tables.places(row.record.id for row in rows)
             found = tables.rows(
-                f"SELECT place, digest FROM vectors_{manifest.active} WHERE place = ANY(%s)",  # noqa: S608
+                f"SELECT place, digest FROM {tables.names.vectors(manifest.active)} WHERE place = ANY(%s)",  # noqa: S608
                 list(places.values()),
             )
             now = dict(found)
@@ -473,23 +497,20 @@ class PgVectorStore:
         def write(tables: PgTables) -> None:
             manifest = self._fenced(tables)
             manifest.inactive(generation)
-            missing = tables.found(
-                manifest.active,
-                f"WHERE NOT EXISTS (SELECT FROM vectors_{generation} n WHERE n.place = r.place) ORDER BY place",
-            )
+            missing = tables.found(manifest.active, f"WHERE {_lacks(tables, generation)} ORDER BY place")
             if missing and last is not None:
                 digests, vectors = last(missing)
                 check_unit(vectors, len(missing), manifest.dim)
                 places = tables.places(row.record.id for row in missing)
                 tables.put_vectors(generation, [places[row.record.id] for row in missing], digests, vectors)
             elif missing:
-                ((there,),) = tables.rows("SELECT count(*) FROM records")
+                ((there,),) = tables.rows(f"SELECT count(*) FROM {tables.names.records}")  # noqa: S608
                 raise StoreError(
                     f"Expected vectors of generation {generation} for {there} records, found {there - len(missing)}. "
                     "Add the lacking ones first."
                 )
             build(tables, manifest, generation)
-            tables.run("UPDATE manifest SET active = %s", generation)
+            tables.run(f"UPDATE {tables.names.manifest} SET active = %s", generation)  # noqa: S608
 
         self._write(write)
 
@@ -498,8 +519,8 @@ class PgVectorStore:
 
         def write(tables: PgTables) -> None:
             self._fenced(tables).inactive(generation)
-            tables.run("DELETE FROM generations WHERE number = %s", generation)
-            tables.run(f"DROP TABLE vectors_{generation}")
+            tables.run(f"DELETE FROM {tables.names.generations} WHERE number = %s", generation)  # noqa: S608
+            tables.run(f"DROP TABLE {tables.names.vectors(generation)}")
 
         self._write(write)
 
@@ -517,7 +538,8 @@ class PgVectorStore:
         Raises:
             StoreError: There is none, or this role may not.
         """
-        self._write(lambda tables: tables.run(f"DROP SCHEMA {quoted(self.name)} CASCADE"))
+        self._write(lambda tables: tables.run(f"DROP SCHEMA {tables.names.schema} CASCADE"))
+        self._database.forget()
 
     def __repr__(self) -> str:
         return f"PgVectorStore({self._database.where!r})"
@@ -526,34 +548,40 @@ class PgVectorStore:
         return self._database.where  # in errors
 
     def _read(self, work: Callable[[PgTables], Result]) -> Result:
-        return self._database.read(lambda connection: work(PgTables(connection)))
+        return self._database.read(lambda connection, names: work(PgTables(connection, names)))
 
     def _write(self, work: Callable[[PgTables], Result]) -> Result:
-        return self._database.write(lambda connection: work(PgTables(connection)))
+        return self._database.write(lambda connection, names: work(PgTables(connection, names)))
 
     def _fenced(self, tables: PgTables) -> PgManifest:
         """Return the manifest, unless this object held the lease and another run has it by now."""
         manifest = tables.manifest()
-        if self._run is not None and self._run != manifest.run:
+        if self._run is not None and self._run != (manifest.run, manifest.lease):
             raise StoreError(
-                f"{self}: expected to hold the lease, found that another run took it after the connection was lost. "
-                "Call again; embedded vectors stay."
+                f"{self}: expected to hold the lease, found that another run took it after the connection was lost, or "
+                "that the database went back to an earlier state. Call again; embedded vectors stay."
             )
         return manifest
 
     def _scrolled(self, where: Filter | None, page: int) -> Iterator[Row]:
-        last = self._read(lambda tables: tables.manifest().places)
-        kept, after = condition(where), 0
+        first, after = self._read(PgTables.manifest), 0
 
         def read(tables: PgTables) -> list[tuple[Any, ...]]:
-            active = tables.manifest().active
+            manifest, kept = tables.manifest(), condition(where, tables.names)
+            if None not in (first.store, manifest.store) and first.store != manifest.store:
+                raise StoreError(f"{self}: another collection took the place of this one during the scan. Start again.")
             return tables.rows(
-                f"SELECT place, {RECORD}, coalesce(a.digest, '') FROM records r "  # noqa: S608
-                f"LEFT JOIN vectors_{active} a USING (place) WHERE place > %s AND place <= %s AND {kept.sql} "
-                "ORDER BY place LIMIT %s",
-                *(after, last, *kept.parameters, page),
+                f"SELECT place, {RECORD}, coalesce(a.digest, '') FROM {tables.names.records} r "  # noqa: S608
+                f"LEFT JOIN {tables.names.vectors(manifest.active)} a USING (place) "
+                f"WHERE place > %s AND place <= %s AND {kept.sql} ORDER BY place LIMIT %s",
+                *(after, first.places, *kept.parameters, page),
             )
 
         while rows := self._read(read):
             yield from (Row(read_record(*row[1:-1]), row[-1]) for row in rows)
             after = rows[-1][0]
+
+
+def _lacks(tables: PgTables, generation: int) -> str:
+    """Return the condition that a record `r` has no vector in a generation."""
+    return f"NOT EXISTS (SELECT FROM {tables.names.vectors(generation)} n WHERE n.place = r.place)"
