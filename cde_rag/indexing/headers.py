@@ -13,17 +13,18 @@ from typing import Any, Final, cast
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.records import check_key
 from cde_rag.stores.base import Record
+from cde_rag.stores.filter_conditions import value_at
 
 SEPARATOR: Final = " > "
 _SHARE: Final = 4  # of the window: headers have at most a quarter
 
 
 def check_headers(headers: Sequence[str]) -> list[str]:
-    """Return metadata keys as headers.
+    """Return names of metadata fields as headers.
 
     Raises:
-        TypeError: One `str` in place of a list.
-        ValueError: A key that filters cannot name, or one that comes twice.
+        TypeError: One `str` in place of a list, or an element that is none.
+        ValueError: A name that is empty or one of and, or, not, or one that comes twice.
     """
     if isinstance(headers, str):
         raise TypeError(f"headers: expected a list of metadata keys, found the string {headers!r}.")
@@ -70,7 +71,7 @@ def _extended(records: Iterable[Record], headers: Sequence[str], fits: Callable[
         if not _has_fields(record):
             yield record
             continue
-        found = [record.metadata.get(key) for key in headers]
+        found = [value_at(record.metadata, key) for key in headers]
         parts = [part for value in found if isinstance(value, str) for part in value.split(SEPARATOR) if part.strip()]
         title = record.title
         if not parts or title == (path := SEPARATOR.join(parts)) or title.endswith(f"{SEPARATOR}{path}"):

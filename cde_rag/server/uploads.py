@@ -12,6 +12,7 @@ from cde_rag.indexing.upsert import Progress
 from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
 from cde_rag.server.error_responses import RequestError
 from cde_rag.stores.base import Record
+from cde_rag.stores.field_names import key_of
 
 SUFFIXES: Final = (".md", ".markdown", ".txt", ".text", ".rst")
 MAX_NAME_BYTES: Final = 200  # file systems take 255
@@ -73,5 +74,5 @@ def _placed(record: Record, source: str, parent_key: str | None) -> Record:
     metadata = {key: value for key, value in record.metadata.items() if key != FOLDER_KEY}
     metadata[PARENT_KEY] = source
     if parent_key is not None:
-        metadata[parent_key] = source
+        metadata[key_of(parent_key)] = source
     return replace(record, metadata=metadata)

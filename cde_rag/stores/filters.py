@@ -9,8 +9,8 @@
     {"or": [{"year": 2020}, {"not": {"draft": True}}]}    and, or, not
     {".and": 1}                                           a field that is called and, or, not: with a dot in front
 
-A field's name is the keys on its path, joined by dots; any key has a name, also "" and those with dots in them
-(field_names.py). Operators: eq, ne, in, nin, gt, gte, lt, lte, contains, exists. Strings, numbers, booleans, null and dates are five
+A field's name is the keys on its path, joined by dots; any key has a name, also "" and those with dots in them.
+Operators: eq, ne, in, nin, gt, gte, lt, lte, contains, exists. Strings, numbers, booleans, null and dates are five
 kinds. A missing field, and an element of another kind than the operand, match nothing, also under `ne` and `nin`:
 use `{"not": {"field": 5}}` for "not 5 or missing". A field exists if it has a value, be it null; an empty list has
 none. Lists are transparent, also on a path and inside each other.

@@ -85,7 +85,7 @@ def index_kinds(contents: Iterable[object], at: str) -> dict[str, IndexKind]:
         for names, value in values(content):
             if names not in kinds and (kind := _index_kind(value)) is not None:
                 kinds[names] = kind
-    found = {path: kind for names, kind in kinds.items() for path in json_paths(at, names)}
+    found: dict[str, IndexKind] = {path: kind for names, kind in kinds.items() for path in json_paths(at, names)}
     for names, kind in kinds.items():
         for path in filter_paths(at, paths_of(field_name(".".join(names)))):
             found.setdefault(path, kind)
