@@ -58,6 +58,36 @@ def matches(where: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     return holds(parse(where), metadata)
 
 
+def check_narrows(where: Mapping[str, Any], remedy: str) -> None:
+    """Refuse a filter that keeps every record, whatever its metadata, in a call that must not reach all by mistake.
+
+    Args:
+        where: The filter, such as `{}`, `{"and": []}` or `{"not": {"field": {"in": []}}}`.
+        remedy: Sentence that says how all records are reached.
+
+    Raises:
+        FilterError: The filter keeps all, or is outside the grammar.
+    """
+    if _constant(parse(where)):
+        raise FilterError(f"Expected a filter that excludes a record, found {where!r:.80}. {remedy}")
+
+
+def _constant(condition: Filter) -> bool | None:
+    """Return what a filter says of every record; None if that depends on the record."""
+    match condition:
+        case Not(part):
+            inner = _constant(part)
+            return None if inner is None else not inner
+        case And(parts):
+            found = set(map(_constant, parts))
+            return False if False in found else None if None in found else True
+        case Or(parts):
+            found = set(map(_constant, parts))
+            return True if True in found else None if None in found else False
+        case Field(_, comparisons, _):
+            return None if all(comparison.operands for comparison in comparisons) else False
+
+
 def parse(where: Mapping[str, Any]) -> Filter:
     """Read a filter.
 

@@ -6,6 +6,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, TextNode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 from cde_rag import CorpusError, Hit, Record
+from cde_rag.collection.foreign_documents import shown_metadata
 
 SOURCE = "ref_doc_id"  # LlamaIndex's key for the document that a node was cut from
 NODE_ID = "_node_id"
@@ -52,7 +53,15 @@ def record_of(node: BaseNode) -> Record:
 
 
 def node_of(found: Record | Hit) -> BaseNode:
-    """Convert a record back to its node, with relationships; other records become a TextNode."""
-    if NODE in found.metadata:
-        return metadata_dict_to_node(dict(found.metadata))
-    return TextNode(id_=found.id, text=found.text, metadata=dict(found.metadata))
+    """Convert a record back to its node, with relationships; other records become a TextNode.
+
+    A title comes as metadata. What was not embedded with the record's text is not embedded with that of its node.
+    """
+    shown = shown_metadata(found)
+    if NODE not in found.metadata:
+        return TextNode(id_=found.id, text=found.text, metadata=shown, excluded_embed_metadata_keys=list(shown))
+    node = metadata_dict_to_node(dict(found.metadata))
+    if found.title and "title" not in node.metadata:
+        node.metadata["title"] = found.title
+        node.excluded_embed_metadata_keys.append("title")
+    return node
