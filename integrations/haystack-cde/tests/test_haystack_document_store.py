@@ -217,6 +217,8 @@ def test_nothing_is_not_everything(document_store: CDEDocumentStore, everything:
         CDERetriever(document_store).run("rule", top_k=0)
     with pytest.raises(ValueError, match="'_haystack' is reserved"):
         document_store.update_by_filter({"field": "meta.part", "operator": "==", "value": 1}, {"_haystack": {}})
+    with pytest.raises(ValueError, match="takes a dict of metadata, found None"):
+        document_store.update_by_filter({"field": "meta.part", "operator": "==", "value": 1}, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

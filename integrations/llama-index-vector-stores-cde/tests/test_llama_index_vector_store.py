@@ -223,6 +223,12 @@ def test_no_cache_keeps_what_the_embedding_of_a_collection_gives(vector_store: C
         other.run(documents=documents)
 
 
+@pytest.mark.parametrize("nodes", ["money", ["money"], TextNode(text="money")])
+def test_only_nodes_are_added(vector_store: CDEVectorStore, nodes: Any) -> None:
+    with pytest.raises(TypeError, match=r"add (expects|takes) a list of"):
+        vector_store.add(nodes)
+
+
 def test_foreign_vectors_are_not_taken(vector_store: CDEVectorStore) -> None:
     node = TextNode(text="money loan", id_="one", embedding=[1.0] + [0.0] * 15)
     with pytest.warns(CDEWarning, match=r"vector_store\.embed_model"):

@@ -173,8 +173,10 @@ class CDEDocumentStore:
 
         Raises:
             FilterError: The filter is malformed, or keeps every document.
-            ValueError: The metadata has a key that is reserved.
+            ValueError: That is no metadata, or it has a key that is reserved.
         """
+        if not isinstance(meta, dict):
+            raise ValueError(f"update_by_filter takes a dict of metadata, found {meta!r:.80}.")
         if RESERVED in meta:
             raise ValueError(f"The metadata key {RESERVED!r} is reserved. Choose another.")
         matching = self._matching(_narrow(filters))

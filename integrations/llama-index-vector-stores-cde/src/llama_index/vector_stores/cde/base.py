@@ -111,7 +111,7 @@ class CDEVectorStore(EmbeddingStore):
             StoreError: There is a collection already, or the store is not writable.
             TypeError: Something else than Documents or nodes, or no store.
         """
-        place, documents = _store(store), nodes_only(documents)
+        place, documents = _store(store), nodes_only(documents, "from_documents")
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
         texts = [content(node) for node in nodes]
@@ -144,11 +144,13 @@ class CDEVectorStore(EmbeddingStore):
 
         Raises:
             CorpusError: A node without text, or with metadata that JSON cannot hold.
+            TypeError: Something else than nodes.
 
         Warns:
             CDEWarning: The nodes were embedded before, in vain.
             TruncationWarning: Nodes exceed the model's token limit, with the splitter's setting that makes them fit.
         """
+        nodes = nodes_only(nodes, "add")
         if embedded := sum(bool(node.embedding) for node in nodes):
             warn_user(
                 f"{embedded} nodes came with vectors, which a collection does not take: it makes its own. To embed "

@@ -6,6 +6,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, TextNode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 from cde_rag import CorpusError, Hit, Record
+from cde_rag._validation import check_list
 from cde_rag.collection.foreign_documents import shown_metadata
 
 SOURCE = "ref_doc_id"  # LlamaIndex's key for the document that a node was cut from
@@ -18,18 +19,19 @@ def content(node: BaseNode) -> str:
     return node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
-def nodes_only(nodes: Iterable[object]) -> list[BaseNode]:
-    """Check that all elements are nodes, and return them as a list.
+def nodes_only(nodes: Iterable[object], call: str) -> list[BaseNode]:
+    """Check that all elements are nodes, and return them as a list; `call` is for the message.
 
     Raises:
-        TypeError: One is no Document or node.
+        TypeError: One is no Document or node, or that is no list.
     """
     taken: list[BaseNode] = []
+    check_list(nodes, call=call, what="nodes")
     for node in nodes:
         if not isinstance(node, BaseNode):
             raise TypeError(
-                f"from_documents expects a list of Documents or nodes of LlamaIndex, found {type(node).__name__} in it."
-                " Give [Document(text=…)]."
+                f"{call} expects a list of Documents or nodes of LlamaIndex, found {type(node).__name__} in it. Give "
+                "[Document(text=…)]."
             )
         taken.append(node)
     return taken
