@@ -213,7 +213,6 @@ class CDEVectorStore(VectorStore):
             ContextMismatchError: The vector is of another context.
             ValueError: It has another length, or not norm 1, or `k` is below 1.
         """
-        check_positive(k, "k")
         fingerprint, query = self._embedded(embedding)
         (hits,) = self.collection.store.search(query, k, fingerprint=fingerprint, where=filter)
         return [document(hit) for hit in hits]
