@@ -12,8 +12,10 @@ from jaxtyping import Int64
 
 from cde_rag._validation import check_list, utf8
 from cde_rag.errors import CorpusError
-from cde_rag.stores.base import Record
+from cde_rag.stores.base import Hit, Record
 from cde_rag.stores.checks import encode
+from cde_rag.stores.field_names import GROUPS, field_name
+from cde_rag.stores.filter_conditions import value_at
 
 CHUNK = 512  # records that are planned together
 LONGEST_CHUNK = 32 * CHUNK  # a chunk is prolonged so far, to end with its last record's parent
@@ -39,24 +41,29 @@ def embedded_text(record: Record) -> str:
     return f"{record.title} {record.text}" if record.title else record.text
 
 
-def parent_of(record: Record, parent_key: str | None) -> Parent | None:
-    """Return the parent of a checked record; None if its metadata lacks the key, or has null or "" there."""
+def parent_of(record: Record | Hit, parent_key: str | None) -> Parent | None:
+    """Return the parent of a checked record; None if its metadata lacks the field, or has null or "" there."""
     return cast(Parent | None, _named_parent(record, parent_key))
 
 
-def _named_parent(record: Record, parent_key: str | None) -> object:
-    value = None if parent_key is None else record.metadata.get(parent_key)
+def _named_parent(record: Record | Hit, parent_key: str | None) -> object:
+    value = None if parent_key is None else value_at(record.metadata, parent_key)
     return None if value == "" else value
 
 
 def check_key(key: str, name: str) -> None:
-    """Refuse invalid top-level metadata keys of a filter; `name` is for the message.
+    """Refuse what names no field (`cde_rag.stores.field_names`), or names none by mistake; `name` is for the message.
 
     Raises:
-        ValueError: The key has dots, is empty, or is one of and, or, not.
+        TypeError: The key is no str.
+        ValueError: The key is empty, as an unset variable is, or one of and, or, not, which are groups of filters.
     """
-    if "." in key or key in ("", "and", "or", "not"):
-        raise ValueError(f"{name} has to be a key without dots, and not and, or, not; found {key!r}")
+    if not isinstance(cast(object, key), str):
+        raise TypeError(f"{name} has to be the name of a metadata field, a str, found {key!r:.80}.")
+    if not key:
+        raise ValueError(f"{name} is empty. Name a metadata field, or leave it out.")
+    if key in GROUPS:
+        raise ValueError(f"{name} cannot be {key!r}, a group of filters. A field of that name is {field_name(key)!r}.")
 
 
 def from_columns(

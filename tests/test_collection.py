@@ -36,9 +36,11 @@ from cde_rag.errors import (
     TruncationWarning,
 )
 from cde_rag.indexing.upsert import AddReport
+from cde_rag.server.search_results import neighbours_of
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.checks import MAX_LEVELS
 from cde_rag.stores.faiss import FaissStore
+from cde_rag.stores.field_names import key_of
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 
 DIM = 16
@@ -727,10 +729,38 @@ def test_delete_takes_ids_or_a_filter(papers: Collection):
     assert papers.delete([]) == 0
 
 
-@pytest.mark.parametrize("key", ["", "a.b", "and", "not"])
-def test_parent_key_that_filters_cannot_name(key: str):
-    with pytest.raises(ValueError, match="key without dots"):
+@pytest.mark.parametrize(
+    ("key", "error", "said"),
+    [
+        ("", ValueError, "empty"),
+        ("and", ValueError, r"'\.and'"),
+        ("not", ValueError, r"'\.not'"),
+        (5, TypeError, "str"),
+    ],
+)
+def test_parent_key_that_names_no_field(key: Any, error: type[Exception], said: str):
+    with pytest.raises(error, match=said):
         collection(parent_key=key)
+
+
+@pytest.mark.parametrize("key", ["doc.name", ".and", "$in"])
+def test_parents_by_any_field(key: str):
+    papers = collection(parent_key=key)
+    top = key_of(key)
+    papers.add(["a", "b"], ids=["a", "b"], metadata=[{top: "p"}, {top: "q"}])
+    nested = {"doc": {"name": "p"}} if key == "doc.name" else {top: "p"}
+    alone = papers.store.get(["a"])[0].digest
+    papers.add(["c"], ids=["c"], metadata=[nested])
+    assert papers.store.get(["a"])[0].digest != alone  # embedded with its sibling
+    (parent, *_) = [found for found in papers.search_parents("a") if found.parent == "p"]
+    assert [passage.id for passage in parent.passages] == ["a", "c"]
+    assert [record.id for record in neighbours_of(papers, "c", 1)] == ["a", "c"]
+
+
+def test_a_record_with_two_values_of_the_parent_field_is_refused():
+    papers = collection(parent_key="doc.name")
+    with pytest.raises(CorpusError, match=r"'doc\.name'.*\[\"p\", \"q\"\]"):
+        papers.add(["a"], metadata=[{"doc.name": "p", "doc": {"name": "q"}}])
 
 
 def test_foreign_embedder_is_refused(papers: Collection):

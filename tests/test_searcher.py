@@ -38,7 +38,10 @@ def records(count: int = 60) -> list[Record]:
         text = " ".join(dice.choice(WORDS, dice.integers(1, 6)))
         metadata: dict[str, Any] = {"even": place % 2 == 0, "parent": [None, "", "p", "q", 7, "r"][dice.integers(6)]}
         if dice.integers(8):
-            metadata["place"] = PLACES[dice.choice(len(PLACES), p=_often_the_first(len(PLACES)))]
+            found = PLACES[dice.choice(len(PLACES), p=_often_the_first(len(PLACES)))]
+            metadata |= {"place": found} | ({"in.place": found} if place % 2 else {"in": {"place": found}})
+            if place % 9 == 0:  # a second value: in no group
+                metadata |= {"in.place": "a", "in": {"place": "b"}}
         made.append(Record(f"id {place}", text, metadata=metadata))
     return made
 
@@ -283,6 +286,17 @@ def test_one_dominant_group_hides_no_other() -> None:
     assert sum(asked) < 50
 
 
+@pytest.mark.parametrize("way", ["vectors", "words"])
+def test_groups_are_by_any_field(papers: Collection, way: str) -> None:
+    ranked = RANKED[way](papers)
+    every = ranked.search("river bank", 100)
+    assert any({"in", "in.place"} <= hit.metadata.keys() for hit in every)
+    one = [hit for hit in every if not {"in", "in.place"} <= hit.metadata.keys()]
+    found = ranked.search_groups("river bank", 20, group_by="in.place")
+    assert [group.hits for group in found] == grouped(one, "place", 3, alone=False)
+    assert [name_of(group.value) for group in found] == [name_of(group.hits[0].metadata["place"]) for group in found]
+
+
 def test_senseless_searches_are_refused(papers: Collection) -> None:
     for call, error in {
         lambda: papers.search("river", 0): ValueError,
@@ -294,7 +308,7 @@ def test_senseless_searches_are_refused(papers: Collection) -> None:
         lambda: papers.searcher("words").search(" "): CorpusError,
         lambda: papers.search("\ud800", by="hybrid"): CorpusError,
         lambda: papers.search_batch("river"): TypeError,
-        lambda: papers.search_groups("river", group_by="a.b"): ValueError,
+        lambda: papers.search_groups("river", group_by=""): ValueError,
         lambda: papers.search_groups("river", group_by="and"): ValueError,
         lambda: papers.search_groups("river", group_by="place", group_size=0): ValueError,
         lambda: papers.search_groups("", group_by="place"): CorpusError,

@@ -322,9 +322,29 @@ def test_a_tenant_begins_in_the_context_in_common(
 
 def test_keys_that_cannot_be(opener: Callable[[], TenantStores], tiny_model: CDEModel) -> None:
     embedder = ContextualEmbedder.from_corpus(SHARED, model=tiny_model)
-    for key in ("", "a.b", "or", "page"):
+    for key in ("", "or", "page"):
         with pytest.raises(ValueError, match="tenant_key"):
             Tenants.create(opener(), embedder, tenant_key=key, parent_key="page")
+
+
+def test_a_tenant_key_is_any_field(opener: Callable[[], TenantStores], tiny_model: CDEModel) -> None:
+    embedder = ContextualEmbedder.from_corpus(SHARED, model=tiny_model)
+    with (
+        Tenants.create(opener(), embedder, tenant_key="org.id") as tenants,
+        tenants.create_tenant("acme") as acme,
+    ):
+        acme.add(["the river", "a bank"], metadata=[{}, {"org": {"id": "acme"}}])
+        assert [record.metadata for record in acme.scroll({"org.id": "acme"})] == [
+            {"org.id": "acme"},
+            {"org": {"id": "acme"}},
+        ]
+        for of_another in (
+            {"org.id": "globex"},
+            {"org": {"id": "globex"}},
+            {"org.id": "acme", "org": {"id": "globex"}},
+        ):
+            with pytest.raises(TenantError, match="globex"):
+                acme.add(["a flood"], metadata=[of_another])
 
 
 def test_names_of_collections_that_only_look_like_tenants(tiny_model: CDEModel) -> None:

@@ -383,6 +383,7 @@ def _open(
 ) -> "tuple[Collection, int]":
     """Open the collection and count the sources' records; reads them once, so that bad records are reported first."""
     from cde_rag.indexing.replacement import locate
+    from cde_rag.stores.field_names import key_of
 
     opened = open_collection(store, model)
     _check_options(opened, path, options)
@@ -392,7 +393,7 @@ def _open(
     typer.echo(f"{shown_place(path)} {kept}.", err=True)
     reader.fields = replace(reader.fields, parent=opened.parent_key)
     total = sum(1 for _ in reader)
-    if opened.parent_key is not None and opened.parent_key not in reader.keys:
+    if opened.parent_key is not None and key_of(opened.parent_key) not in reader.keys:
         typer.echo(f"No record has {opened.parent_key!r}, the collection's parent key: all stand alone.", err=True)
     return opened, total
 
@@ -456,6 +457,7 @@ def _create(
     from cde_rag import CDEModel, Collection, Context, ContextualEmbedder
     from cde_rag.indexing.headers import with_headers
     from cde_rag.records import embedded_text
+    from cde_rag.stores.field_names import key_of
 
     new, headers = CDEModel.from_pretrained(model or "cde-mini"), options.headers or []
     records: Iterable[Record] = reader
@@ -466,11 +468,11 @@ def _create(
         texts, model=new, context_size=context_size, seed=seed, windows=options.windows
     )
     for option, key in (("--parent-key", options.parent_key), *(("--headers", header) for header in headers)):
-        if key is not None and key not in reader.keys:
+        if key is not None and key_of(key) not in reader.keys:
             found = ", ".join(sorted(reader.keys)) or "none"
             hint = "; the title is in front of every text without it" if (option, key) == ("--headers", "title") else ""
             raise typer.BadParameter(
-                f"no record has a metadata field {key!r} at its top level; found: {printable(found):.200}{hint}",
+                f"no record has a metadata field {key!r}; found: {printable(found):.200}{hint}",
                 param_hint=option,
             )
     try:

@@ -270,12 +270,15 @@ def explain_no_hits(
         by: Its ranking.
         narrowed: True if the search had an offset or a least score.
     """
+    from cde_rag.stores.field_names import GROUPS
+    from cde_rag.stores.filter_conditions import value_at
+
     all_, matching = store.count(), store.count(where)
     one = _first(store)
     if one is None:
         return "the collection is empty."
     for field, wanted in (where or {}).items():
-        if field not in ("and", "or", "not") and not store.count({field: wanted}):
+        if field not in GROUPS and not store.count({field: wanted}):
             having = _first(store, {field: {"exists": True}})
             if having is not None:
                 return f"0 of {all_:,} passages match {field!r}. The first that has it: {_metadata(having)}"
@@ -283,7 +286,7 @@ def explain_no_hits(
     example = f"The first passage has {_metadata(one)}"
     if not matching:
         return f"0 of {all_:,} passages match the filter. {example}"
-    if group_by is not None and group_by not in one.metadata:
+    if group_by is not None and value_at(one.metadata, group_by) is None:
         return f"{matching:,} of {all_:,} passages match, and what was found has no field {group_by!r}. {example}"
     if by == "words" and not narrowed:
         return f"no word of the query is in {'any passage' if where is None else 'a passage that matches the filter'}."

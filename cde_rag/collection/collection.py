@@ -47,7 +47,7 @@ _TRIES: Final = 8  # of a search whose hits are deleted while it reads their vec
 class Collection(Searcher):
     """Searchable records in a store, embedded in one context. Thread-safe for reading and adding.
 
-    With a `parent_key`, records with the same `metadata[parent_key]` are the passages of one parent, in order of
+    With a `parent_key`, records with the same value of this metadata field are the passages of one parent, in order of
     insertion, and each is embedded with its siblings. If the passages of a parent change, those with other siblings
     than before are embedded again. (Two processes that change one parent at the same time may miss each other's
     siblings; adding the parent again repairs that.)
@@ -95,14 +95,15 @@ class Collection(Searcher):
             store: A store without a collection; or the path of a new folder, "papers.faiss", or "papers.qdrant" for
                 Qdrant Edge; or an address, "postgresql://me@localhost/app/papers".
             embedder: Such as a ContextualEmbedder, whose context is stored with the vectors, or a PlainEmbedder.
-            parent_key: The top-level metadata key that names a record's parent.
-            headers: Top-level metadata keys, such as "section", whose values extend a record's title: "Install >
+            parent_key: The metadata field that names a record's parent, by its name in filters.
+            headers: Metadata fields, such as "section", whose values extend a record's title: "Install >
                 Linux" is embedded in front of the text and found by words.
 
         Raises:
             StoreError: There is a collection already, or the place is not writable.
             TypeError: That is no store and no path, or no embedder; or one `str` in place of headers.
-            ValueError: A key that filters cannot name, or a `parent_key` for a model that reads no siblings.
+            ValueError: A key that is empty or one of and, or, not; or a `parent_key` for a model that reads no
+                siblings.
         """
         store = _store_at(store)
         if not isinstance(cast(object, embedder), Embedder):

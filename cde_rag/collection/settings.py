@@ -14,7 +14,7 @@ HYBRID_WEIGHT: Final = "hybrid_weight"  # key of the weight of vectors in hybrid
 
 
 def _check_parent_key(parent_key: str | None, *, siblings: int) -> None:
-    """Refuse a parent key that filters cannot name, or that a model without siblings has no use for."""
+    """Refuse a parent key that names no field, or that a model without siblings has no use for."""
     if parent_key is not None:
         check_key(parent_key, "parent_key")
     if parent_key is not None and not siblings:
@@ -34,8 +34,8 @@ def settings_of(embedder: Embedder, parent_key: str | None, headers: Sequence[st
     """Return the settings of a new collection, stored with its context.
 
     Raises:
-        TypeError: One `str` in place of headers.
-        ValueError: A key that filters cannot name, or a `parent_key` for a model that reads no siblings.
+        TypeError: One `str` in place of headers, or a key that is none.
+        ValueError: A key that is empty or one of and, or, not, or a `parent_key` for a model that reads no siblings.
     """
     _check_parent_key(parent_key, siblings=embedder.max_siblings)
     return {

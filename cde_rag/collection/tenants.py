@@ -11,6 +11,7 @@ from cde_rag.embedders.active import ActiveEmbedder, bound, loaded, stored_conte
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
+from cde_rag.records import check_key
 from cde_rag.stores.base import Store
 from cde_rag.stores.tenant_names import place_key
 from cde_rag.stores.tenant_stores import TenantStores
@@ -52,17 +53,16 @@ class Tenants:
             stores: FolderTenants or QdrantTenants, with nothing there yet.
             embedder: In the Context in which every tenant begins and a small one stays. Its texts shape all tenants'
                 vectors: let them be nobody's secret, or `Context.null(model)`.
-            tenant_key: The metadata key that names the tenant in each record, and in each hit.
+            tenant_key: The metadata field that names the tenant in each record, and in each hit.
             parent_key: As in `Collection.create`, for all tenants.
 
         Raises:
             StoreError: There is a store already, or the place is not writable.
-            ValueError: A key that filters cannot name, or both are the same.
+            ValueError: A key that is empty or one of and, or, not, or both are the same.
         """
-        if "." in tenant_key or tenant_key in ("", "and", "or", "not", parent_key):
-            raise ValueError(
-                f"tenant_key has to be a key without dots, not and, or, not, nor the parent key; found {tenant_key!r}"
-            )
+        check_key(tenant_key, "tenant_key")
+        if tenant_key == parent_key:
+            raise ValueError(f"tenant_key and parent_key have to be two fields, found {tenant_key!r} for both.")
         create_in(stores.common(), embedder, {"tenant_key": tenant_key, **settings_of(embedder, parent_key)})
         return cls(stores, embedder)
 

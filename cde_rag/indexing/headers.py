@@ -13,17 +13,18 @@ from typing import Any, Final, cast
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.records import check_key
 from cde_rag.stores.base import Record
+from cde_rag.stores.filter_conditions import value_at
 
 SEPARATOR: Final = " > "
 _SHARE: Final = 4  # of the window: headers have at most a quarter
 
 
 def check_headers(headers: Sequence[str]) -> list[str]:
-    """Return metadata keys as headers.
+    """Return names of metadata fields as headers.
 
     Raises:
-        TypeError: One `str` in place of a list.
-        ValueError: A key that filters cannot name, or one that comes twice.
+        TypeError: One `str` in place of a list, or an element that is none.
+        ValueError: A name that is empty or one of and, or, not, or one that comes twice.
     """
     if isinstance(headers, str):
         raise TypeError(f"headers: expected a list of metadata keys, found the string {headers!r}.")
@@ -78,7 +79,7 @@ def _has_fields(record: object) -> bool:
 
 def _parts(record: Record, headers: Sequence[str]) -> list[str]:
     """Return the headers of a record: the values of its metadata, split at separators."""
-    found = [record.metadata.get(key) for key in headers]
+    found = [value_at(record.metadata, key) for key in headers]
     return [part for value in found if isinstance(value, str) for part in value.split(SEPARATOR) if part.strip()]
 
 

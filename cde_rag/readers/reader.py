@@ -30,6 +30,7 @@ from cde_rag.readers.passages import (
     kind_of,
 )
 from cde_rag.stores.base import Record
+from cde_rag.stores.field_names import names_of
 
 SPLIT = MARKDOWN | TEXT | DOCUMENTS
 JSONL = frozenset({".jsonl", ".ndjson", ".json"})
@@ -68,7 +69,7 @@ class RecordReader:
         foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records that the latest iteration skipped.
         reports: Messages of the first 20 of them.
-        keys: The metadata keys that occurred.
+        keys: The metadata fields that occurred: their keys, for fields of inner objects joined by dots.
 
     Raises:
         CorpusError: A source that does not exist or is of no known format, or two folders of one name; while iterating,
@@ -130,7 +131,7 @@ class RecordReader:
                 if texts.setdefault(hash(found.id), text) == text:
                     if stopped:
                         continue
-                    self.keys.update(found.metadata)
+                    self.keys.update(names_of(found.metadata))
                     self.foreign += not is_english(found.text)
                     yield found
                     continue

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cde_rag.stores.base import Hit, Record
-from cde_rag.stores.filter_conditions import number
+from cde_rag.stores.filter_conditions import number, value_at
 
 Value: TypeAlias = str | int | float | bool
 Best: TypeAlias = Callable[[int, Mapping[str, Any] | None], list[Hit]]
@@ -14,7 +14,7 @@ Best: TypeAlias = Callable[[int, Mapping[str, Any] | None], list[Hit]]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Best hits of one value of a metadata key.
+    """Best hits of one value of a metadata field.
 
     Attributes:
         value: The value.
@@ -55,7 +55,7 @@ class Grouping:
     """Parameters of a grouped search.
 
     Attributes:
-        key: The metadata key.
+        key: Name of the metadata field.
         size: Maximum number of hits per group.
         alone: True if a hit without a value is a group of its own; otherwise it is left out.
         where: Filter of the hits.
@@ -132,7 +132,7 @@ class Grouping:
         return ("alone", hit.id) if self.alone else None
 
     def _value(self, hit: Hit) -> Value | None:
-        value = hit.metadata.get(self.key)
+        value = value_at(hit.metadata, self.key)
         empty = value == "" and self.alone  # names no parent
         return value if isinstance(value, str | int | float) and not empty else None
 

@@ -9,10 +9,11 @@ from cde_rag._telemetry import Attributes, operation, short
 from cde_rag._validation import check_list, check_positive, check_texts, named_keywords
 from cde_rag.embedders.active import stored_context
 from cde_rag.errors import UnknownFieldWarning, is_left_out, warn_user
-from cde_rag.records import check_key
+from cde_rag.records import check_key, parent_of
 from cde_rag.search.grouping import Group, Grouping, ParentHit, Value
 from cde_rag.search.retrievers import BM25Retriever, Ranker, Rerank, Reranked
 from cde_rag.stores.base import Hit, Store
+from cde_rag.stores.filter_conditions import value_at
 
 CHECKED: Final = 64  # fields of filters that are looked for, where a filter finds nothing
 
@@ -125,20 +126,20 @@ class Searcher:
         Args:
             query: Text that is not blank.
             k: Maximum number of groups.
-            group_by: A top-level metadata key. Records that lack it, or have null, a list or an object there, are in
-                no group.
+            group_by: Name of a metadata field, as in a filter: `author.name` is `name` in `author`, or a key with a
+                dot. Records that lack it, or have null, several values, a list or an object there, are in no group.
             group_size: Maximum number of hits per group.
             where: A filter over the metadata.
             score_threshold: Minimum score of a hit, on the scale of this ranking.
             offset: Number of groups to skip.
 
         Raises:
-            ValueError: An argument is invalid as in `search_batch`, `group_by` is no key that filters can name, or
+            ValueError: An argument is invalid as in `search_batch`, `group_by` is empty or one of and, or, not, or
                 `group_size` is below 1.
         """
         grouping = Grouping(group_by, group_size, alone=False, where=where, score_threshold=score_threshold)
         groups = self._groups(query, k, grouping, offset)
-        return [Group(cast(Value, hits[0].metadata[group_by]), hits) for hits in groups]
+        return [Group(cast(Value, value_at(hits[0].metadata, group_by)), hits) for hits in groups]
 
     @named_keywords
     def search_parents(
@@ -195,11 +196,11 @@ class Searcher:
             return groups
 
     def _parent(self, hits: list[Hit], parent_key: str) -> ParentHit:
-        value = hits[0].metadata.get(parent_key)
-        if value in (None, ""):
+        value = parent_of(hits[0], parent_key)
+        if value is None:
             return ParentHit(None, hits, [row.record for row in self.store.get([hits[0].id])])
         of_parent = (row.record for row in self.store.scroll(where={parent_key: value}))
-        passages = [record for record in of_parent if record.metadata.get(parent_key) == value]
+        passages = [record for record in of_parent if parent_of(record, parent_key) == value]
         return ParentHit(value, hits, passages)
 
     def _warn_of_fields(self, where: Mapping[str, Any] | None, *, found: int) -> None:

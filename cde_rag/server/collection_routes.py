@@ -34,7 +34,7 @@ class SearchRequest(RequestBody):
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
     score_threshold: float | None = Field(None, description="Minimum score of a hit.")
     offset: int = Field(0, ge=0, le=1_000_000, description="Number of hits, groups or parents to skip.")
-    group_by: str | None = Field(None, pattern=r"^[^.]+$", description="Metadata key by which hits are grouped.")
+    group_by: str | None = Field(None, min_length=1, description="Metadata field by which hits are grouped.")
     group_size: int = Field(3, ge=1, le=MOST_HITS, description="Maximum number of hits per group or parent.")
     parents: bool = Field(default=False, description="True: return the parents of the best hits, complete.")
     fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")

@@ -17,6 +17,7 @@ from starlette.responses import FileResponse, Response
 from cde_rag._validation import utf8
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CorpusError
+from cde_rag.records import parent_of
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.service import RequestBody, Serving
 
@@ -79,8 +80,8 @@ def retrieval_set(collection: Collection, judgments: Sequence[Judgment]) -> IO[b
         with archive.open("corpus.jsonl", "w", force_zip64=True) as corpus:
             for record in collection.scroll():
                 row = {"_id": record.id, "title": record.title, "text": record.text}
-                parent = record.metadata.get(key) if key else None
-                corpus.write((json.dumps({**row, "parent": parent} if parent else row) + "\n").encode())
+                parent = parent_of(record, key)
+                corpus.write((json.dumps(row if parent is None else {**row, "parent": parent}) + "\n").encode())
         archive.writestr("queries.jsonl", "".join(f"{query}\n" for query in queries))
         archive.writestr("qrels/test.tsv", rows.getvalue())
     file.flush()

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import StoreError, UnknownFieldWarning, adapter_warns
 from cde_rag.readers import FOLDER_KEY
+from cde_rag.records import parent_of
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.search.searcher import fields_of, unknown_fields
 from cde_rag.stores.base import Hit, Record
@@ -55,8 +56,8 @@ def neighbours_of(collection: Collection, id_: str, around: int) -> list[Record]
         around: Maximum number of neighbours on each side.
     """
     records, key = collection.get([id_]), collection.parent_key
-    parent = None if key is None or not records else records[0].metadata.get(key)
-    if key is None or parent in (None, ""):
+    parent = parent_of(records[0], key) if records else None
+    if key is None or parent is None:
         return records
     passages = list(collection.scroll({key: parent}))
     place = next((place for place, record in enumerate(passages) if record.id == id_), None)

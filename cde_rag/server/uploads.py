@@ -14,6 +14,7 @@ from cde_rag.readers import FOLDER_KEY, PARENT_KEY, RecordReader
 from cde_rag.readers.passages import document_of
 from cde_rag.server.error_responses import RequestError
 from cde_rag.stores.base import Record
+from cde_rag.stores.field_names import key_of
 
 SUFFIXES: Final = (".md", ".markdown", ".txt", ".text", ".rst")
 MAX_NAME_BYTES: Final = 200  # file systems take 255
@@ -93,5 +94,5 @@ def _placed(record: Record, target: Mapping[str, str], parent_key: str | None) -
     source, number = target[PARENT_KEY], record.id.rpartition("#")[2]
     metadata = {key: value for key, value in record.metadata.items() if key != FOLDER_KEY} | target
     if parent_key is not None:
-        metadata[parent_key] = source
+        metadata[key_of(parent_key)] = source
     return replace(record, id=f"{source}#{number}", metadata=metadata)

@@ -14,6 +14,7 @@ from cde_rag.server.registry import ServedCollection, seconds_of
 from cde_rag.server.search_results import public_metadata, with_warnings
 from cde_rag.server.service import RequestBody, Serving
 from cde_rag.stores.base import Hit
+from cde_rag.stores.field_names import field_name
 
 router = APIRouter(prefix="/v1/vector_stores", route_class=JsonRoute)
 MAX_RESULTS: Final = 50  # OpenAI's bound
@@ -132,7 +133,7 @@ def where_of(filters: Mapping[str, Any], level: int = 0) -> dict[str, Any]:
             parts = cast(list[object], filters["filters"])
             return {kind: [where_of(cast(dict[str, Any], part), level + 1) for part in parts]}
         case {"type": str(kind), "key": str(key), "value": value} if len(filters) == 3 and kind in COMPARISONS:
-            return {key: {kind: value}}
+            return {field_name(key): {kind: value}}
         case _:
             kinds = ", ".join(sorted(COMPARISONS))
             message = (

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from cde_rag.stores.field_names import paths_of
+
 Kind: TypeAlias = Literal["text", "number", "boolean", "null", "date"]
 Key: TypeAlias = str | int | float  # ordered within its kind
 
@@ -55,12 +57,12 @@ class Field:
     """A condition on one field.
 
     Attributes:
-        path: Keys from the top of the metadata.
+        paths: Keys from the top of the metadata: all paths that the field's name can have.
         comparisons: Comparisons that one and the same element of the field has to pass; none for `exists` alone.
         exists: True if the field must have an element, be it null; False if it must not; None for either.
     """
 
-    path: tuple[str, ...]
+    paths: tuple[tuple[str, ...], ...]
     comparisons: tuple[FieldComparison, ...]
     exists: bool | None
 
@@ -98,11 +100,24 @@ def holds(condition: Filter, metadata: Mapping[str, Any]) -> bool:
             return any(holds(part, metadata) for part in parts)
         case Not(part):
             return not holds(part, metadata)
-        case Field(path, comparisons, exists):
-            leaves = [leaf for value in _values(metadata, path) for leaf in _elements(value)]
+        case Field(paths, comparisons, exists):
+            leaves = [leaf for path in paths for value in _values(metadata, path) for leaf in _elements(value)]
             if exists is not None and exists != bool(leaves):
                 return False
             return not comparisons or any(all(_passes(one, leaf) for one in comparisons) for leaf in leaves)
+
+
+def value_at(metadata: Mapping[str, Any], name: str) -> object:
+    """Return the value of a field, by which records are grouped; None if there is none, a list of them if several.
+
+    Example:
+        >>> value_at({"author": {"name": "Ann"}}, "author.name"), value_at({"author.name": "Ann"}, "author.name")
+        ('Ann', 'Ann')
+    """
+    if "." not in name:  # first, since it is called for each record
+        return metadata.get(name)
+    found = [value for path in paths_of(name) for value in _values(metadata, path)]
+    return found[0] if len(found) == 1 else found or None
 
 
 def _passes(comparison: FieldComparison, leaf: object) -> bool:

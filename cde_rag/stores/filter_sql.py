@@ -60,17 +60,17 @@ class Dialect:
             case Not(part):
                 inner = self.condition(part)
                 return Condition(f"NOT {inner.sql}", inner.parameters)
-            case Field(path, comparisons, exists):
-                wanted = [self._having(path, comparisons)] if comparisons or exists else []
+            case Field(paths, comparisons, exists):
+                wanted = [self._having(paths, comparisons)] if comparisons or exists else []
                 if exists is False:
-                    missing = self._having(path, ())
+                    missing = self._having(paths, ())
                     wanted.append(Condition(f"NOT {missing.sql}", missing.parameters))
                 return _joined(" AND ", "TRUE", wanted)
 
-    def _having(self, path: tuple[str, ...], comparisons: tuple[FieldComparison, ...]) -> Condition:
-        """Return the condition that an element at `path` passes all comparisons; a list is none, but has some."""
-        key = self.key("text", ".".join(map(_key, path)))
-        there = [self._among("path", (key,)), Condition("kind != 'list'", ())]
+    def _having(self, paths: tuple[tuple[str, ...], ...], comparisons: tuple[FieldComparison, ...]) -> Condition:
+        """Return the condition that an element at a path passes all comparisons; a list is none, but has some."""
+        keys = tuple(self.key("text", ".".join(map(_key, path))) for path in paths)
+        there = [self._among("path", keys), Condition("kind != 'list'", ())]
         passes = _joined(" AND ", "TRUE", [*there, *map(self._comparison, comparisons)])
         found = f"({self.position} IN (SELECT {self.position} FROM {self.fields} WHERE {passes.sql}))"  # noqa: S608
         return Condition(found, passes.parameters)

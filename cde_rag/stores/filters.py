@@ -3,10 +3,13 @@
     {"year": 2020}                                        equal; several fields: all of them
     {"year": {"gte": 2020, "lt": 2024}}                   several operators: all of them, by the same element
     {"tags": {"in": ["numpy", "scipy"]}}                  a list matches if any element does
-    {"author.name": {"contains": "Rush"}}                 dotted path; a part of a string, case matters
+    {"author.name": {"contains": "Rush"}}                 `name` in `author`, or a key with a dot in it; a part of a
+                                                          string, case matters
     {"published": {"gte": {"date": "2024-01-31"}}}        compared as time, not as text
-    {"or": [{"year": 2020}, {"not": {"draft": True}}]}    and, or, not; a field cannot have these names
+    {"or": [{"year": 2020}, {"not": {"draft": True}}]}    and, or, not
+    {".and": 1}                                           a field that is called and, or, not: with a dot in front
 
+A field's name is the keys on its path, joined by dots; any key has a name, also "" and those with dots in them.
 Operators: eq, ne, in, nin, gt, gte, lt, lte, contains, exists. Strings, numbers, booleans, null and dates are five
 kinds. A missing field, and an element of another kind than the operand, match nothing, also under `ne` and `nin`:
 use `{"not": {"field": 5}}` for "not 5 or missing". A field exists if it has a value, be it null; an empty list has
@@ -20,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from cde_rag.errors import FilterError
+from cde_rag.stores.field_names import field_name, paths_of
 from cde_rag.stores.filter_conditions import (
     And,
     Field,
@@ -35,7 +39,7 @@ from cde_rag.stores.filter_conditions import (
 
 MAX_DEPTH: Final = 32  # groups inside each other
 MAX_PARTS: Final = 500  # fields and groups in one filter
-MAX_VALUES: Final = 10_000  # operands in one filter
+MAX_VALUES: Final = 10_000  # operands in one filter, and further paths of its dotted names
 
 _ORDERED: Final = ("gt", "gte", "lt", "lte")
 _OPERATORS: Final = ("eq", "ne", "in", "nin", *_ORDERED, "contains", "exists")
@@ -52,6 +56,36 @@ def matches(where: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
         True
     """
     return holds(parse(where), metadata)
+
+
+def check_narrows(where: Mapping[str, Any], remedy: str) -> None:
+    """Refuse a filter that keeps every record, whatever its metadata, in a call that must not reach all by mistake.
+
+    Args:
+        where: The filter, such as `{}`, `{"and": []}` or `{"not": {"field": {"in": []}}}`.
+        remedy: Sentence that says how all records are reached.
+
+    Raises:
+        FilterError: The filter keeps all, or is outside the grammar.
+    """
+    if _constant(parse(where)):
+        raise FilterError(f"Expected a filter that excludes a record, found {where!r:.80}. {remedy}")
+
+
+def _constant(condition: Filter) -> bool | None:
+    """Return what a filter says of every record; None if that depends on the record."""
+    match condition:
+        case Not(part):
+            inner = _constant(part)
+            return None if inner is None else not inner
+        case And(parts):
+            found = set(map(_constant, parts))
+            return False if False in found else None if None in found else True
+        case Or(parts):
+            found = set(map(_constant, parts))
+            return True if True in found else None if None in found else False
+        case Field(_, comparisons, _):
+            return None if all(comparison.operands for comparison in comparisons) else False
 
 
 def parse(where: Mapping[str, Any]) -> Filter:
@@ -102,7 +136,9 @@ class _Parser:
 
     def group(self, where: object, at: str, depth: int) -> Filter:
         if not isinstance(where, Mapping):
-            raise FilterError(f'{at}: expected a mapping such as {{"year": {{"gte": 2020}}}}, found {where!r:.80}.')
+            hint = f" {_hint(at)}" if at.endswith(".not") else ""
+            example = '{"year": {"gte": 2020}}'
+            raise FilterError(f"{at}: expected a mapping such as {example}, found {where!r:.80}.{hint}")
         if depth > MAX_DEPTH:
             raise FilterError(f"More than {MAX_DEPTH} groups inside each other. Make the filter flatter.")
         parts: list[Filter] = []
@@ -127,16 +163,15 @@ class _Parser:
 
     def groups(self, filters: object, at: str, depth: int) -> tuple[Filter, ...]:
         if not isinstance(filters, list | tuple):
-            raise FilterError(f"{at}: expected a list of filters, found {filters!r:.80}.")
+            raise FilterError(f"{at}: expected a list of filters, found {filters!r:.80}. {_hint(at)}")
         listed = enumerate(cast(Iterable[object], filters))
         return tuple(self.group(part, f"{at}[{position}]", depth) for position, part in listed)
 
     def field(self, name: str, condition: object, at: str) -> Field:
-        path = tuple(_encodable(name, at).split("."))
-        if "" in path:
-            raise FilterError(f"{at}: expected a name or a dotted path such as author.name, found {name!r:.80}.")
+        paths = paths_of(_encodable(name, at))
+        self.count(len(paths) - 1, at)  # one by one they are compared like values
         if not isinstance(condition, Mapping) or "date" in condition:
-            return Field(path, (self.comparison("eq", cast(object, condition), at),), None)
+            return Field(paths, (self.comparison("eq", cast(object, condition), at),), None)
         comparisons: list[FieldComparison] = []
         exists: bool | None = None
         for operator, operand in cast(Mapping[object, object], condition).items():
@@ -151,7 +186,7 @@ class _Parser:
                 raise FilterError(f"{at}.exists: expected True or False, found {operand!r:.80}.")
         if not condition:
             raise FilterError(f"{at}: expected a value or operators, found an empty mapping.")
-        return Field(path, tuple(comparisons), exists)
+        return Field(paths, tuple(comparisons), exists)
 
     def comparison(self, operator: str, value: object, at: str) -> FieldComparison:
         if operator in ("in", "nin"):
@@ -169,10 +204,13 @@ class _Parser:
             raise FilterError(f"{at}: expected an ordered value (a number, string or date), found {value!r}.")
         return FieldComparison({"eq": "in", "ne": "nin"}.get(operator, operator), (operand,))
 
-    def operand(self, value: object, at: str) -> Operand:
-        self.values += 1
+    def count(self, values: int, at: str) -> None:
+        self.values += values
         if self.values > MAX_VALUES:
-            raise FilterError(f"{at}: more than {MAX_VALUES} values in a filter. Split it.")
+            raise FilterError(f"{at}: more than {MAX_VALUES} values, or paths of dotted names, in a filter. Split it.")
+
+    def operand(self, value: object, at: str) -> Operand:
+        self.count(1, at)
         match value:
             case None:
                 return Operand("null", 0)
@@ -195,6 +233,12 @@ def _date(value: object, at: str) -> Operand:
         form = "2024-01-31 or 2024-01-31T12:00:00Z"
         raise FilterError(f"{at}.date: expected an ISO 8601 string such as {form}, found {value!r:.80}.")
     return Operand("date", key)
+
+
+def _hint(at: str) -> str:
+    """Return how a field is named that has the name of the group at `at`."""
+    group = at.rpartition(".")[2]
+    return f"A field that is called {group} is named {field_name(group)!r}."
 
 
 def _encodable(text: str, at: str) -> str:

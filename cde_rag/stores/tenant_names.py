@@ -7,6 +7,8 @@ from typing import Any, Final, cast
 
 from cde_rag.errors import TenantError
 from cde_rag.stores.base import Record
+from cde_rag.stores.field_names import key_of
+from cde_rag.stores.filter_conditions import value_at
 
 LONGEST_NAME: Final = 1024  # characters
 _HEX: Final = 32  # 128 bits
@@ -88,9 +90,9 @@ def stamped(records: Iterable[Record], settings: Mapping[str, Any]) -> Iterable[
 
 def _stamped(records: Iterable[Record], key: str, name: str) -> Iterator[Record]:
     for position, record in enumerate(records):
-        found = record.metadata.get(key) if _has_metadata(record) else name
+        found = value_at(record.metadata, key) if _has_metadata(record) else name
         if found is None:
-            yield replace(record, metadata={**record.metadata, key: name})
+            yield replace(record, metadata={**record.metadata, key_of(key): name})
         elif found == name:
             yield record
         else:

@@ -17,6 +17,20 @@ BOOK = {
     "published": "2024-10-03T12:00:00+02:00",
     "edited": "2024-10-03T12:00:00.500Z",
     "dotted.key": 1,
+    "half.dotted": {"key": 2, "list.of": [{"dotted.keys": 3}]},
+    "both": {"ways": 4},
+    "both.ways": 5,
+    "": {"": 6, "not": 7},
+    "and": 8,
+    "or": ["either"],
+    "not": False,
+    ".and": 9,
+    "$gte": 10,
+    "eq": 11,
+    "back\\slash": 12,
+    '"quoted"': 13,
+    "a.b.c.d.e.f.g.h.i.j.k.l": 14,
+    "m": {"n": {"o": {"p": {"q": {"r": {"s": {"t": {"u": {"v": {"w": 15}}}}}}}}}},
 }
 
 CASES: list[tuple[dict[str, Any], bool]] = [
@@ -70,8 +84,33 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"title": {"ne": {"date": "2024-10-03"}}}, False),
     ({"edited": {"date": "2024-10-03T12:00:00.5Z"}}, True),
     ({"edited": {"gt": {"date": "2024-10-03T12:00:00.45Z"}}}, True),
-    ({"dotted.key": 1}, False),
-    ({"dotted.key": {"exists": False}}, True),
+    ({"dotted.key": 1}, True),
+    ({"dotted.key": {"ne": 1}}, False),
+    ({"dotted.key": {"exists": False}}, False),
+    ({"dotted": {"exists": True}}, False),
+    ({"half.dotted.key": {"gt": 1}}, True),
+    ({"half.dotted.list.of.dotted.keys": 3}, True),
+    ({"half.dotted": {"exists": True}}, True),
+    ({"both.ways": {"in": [4]}}, True),
+    ({"both.ways": 5}, True),
+    ({"both.ways": {"gt": 4, "lt": 5}}, False),
+    ({"not": {"both.ways": {"in": [3, 6]}}}, True),
+    ({"": {"exists": True}}, True),
+    ({".": 6}, True),
+    ({"..not": 7}, True),
+    ({".and": 8}, True),
+    ({".and": 9}, False),
+    ({"..and": 9}, True),
+    ({".or": "either"}, True),
+    ({".not": False}, True),
+    ({"not": {".not": False}}, False),
+    ({"$gte": {"gte": 10}}, True),
+    ({"eq": {"eq": 11}}, True),
+    ({"back\\slash": 12}, True),
+    ({'"quoted"': 13}, True),
+    ({"a.b.c.d.e.f.g.h.i.j.k.l": 14}, True),
+    ({"m.n.o.p.q.r.s.t.u.v.w": 15}, True),
+    ({"m.n.o.p.q.r.s.t.u.v": {"exists": False}}, False),
     ({"or": [{"year": 1999}, {"tags": "retrieval"}]}, True),
     ({"or": []}, False),
     ({"and": []}, True),
@@ -79,8 +118,8 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"not": {"or": [{"year": 1999}, {"draft": True}]}, "year": 2024}, True),
 ]
 
-NAMES = ("a", "b", "c.d", "")
-PATHS = ("a", "b", "a.b", "a.a.b", "c.d")
+NAMES = ("a", "b", "c", "d", "c.d", "a.b", "b.", "", "and", ".and", '"')
+PATHS = ("a", "b", "a.b", "a.a.b", "c.d", "a.c.d", "c.d.a.b", "b.", "b..a", "", ".and", "..and", '"')
 DATES = (
     "2024-01-31",
     "2024-01-31T00:00:00Z",

@@ -328,15 +328,23 @@ def test_paths_are_indexed_once_and_not_without_end(client: QdrantClient, server
     store = created(lambda: on_server(client))
     del asked[:]
     store.add([row("a", year=2020, name="x"), row("b", year=2021)], EXACT[:2], fingerprint=SPACE)
-    assert asked == [("metadata.name", "keyword"), ("metadata.year", "float")]
+    assert asked == [("metadata.year", "float"), ("metadata.name", "keyword")]
     del asked[:]
     store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}, "done": True, "on": "2024-01-31"}})
     assert asked == [
-        ("metadata.done", "bool"),
-        ("metadata.on", "datetime"),
         ("metadata.price", "keyword"),
         ("metadata.price.net", "float"),
         ("metadata.price[].net", "float"),
+        ("metadata.done", "bool"),
+        ("metadata.on", "datetime"),
+        ('metadata."price.net"', "float"),
+    ]
+    del asked[:]
+    store.update_metadata({"b": {"author.name": "Ann"}})  # a filter asks for all paths of a name
+    assert asked == [
+        ('metadata."author.name"', "keyword"),
+        ("metadata.author.name", "keyword"),
+        ("metadata.author[].name", "keyword"),
     ]
     store.add([row("c", **{f"n{number}": number for number in range(200)})], EXACT[:1], fingerprint=SPACE)
     assert len(set(asked)) == len(asked) <= MOST_INDEXED + 5  # memory tells of no index that is there
@@ -351,7 +359,7 @@ def test_a_shard_indexes_paths_and_not_without_end(tmp_path: Path) -> None:
     assert {key: found[key] for key in found.keys() - always} == {"metadata.year": "float", "metadata.name": "keyword"}
     store.create_generation(fingerprint=OTHER, context=b"other")
     store.update_metadata({"a": {"year": 1, "price": {"net": 2.5}}})
-    assert store._points.indexed().keys() >= {"metadata.price.net", "metadata.price[].net"}
+    assert store._points.indexed().keys() >= {"metadata.price.net", "metadata.price[].net", 'metadata."price.net"'}
     store.close()
     store.add([row("c", **{f"n{number}": number for number in range(200)})], EXACT[:1], fingerprint=SPACE)
     assert len(store._points.indexed()) == MOST_INDEXED

@@ -101,7 +101,8 @@ class ClientPoints:
         if kinds.keys() <= self._settled:
             return
         there = self.indexed()
-        for key in sorted(kinds.keys() - there - self._settled)[: max(0, MOST_INDEXED - len(there))]:
+        due = [key for key in kinds if key not in there and key not in self._settled]
+        for key in due[: max(0, MOST_INDEXED - len(there))]:
             self._create_index(key, models.PayloadSchemaType(kinds[key]))
         self._settled.update(there, kinds)  # those that are too many are not asked for again
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple, TypeVar
 
 from cde_rag.stores.filter_conditions import And, Field, FieldComparison, Filter, Not, Operand, Or, holds, instant
-from cde_rag.stores.qdrant_base.metadata_paths import compared, json_paths
+from cde_rag.stores.qdrant_base.metadata_paths import compared, filter_paths
 from cde_rag.stores.qdrant_base.payload import FILTERS, ORDER, metadata_of
 from cde_rag.stores.qdrant_base.points import Point, Points
 from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
@@ -101,8 +101,8 @@ class _Translator:
             case Not(part):
                 inner = self.bounds(part)
                 return _Bounds(no(inner.certain), no(inner.possible))
-            case Field(path, comparisons, exists):
-                keys = json_paths(self._points.metadata_key, path)
+            case Field(paths, comparisons, exists):
+                keys = filter_paths(self._points.metadata_key, paths)
                 if not keys:
                     return _Bounds(ALL, NONE)
                 there = some(*(some(has(key), _null(key)) for key in keys))

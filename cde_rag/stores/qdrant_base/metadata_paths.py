@@ -10,10 +10,11 @@ and the filter is evaluated here for these points:
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from cde_rag.stores.field_names import field_name, paths_of
 from cde_rag.stores.filter_conditions import instant
 
 IndexKind: TypeAlias = Literal["keyword", "float", "bool", "datetime"]
@@ -49,6 +50,15 @@ def json_paths(at: str, names: tuple[str, ...]) -> list[str]:
     ]
 
 
+def filter_paths(at: str, paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the JSON paths of a field by all paths of its name, or none if Qdrant cannot spell one of them.
+
+    Objects in Qdrant have no empty keys (`is_object`), so paths with one are left out.
+    """
+    spelled = [json_paths(at, names) for names in paths if "" not in names]
+    return [path for found in spelled for path in found] if all(spelled) else []
+
+
 def values(content: object, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
     """Yield all scalars and inner objects, with their keys from the top."""
     match content:
@@ -65,13 +75,21 @@ def values(content: object, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple
 
 
 def index_kinds(contents: Iterable[object], at: str) -> dict[str, IndexKind]:
-    """Return the payload index that each JSON path needs, by its first value."""
+    """Return the payload index that each JSON path needs, by its first value.
+
+    A filter names all paths of a dotted name, and Qdrant searches by an index only where each of them has one. So those
+    of other keys follow, after the paths of the values themselves.
+    """
     kinds: dict[tuple[str, ...], IndexKind] = {}
     for content in contents:
         for names, value in values(content):
             if names not in kinds and (kind := _index_kind(value)) is not None:
                 kinds[names] = kind
-    return {path: kind for names, kind in kinds.items() for path in json_paths(at, names)}
+    found: dict[str, IndexKind] = {path: kind for names, kind in kinds.items() for path in json_paths(at, names)}
+    for names, kind in kinds.items():
+        for path in filter_paths(at, paths_of(field_name(".".join(names)))):
+            found.setdefault(path, kind)
+    return found
 
 
 def _index_kind(value: object) -> IndexKind | None:

@@ -114,7 +114,8 @@ class Engine:
         """Create payload indexes where there are none; the caller holds the write lock."""
         if wanted := {key for key, kind in kinds.items() if kind in _SCHEMAS} - self._settled:
             there = self.indexed()
-            for key in sorted(wanted - there.keys())[: max(0, MOST_INDEXED - len(there))]:
+            due = [key for key in kinds if key in wanted and key not in there]
+            for key in due[: max(0, MOST_INDEXED - len(there))]:
                 self.write(edge.UpdateOperation.create_field_index(key, _SCHEMAS[kinds[key]]))
             self._settled |= wanted  # those that are too many are not asked for again
 

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from haystack.document_stores.errors import DuplicateDocumentError
 from haystack.document_stores.types import DuplicatePolicy
 from haystack.errors import FilterError
 from haystack.testing.document_store import CountDocumentsByFilterTest, DocumentStoreBaseExtendedTests
+from haystack.utils.filters import document_matches_filter
 from haystack_integrations.components.retrievers.cde import CDERetriever
 from haystack_integrations.document_stores.cde import CDEDocumentStore
 
-from cde_rag import ContextMismatchError, ContextualEmbedder, TruncationWarning
+from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Record, TruncationWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::cde_rag.CDEWarning")
 
@@ -131,9 +133,103 @@ def test_duplicates_within_one_call(document_store: CDEDocumentStore) -> None:
     assert document_store.filter_documents() == [second]
 
 
+def test_one_moment_is_equal_however_it_is_written(document_store: CDEDocumentStore) -> None:
+    """As in Haystack's own comparison: == is >= and <=, != is neither, `in` is some ==."""
+    written = ["2025-02-03T12:45:46Z", "2025-02-03 13:45:46+01:00", "2025-02-03T12:45:46.000", "2025-02-04", "no date"]
+    documents = [Document(content=f"report {text}", meta={"d": text}) for text in written]
+    document_store.write_documents(documents)
+    moment = datetime(2025, 2, 3, 12, 45, 46, tzinfo=timezone.utc)
+    offset = timezone(timedelta(hours=-5, seconds=12))  # ISO 8601 has no seconds of offset
+    for value in (moment, moment.replace(tzinfo=None), moment.astimezone(offset), *written[:3]):
+
+        def found(operator: str, value: object = value) -> list[str]:
+            filters = {"field": "meta.d", "operator": operator, "value": value}
+            return [document.meta["d"] for document in document_store.filter_documents(filters)]
+
+        assert found("==") == found("in", [value, 5]) == written[:3]
+        assert set(found(">=")) & set(found("<=")) == set(written[:3])
+        assert found("!=") == found("not in", ["x", value]) == written[3:]
+    for value in ("no date", 5, True, ""):
+        filters = {"field": "meta.d", "operator": "==", "value": value}
+        expected = [each for each in documents if document_matches_filter(filters, each)]
+        assert document_store.filter_documents(filters) == expected
+
+
+def test_any_key_can_be_filtered(document_store: CDEDocumentStore) -> None:
+    keys = ["author.name", "and", "or", "not", "", "$in", "eq", "meta.x", "operator"]
+    documents = [Document(content=f"of {key}", meta={key: 1}) for key in keys]
+    document_store.write_documents(documents)
+    for key, document in zip(keys, documents, strict=True):
+        filters = {"field": f"meta.{key}", "operator": "==", "value": 1}
+        assert document_store.filter_documents(filters) == [document]
+
+
+@pytest.mark.parametrize("again", ["same", "changed", "without"])
+def test_records_with_titles_come_and_go_unchanged(tmp_path: Path, model_folder: str, again: str) -> None:
+    """A collection made by other means: its titles are metadata of documents, and no call loses one."""
+    location = tmp_path / "papers.faiss"
+    embedder = ContextualEmbedder.from_corpus([str(game.content) for game in games()], model=model_folder)
+    records = [Record("a", "a fish", "Rivers", {"y": 1}), Record("b", "a bank", "Loans", {"title": "mine", "y": 1})]
+    with Collection.create(location, embedder) as made:
+        made.add_records(records)
+    store = CDEDocumentStore(str(location), model=model_folder)
+    assert store.collection is not None
+    documents = store.filter_documents()
+    assert [document.meta for document in documents] == [{"title": "Rivers", "y": 1}, {"title": "mine", "y": 1}]
+    if again == "changed":
+        documents[0].meta["title"] = "Seas"
+    if again == "without":
+        del documents[0].meta["title"]
+    store.write_documents(documents, DuplicatePolicy.OVERWRITE)
+    assert store.update_by_filter({"field": "meta.y", "operator": "==", "value": 1}, {"seen": True}) == 2
+    found = store.collection.get(["a", "b"])
+    assert [(record.title, record.text) for record in found] == [
+        ("Seas" if again == "changed" else "Rivers", "a fish"),
+        ("Loans", "a bank"),
+    ]
+    assert [{key: value for key, value in record.metadata.items() if key != "_haystack"} for record in found] == [
+        {"y": 1, "seen": True},
+        {"title": "mine", "y": 1, "seen": True},
+    ]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "everything",
+    [
+        {},
+        None,
+        {"operator": "AND", "conditions": []},
+        {"operator": "AND", "conditions": [{"operator": "AND", "conditions": []}]},
+        {"operator": "NOT", "conditions": [{"operator": "OR", "conditions": []}]},
+        {"field": "meta.part", "operator": "not in", "value": []},
+    ],
+)
+def test_nothing_is_not_everything(document_store: CDEDocumentStore, everything: dict | None) -> None:
+    document_store.write_documents(games())
+    with pytest.raises(FilterError, match="delete_all_documents"):
+        document_store.delete_by_filter(everything)  # type: ignore[arg-type]
+    with pytest.raises(FilterError, match="delete_all_documents"):
+        document_store.update_by_filter(everything, {"seen": True})  # type: ignore[arg-type]
+    document_store.delete_documents([])
+    assert document_store.filter_documents() == games()
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        CDERetriever(document_store).run("rule", top_k=0)
+    with pytest.raises(ValueError, match="'_haystack' is reserved"):
+        document_store.update_by_filter({"field": "meta.part", "operator": "==", "value": 1}, {"_haystack": {}})
+    with pytest.raises(ValueError, match="takes a dict of metadata, found None"):
+        document_store.update_by_filter({"field": "meta.part", "operator": "==", "value": 1}, None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
+        ("year", "mapping"),
+        ({"operator": "AND", "conditions": {"field": "a"}}, "list of conditions"),
+        ({"operator": "AND", "conditions": ["a"]}, "mapping"),
+        ({"field": 5, "operator": "==", "value": 1}, "name of a field"),
+        ({"field": "meta.a", "operator": ["=="], "value": 1}, "expected one of ==, !="),
+        ({"field": "meta.a", "operator": "==", "value": [1]}, "where.a"),
         ({"field": "content", "operator": "==", "value": "x"}, "CDERetriever"),
         ({"field": "meta.a", "operator": "like", "value": "x"}, "expected one of ==, !="),
         ({"operator": "XOR", "conditions": []}, "AND, OR or NOT"),

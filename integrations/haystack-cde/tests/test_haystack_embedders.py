@@ -1,6 +1,7 @@
 """CDEDocumentEmbedder and CDETextEmbedder: one context in a file, siblings by group_by, restored from a dict."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,21 @@ def test_numbers_group_like_their_digits(context: str, model_folder: str) -> Non
     np.testing.assert_array_equal(vectors(embedder.run(numbered)["documents"]), named)
 
 
+def test_groups_are_of_any_field_and_not_of_an_empty_value(context: str, model_folder: str) -> None:
+    given = documents()
+    dotted = [Document(content=each.content, meta={"in.page": each.meta["page"]}) for each in given]
+    nested = [Document(content=each.content, meta={"in": {"page": each.meta["page"]}}) for each in given]
+    expected = vectors(CDEDocumentEmbedder(context, model=model_folder, group_by="page").run(given)["documents"])
+    by_field = CDEDocumentEmbedder(context, model=model_folder, group_by="in.page")
+    for some in (dotted, nested):
+        np.testing.assert_array_equal(vectors(by_field.run(some)["documents"]), expected)
+    alone = vectors(CDEDocumentEmbedder(context, model=model_folder).run(given)["documents"])
+    empty = [Document(content=each.content, meta={"in.page": ""}) for each in given]
+    np.testing.assert_allclose(vectors(by_field.run(empty)["documents"]), alone, atol=1e-6)
+    with pytest.raises(ValueError, match="group_by is empty"):
+        CDEDocumentEmbedder(context, group_by="")
+
+
 def test_siblings_change_the_vectors(context: str, model_folder: str) -> None:
     alone, given = (
         vectors(CDEDocumentEmbedder(context, model=model_folder, group_by=key).run(documents())["documents"])
@@ -68,9 +84,14 @@ def test_later_runs_and_queries_take_the_stored_context(context: str, model_fold
 
 def test_metadata_is_embedded_in_front(context: str, model_folder: str) -> None:
     CDEDocumentEmbedder(context, model=model_folder).run(documents())
-    titled = CDEDocumentEmbedder(context, model=model_folder, meta_fields_to_embed=["title", "none"]).run(documents(4))
+    fields = ["title", "none", "rating", "open", "null", "empty"]
+    given = [
+        replace(each, meta={**each.meta, "rating": 0, "open": False, "null": None, "empty": ""})
+        for each in documents(4)
+    ]
+    titled = CDEDocumentEmbedder(context, model=model_folder, meta_fields_to_embed=fields).run(given)
     plain = CDEDocumentEmbedder(context, model=model_folder).run(
-        [Document(content=f"{each.meta['title']}\n{each.content}") for each in documents(4)]
+        [Document(content=f"{each.meta['title']}\n0\nFalse\n{each.content}") for each in documents(4)]
     )
     np.testing.assert_allclose(vectors(titled["documents"]), vectors(plain["documents"]), atol=1e-6)
 

@@ -6,6 +6,7 @@ from typing import Final
 from langchain_core.documents import Document
 
 from cde_rag import Hit, Record, TruncationWarning
+from cde_rag.collection.foreign_documents import shown_metadata
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import warn_user
 
@@ -14,10 +15,7 @@ _CHARACTERS_A_TOKEN: Final = 600 / 256  # of passages that nearly always fit; `c
 
 def document(found: Hit | Record) -> Document:
     """Convert a record or hit to a document; its title, if any, is put into the metadata."""
-    metadata = dict(found.metadata)
-    if found.title:
-        metadata.setdefault("title", found.title)
-    return Document(id=found.id, page_content=found.text, metadata=metadata)
+    return Document(id=found.id, page_content=found.text, metadata=shown_metadata(found))
 
 
 def page_contents(documents: Iterable[object]) -> Iterator[str]:

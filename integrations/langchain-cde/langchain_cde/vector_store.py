@@ -21,9 +21,12 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from cde_rag import Collection, StoreError, TruncationWarning
 from cde_rag._validation import check_list, check_positive, named_keywords, named_keywords_with
+from cde_rag.collection.foreign_documents import restored
 from cde_rag.errors import adapter_warns
+from cde_rag.records import from_columns
 from cde_rag.search.mmr import marginal_relevance
 from cde_rag.stores.base import Store
+from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import temporary_store
 from langchain_cde.documents import document, warn_of_cut_texts
 from langchain_cde.embeddings import CDEEmbeddings
@@ -138,9 +141,13 @@ class CDEVectorStore(VectorStore):
         """
         check_list(texts, call="add_texts")
         listed = list(texts)
-        given = [one or str(uuid4()) for one in (ids or [None] * len(listed))]
+        given = [str(uuid4()) if one is None else one for one in ([None] * len(listed) if ids is None else ids)]
+        made = from_columns(listed, ids=given, titles=None, metadata=metadatas, parent_key=self.collection.parent_key)
+        records = restored(self.collection, list(made))
+        titles = [record.title for record in records]
+        metadata = None if metadatas is None else [record.metadata for record in records]
         with adapter_warns(TruncationWarning):
-            report = self.collection.add(listed, ids=given, metadata=metadatas or None)
+            report = self.collection.add(listed, ids=given, titles=titles, metadata=metadata)
         warn_of_cut_texts(report.truncated, len(listed), self.collection.embedder)
         return given
 
@@ -168,12 +175,15 @@ class CDEVectorStore(VectorStore):
         """Delete by id or by filter; without either, as LangChain has it, everything.
 
         Args:
-            ids: Unknown ids are skipped.
+            ids: Unknown ids are skipped; of an empty list, nothing is deleted.
             filter: Over the metadata.
 
         Raises:
+            FilterError: The filter keeps every document, as `{}` does.
             ValueError: Both.
         """
+        if filter is not None:
+            check_narrows(filter, "To delete all documents, call delete().")
         self.collection.delete(ids, where={} if ids is None and filter is None else filter)
         return True
 
@@ -203,7 +213,6 @@ class CDEVectorStore(VectorStore):
             ContextMismatchError: The vector is of another context.
             ValueError: It has another length, or not norm 1, or `k` is below 1.
         """
-        check_positive(k, "k")
         fingerprint, query = self._embedded(embedding)
         (hits,) = self.collection.store.search(query, k, fingerprint=fingerprint, where=filter)
         return [document(hit) for hit in hits]

@@ -296,12 +296,6 @@ MUTATIONS = (
     ),
     Mutation(
         "vector_store.py",
-        'check_positive(k, "k")\n        fingerprint',
-        "fingerprint",
-        f"{STORE}::test_no_search_is_for_no_documents",
-    ),
-    Mutation(
-        "vector_store.py",
         'check_positive(fetch_k, "fetch_k")',
         "pass",
         f"{STORE}::test_no_search_is_for_no_documents",

@@ -562,8 +562,8 @@ MUTATIONS = (
     # The vector store
     Mutation(
         "base.py",
-        "parent_key=SOURCE",
-        "parent_key=None",
+        "key = SOURCE if embedder.max_siblings else None",
+        "key = None",
         "vector_store.py::test_every_node_is_embedded_given_its_siblings",
         STORE,
     ),

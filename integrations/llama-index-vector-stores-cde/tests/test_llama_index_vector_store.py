@@ -3,6 +3,7 @@
 import asyncio
 import pickle  # noqa: TID251 - what LlamaIndex does with transformations for its worker processes
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.schema import IndexNode, MetadataMode, NodeRelationship, TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import (
+    FilterCondition,
     FilterOperator,
     MetadataFilter,
     MetadataFilters,
@@ -31,6 +33,7 @@ from cde_rag import (
     CorpusError,
     FilterError,
     FunctionEmbedder,
+    Record,
     SmallContextWarning,
     StoreError,
     TruncationWarning,
@@ -220,6 +223,12 @@ def test_no_cache_keeps_what_the_embedding_of_a_collection_gives(vector_store: C
         other.run(documents=documents)
 
 
+@pytest.mark.parametrize("nodes", ["money", ["money"], TextNode(text="money")])
+def test_only_nodes_are_added(vector_store: CDEVectorStore, nodes: Any) -> None:
+    with pytest.raises(TypeError, match=r"add (expects|takes) a list of"):
+        vector_store.add(nodes)
+
+
 def test_foreign_vectors_are_not_taken(vector_store: CDEVectorStore) -> None:
     node = TextNode(text="money loan", id_="one", embedding=[1.0] + [0.0] * 15)
     with pytest.warns(CDEWarning, match=r"vector_store\.embed_model"):
@@ -297,6 +306,52 @@ def test_any_collection_can_be_read(model: CDEModel, tmp_path: Path) -> None:
         assert hit.node.get_content() == {"a": "money", "b": "river"}[hit.node_id]
 
 
+@pytest.mark.parametrize("again", ["same", "changed", "new"])
+def test_records_with_titles_come_and_go_unchanged(model: CDEModel, tmp_path: Path, again: str) -> None:
+    """Nodes of records that LlamaIndex did not make, and of its own with a title, are added again."""
+    with pytest.warns(SmallContextWarning):
+        embedder = ContextualEmbedder.from_corpus(["money", "river"], model=model)
+    record = Record("a", "a fish", "Rivers", {"year": 1, "title.of": "x"})
+    with Collection.create(tmp_path / "plain.faiss", embedder) as collection:
+        collection.add_records([record, Record("b", "a bank", "Loans", {"title": "mine"})])
+        store = CDEVectorStore(collection)
+        nodes = store.get_nodes()
+        assert [node.metadata for node in nodes] == [{"title": "Rivers", "year": 1, "title.of": "x"}, {"title": "mine"}]
+        if again == "changed":
+            nodes[0].metadata["title"] = "Seas"
+        if again == "new":
+            nodes = [TextNode(id_="a", text="a fish", metadata={"year": 1, "title.of": "x"}), nodes[1]]
+            nodes[0].excluded_embed_metadata_keys = ["year", "title.of"]
+        for _ in range(2):
+            store.add(nodes)
+            nodes = store.get_nodes()
+        found = {each.id: each for each in collection.scroll()}
+        assert (found["a"].text, found["b"].text) == ("a fish", "a bank")
+        assert (found["a"].title, found["b"].title) == ("Seas" if again == "changed" else "Rivers", "Loans")
+        assert found["a"].metadata.items() >= record.metadata.items()
+        assert "title" not in found["a"].metadata
+        assert found["b"].metadata["title"] == "mine"
+        assert [node.metadata["title"] for node in nodes] == [found["a"].title, "mine"]
+
+
+def test_nodes_of_other_records_are_found_by_ids_and_filters(model: CDEModel, tmp_path: Path) -> None:
+    with pytest.warns(SmallContextWarning):
+        embedder = ContextualEmbedder.from_corpus(["money", "river"], model=model)
+    with Collection.create(tmp_path / "plain.faiss", embedder) as collection:
+        collection.add(["money", "river"], ids=["a", "b"], metadata=[{"year": 1}, {"year": 2}])
+        store = CDEVectorStore(collection)
+        assert [node.node_id for node in store.get_nodes(["a", "b"], filtered("year", 2))] == ["b"]
+        store.delete_nodes(["a", "b"], filtered("year", 1))
+        assert [node.node_id for node in store.get_nodes()] == ["b"]
+
+
+def test_any_key_can_be_filtered(vector_store: CDEVectorStore) -> None:
+    keys = ["file.type", "and", "or", "not", "", "$in", "eq", "a..b", ".and"]
+    vector_store.add([TextNode(id_=f"of {key}", text="money", metadata={key: "pdf"}) for key in keys])
+    for key in keys:
+        assert [node.node_id for node in vector_store.get_nodes(filters=filtered(key, "pdf"))] == [f"of {key}"]
+
+
 def filtered(key: str, value: object, operator: FilterOperator = FilterOperator.EQ) -> MetadataFilters:
     return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])  # pyright: ignore[reportArgumentType]
 
@@ -325,9 +380,33 @@ def test_nodes_are_deleted_by_id_and_filter(vector_store: CDEVectorStore) -> Non
     assert len(vector_store.get_nodes(ids)) == len(ids) - 1
     vector_store.delete_nodes(filters=filtered("year", 2003))
     assert vector_store.get_nodes(ids) == []
-    for nothing in (None, MetadataFilters(filters=[])):
+    everything = [
+        None,
+        MetadataFilters(filters=[]),
+        MetadataFilters(filters=[MetadataFilters(filters=[]), MetadataFilters(filters=[])]),
+        filtered("year", [], FilterOperator.NIN),
+        filtered("year", [], FilterOperator.ALL),
+        MetadataFilters(filters=[filtered("year", [], FilterOperator.IN)], condition=FilterCondition.NOT),
+    ]
+    count = vector_store.collection.count()
+    for nothing in everything:
         with pytest.raises(ValueError, match=r"clear\(\)"):
             vector_store.delete_nodes(filters=nothing)
+    vector_store.delete_nodes([])
+    vector_store.delete_nodes([], MetadataFilters(filters=[]))
+    assert vector_store.collection.count() == count
+
+
+@pytest.mark.parametrize("nothing", [None, "", [], 5])
+def test_the_nodes_of_no_source_are_not_deleted(vector_store: CDEVectorStore, nothing: Any) -> None:
+    """As in SimpleVectorStore; a node without a source has None for its id."""
+    vector_store.add([TextNode(text=f"fact {number} on bridges") for number in range(3)])
+    count = vector_store.collection.count()
+    with pytest.raises(ValueError, match="source"):
+        vector_store.delete(nothing)
+    with pytest.raises(ValueError, match="source"):
+        index_of(vector_store).delete_ref_doc(nothing)
+    assert vector_store.collection.count() == count
     vector_store.clear()
     assert vector_store.get_nodes() == []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,12 @@ def test_what_cannot_be_stored_is_refused_with_its_place(empty: CDEVectorStore) 
         empty.add_texts(["a"], [{"when": object()}])
     with pytest.raises(TypeError, match="list"):
         empty.add_texts("a text")
+    with pytest.raises(CorpusError, match="equally many"):
+        empty.add_texts(["a", "b"], ids=[])
+    with pytest.raises(CorpusError, match="equally many"):
+        empty.add_texts(["a", "b"], [])
+    with pytest.raises(CorpusError, match="id is empty"):
+        empty.add_texts(["a"], ids=[""])
     assert empty.collection.count() == 0
 
 
@@ -135,6 +142,10 @@ def test_delete(store: CDEVectorStore) -> None:
     assert store.delete(["d0", "unknown"]) is True
     assert store.collection.count() == 29
     assert store.delete([]) is True
+    assert store.collection.count() == 29
+    for everything in ({}, {"and": []}, {"not": {"n": {"in": []}}}, {"or": [{"n": 1}, {}]}):
+        with pytest.raises(FilterError, match=r"call delete\(\)"):
+            store.delete(filter=everything)
     assert store.collection.count() == 29
     store.delete(filter={"n": {"lt": 10}})
     assert store.collection.count() == 20
@@ -296,6 +307,33 @@ def test_a_collection_made_without_langchain(embeddings: CDEEmbeddings, tmp_path
     found[0].metadata["n"] = 2
     assert collection.get(["1"])[0].metadata == {"n": 1}
     assert sorted(ids(CDERetriever(collection=collection).invoke("a fish"))) == ["1", "2"]
+
+
+@pytest.mark.parametrize("again", ["same", "changed", "without"])
+def test_documents_of_records_with_titles_are_added_again(
+    embeddings: CDEEmbeddings, tmp_path: Path, again: str
+) -> None:
+    collection = Collection.create(FaissStore(tmp_path / "c"), embeddings.embedder)
+    records = [Record("1", "a fish", "Rivers", {"n": 1}), Record("2", "a bank", "Loans", {"title": "mine"})]
+    collection.add_records(records)
+    store = CDEVectorStore(collection)
+    documents = store.get_by_ids(["1", "2"])
+    expected = records
+    if again == "changed":
+        documents[0].metadata |= {"title": "Seas"}
+        expected = [replace(records[0], title="Seas"), records[1]]
+    if again == "without":
+        del documents[0].metadata["title"]
+    store.add_documents(documents)
+    assert collection.get(["1", "2"]) == expected
+    assert [each.metadata["title"] for each in store.get_by_ids(["1", "2"])] == [expected[0].title, "mine"]
+
+
+def test_any_key_can_be_filtered(empty: CDEVectorStore) -> None:
+    names = {"file.type": "file.type", "and": ".and", "not": ".not", "": "", "$in": "$in", "eq": "eq"}
+    empty.add_texts(["a text"] * len(names), [{key: 1} for key in names], ids=[f"of {key}" for key in names])
+    for key, name in names.items():
+        assert ids(empty.similarity_search("a", 9, filter={name: 1})) == [f"of {key}"]
 
 
 # The function `index`

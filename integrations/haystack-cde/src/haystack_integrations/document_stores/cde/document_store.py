@@ -1,6 +1,7 @@
 """CDEDocumentStore: a collection of cde-rag as Haystack stores and filters documents."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from haystack import Document, default_from_dict, default_to_dict
@@ -12,7 +13,9 @@ from haystack_integrations.document_stores.cde.filters import RESERVED, where_of
 
 from cde_rag import Collection, ContextMismatchError, ContextualEmbedder, Hit, Record, TruncationWarning
 from cde_rag import FilterError as GrammarError
+from cde_rag.collection.foreign_documents import restored, shown_metadata
 from cde_rag.errors import adapter_warns
+from cde_rag.stores.filters import check_narrows
 from cde_rag.stores.kinds import store_at
 
 NEW = "cde-mini"  # model of a new collection
@@ -27,7 +30,8 @@ class CDEDocumentStore:
     Args:
         location: Folder of the collection, such as "papers.faiss", or an address such as "postgresql://…".
         model: Name or folder of a model; by default the one that the collection names, and `cde-mini` for a new one.
-        group_by: Metadata key of a document's source, such as "source_id": documents with the same value are siblings.
+        group_by: Metadata field of a document's source, such as "source_id": documents with the same value are
+            siblings.
         context_size: Documents in the context; as many as the model expects, or 512, by default.
         seed: Random seed of the sample.
         windows: Read texts longer than the model's window in windows, in a new collection; by default they are cut. An
@@ -125,13 +129,15 @@ class CDEDocumentStore:
         if not isinstance(documents, list) or not all(isinstance(each, Document) for each in documents):
             raise ValueError(f"write_documents takes a list of Documents, found {documents!r:.80}.")
         records = self._chosen([record_of(each) for each in documents], policy)
+        if self.collection is not None:
+            records = restored(self.collection, records)
         if not records:
             return 0
         if self.collection is None:
             texts = [record.text for record in records]
             embedder = ContextualEmbedder.from_corpus(
                 texts,
-                model=self.model or NEW,
+                model=NEW if self.model is None else self.model,
                 context_size=self.context_size,
                 seed=self.seed,
                 windows=self.windows,
@@ -157,24 +163,27 @@ class CDEDocumentStore:
         """Delete the documents that match, and return their number.
 
         Raises:
-            FilterError: The filter is malformed, or empty.
+            FilterError: The filter is malformed, or keeps every document.
         """
-        found = [record.id for record in self._matching(_not_empty(filters))]
+        found = [record.id for record in self._matching(_narrow(filters))]
         return 0 if self.collection is None or not found else self.collection.delete(found)
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
         """Set metadata of the documents that match, and return their number.
 
         Raises:
-            FilterError: The filter is malformed, or empty.
+            FilterError: The filter is malformed, or keeps every document.
+            ValueError: That is no metadata, or it has a key that is reserved.
         """
-        found = [
-            Record(record.id, record.text, metadata={**record.metadata, **meta})
-            for record in self._matching(_not_empty(filters))
-        ]
-        if self.collection is not None and found:
-            self.collection.add_records(found)
-        return len(found)
+        if not isinstance(meta, dict):
+            raise ValueError(f"update_by_filter takes a dict of metadata, found {meta!r:.80}.")
+        if RESERVED in meta:
+            raise ValueError(f"The metadata key {RESERVED!r} is reserved. Choose another.")
+        matching = self._matching(_narrow(filters))
+        changed = [replace(record, metadata={**shown_metadata(record), **meta}) for record in matching]
+        if self.collection is not None and changed:
+            self.collection.add_records(restored(self.collection, changed))
+        return len(changed)
 
     def to_dict(self) -> dict[str, Any]:
         """Serialise the store: its location and settings, not its documents."""
@@ -251,14 +260,21 @@ def record_of(document: Document) -> Record:
 
 
 def document_of(found: Record | Hit) -> Document:
-    """Convert a record or hit back to its document; a hit's has a score."""
-    meta = dict(found.metadata)
+    """Convert a record or hit back to its document, its title in the metadata; a hit's has a score."""
+    meta = shown_metadata(found)
     rest = dict(meta.pop(RESERVED, {}))
     fields: dict[str, Any] = {**rest, "id": found.id, "content": found.text, "meta": meta}
     return Document.from_dict({**fields, "score": found.score} if isinstance(found, Hit) else fields)
 
 
-def _not_empty(filters: dict[str, Any]) -> dict[str, Any]:
-    if not filters:
-        raise FilterError("Expected a filter, found none. For all documents there is delete_all_documents().")
+def _narrow(filters: dict[str, Any]) -> dict[str, Any]:
+    """Refuse filters that keep every document.
+
+    Raises:
+        FilterError: They do, or are malformed.
+    """
+    try:
+        check_narrows(where_of(filters) or {}, "To delete all documents, call delete_all_documents().")
+    except GrammarError as error:
+        raise FilterError(str(error)) from error
     return filters

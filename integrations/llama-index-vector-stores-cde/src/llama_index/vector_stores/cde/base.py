@@ -20,12 +20,14 @@ from llama_index.vector_stores.cde.deferring import CollectionEmbedding, Embeddi
 from llama_index.vector_stores.cde.nodes import NODE_ID, SOURCE, content, node_of, nodes_only, record_of
 from typing_extensions import Self, override
 
-from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, TruncationWarning
+from cde_rag import CDEModel, CDEWarning, Collection, ContextualEmbedder, Hit, Record, TruncationWarning
+from cde_rag.collection.foreign_documents import restored
 from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import adapter_warns, warn_user
 from cde_rag.search.fusion import CANDIDATES
 from cde_rag.stores.base import Store
+from cde_rag.stores.filters import check_narrows, matches
 from cde_rag.stores.kinds import store_at
 
 
@@ -109,7 +111,7 @@ class CDEVectorStore(EmbeddingStore):
             StoreError: There is a collection already, or the store is not writable.
             TypeError: Something else than Documents or nodes, or no store.
         """
-        place, documents = _store(store), nodes_only(documents)
+        place, documents = _store(store), nodes_only(documents, "from_documents")
         steps = Settings.transformations if transformations is None else transformations
         nodes = [node for node in run_transformations(documents, steps, in_place=False) if content(node).strip()]
         texts = [content(node) for node in nodes]
@@ -142,18 +144,20 @@ class CDEVectorStore(EmbeddingStore):
 
         Raises:
             CorpusError: A node without text, or with metadata that JSON cannot hold.
+            TypeError: Something else than nodes.
 
         Warns:
             CDEWarning: The nodes were embedded before, in vain.
             TruncationWarning: Nodes exceed the model's token limit, with the splitter's setting that makes them fit.
         """
+        nodes = nodes_only(nodes, "add")
         if embedded := sum(bool(node.embedding) for node in nodes):
             warn_user(
                 f"{embedded} nodes came with vectors, which a collection does not take: it makes its own. To embed "
                 "them once, give the index embed_model=vector_store.embed_model.",
                 CDEWarning,
             )
-        records = [record_of(node) for node in nodes]
+        records = restored(self._collection, [record_of(node) for node in nodes])
         with adapter_warns(TruncationWarning):
             report = self._collection.add_records(records)
         if report.truncated:
@@ -173,7 +177,16 @@ class CDEVectorStore(EmbeddingStore):
 
     @override
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Remove the nodes of a source document."""
+        """Remove the nodes of a source document.
+
+        Raises:
+            ValueError: That is no id, as None is, which nodes without a source have for it.
+        """
+        if not isinstance(ref_doc_id, str) or not ref_doc_id:
+            raise ValueError(
+                f"delete takes the id of a source document, a str that is not empty, found {ref_doc_id!r:.80}. Nodes "
+                "without a source are removed by their ids: delete_nodes([node.node_id])."
+            )
         self._collection.delete(where={SOURCE: ref_doc_id})
 
     @override
@@ -184,9 +197,9 @@ class CDEVectorStore(EmbeddingStore):
     @override
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
         """Return the nodes of these ids that match the filters; without either, all nodes."""
-        if filters is None and node_ids is not None:
-            return [node_of(record) for record in self._collection.get(node_ids)]
-        return [node_of(record) for record in self._collection.scroll(_all_of(where_of(filters), _ids(node_ids)))]
+        where = where_of(filters)
+        found = self._collection.scroll(where) if node_ids is None else self._among(node_ids, where)
+        return [node_of(record) for record in found]
 
     @override
     async def aget_nodes(
@@ -202,13 +215,15 @@ class CDEVectorStore(EmbeddingStore):
         """Remove the nodes of these ids that pass the filters.
 
         Raises:
+            FilterError: The filters keep every node, or one has no equivalent.
             ValueError: Neither is given; to remove everything there is `clear`.
         """
         where = where_of(filters)
-        if where is not None:
-            self._collection.delete(where=_all_of(where, _ids(node_ids)))
-        elif node_ids is not None:
-            self._collection.delete(node_ids)
+        if node_ids is not None:
+            self._collection.delete([record.id for record in self._among(node_ids, where)])
+        elif where is not None:
+            check_narrows(where, "To remove all nodes, call clear().")
+            self._collection.delete(where=where)
         else:
             raise ValueError("delete_nodes takes node_ids, filters or both, found neither. For all nodes: clear().")
 
@@ -228,6 +243,11 @@ class CDEVectorStore(EmbeddingStore):
     async def aclear(self) -> None:
         """Run `clear` in a thread."""
         await asyncio.to_thread(self.clear)
+
+    def _among(self, node_ids: Sequence[str], where: dict[str, Any] | None) -> list[Record]:
+        """Return the records of these ids that match, those of nodes and others."""
+        found = self._collection.get(node_ids)
+        return [record for record in found if where is None or matches(where, record.metadata)]
 
     @override
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:

@@ -5,6 +5,7 @@ from typing import Any
 from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
 from cde_rag import FilterError
+from cde_rag.stores.field_names import field_name
 
 COMPARED = {  # the same in both
     FilterOperator.EQ: "eq",
@@ -21,7 +22,7 @@ DENIED = {FilterOperator.NE: "eq", FilterOperator.NIN: "in"}  # true in LlamaInd
 
 
 def where_of(filters: MetadataFilters | None) -> dict[str, Any] | None:
-    """Translate filters; None where they let everything pass.
+    """Translate filters; None without any. A group without filters is left out.
 
     Values are compared within their kind (numbers with numbers, strings with strings), and lists match if any element
     does.
@@ -29,11 +30,12 @@ def where_of(filters: MetadataFilters | None) -> dict[str, Any] | None:
     Raises:
         FilterError: An operator without an equivalent, or a value that does not go with its operator.
     """
-    if filters is None or not filters.filters:
+    if filters is None:
         return None
-    parts = [
-        where_of(part) or {} if isinstance(part, MetadataFilters) else _condition(part) for part in filters.filters
-    ]
+    given = [where_of(part) if isinstance(part, MetadataFilters) else _condition(part) for part in filters.filters]
+    parts = [part for part in given if part is not None]
+    if not parts:
+        return None
     match filters.condition:
         case FilterCondition.OR:
             return {"or": parts}
@@ -44,7 +46,7 @@ def where_of(filters: MetadataFilters | None) -> dict[str, Any] | None:
 
 
 def _condition(part: MetadataFilter) -> dict[str, Any]:
-    key, value = part.key, part.value
+    key, value = field_name(part.key), part.value
     if part.operator in COMPARED:
         return {key: {COMPARED[part.operator]: value}}
     if part.operator in DENIED:
@@ -54,8 +56,8 @@ def _condition(part: MetadataFilter) -> dict[str, Any]:
     if part.operator == FilterOperator.IS_EMPTY:
         anything = [{key: {"ne": ""}}, {key: {"ne": 0}}, {key: 0}, {key: {"in": [True, False]}}]
         return {"not": {"or": anything}}  # also [""] and objects, whose values have keys of their own, are empty
+    known = ", ".join(operator.value for operator in (*COMPARED, *DENIED, FilterOperator.IS_EMPTY))
     raise FilterError(
-        f"{key}: the filter {part.operator.value!r} with {value!r:.80} has no equivalent in a collection. Known are "
-        f"{', '.join(operator.value for operator in (*COMPARED, *DENIED, FilterOperator.IS_EMPTY))}, and 'all' with a "
-        "list."
+        f"{part.key}: the filter {part.operator.value!r} with {value!r:.80} has no equivalent in a collection. Known "
+        f"are {known}, and 'all' with a list."
     )

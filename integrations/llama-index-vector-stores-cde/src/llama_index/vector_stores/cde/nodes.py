@@ -6,6 +6,8 @@ from llama_index.core.schema import BaseNode, MetadataMode, TextNode
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 from cde_rag import CorpusError, Hit, Record
+from cde_rag._validation import check_list
+from cde_rag.collection.foreign_documents import shown_metadata
 
 SOURCE = "ref_doc_id"  # LlamaIndex's key for the document that a node was cut from
 NODE_ID = "_node_id"
@@ -17,18 +19,19 @@ def content(node: BaseNode) -> str:
     return node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
-def nodes_only(nodes: Iterable[object]) -> list[BaseNode]:
-    """Check that all elements are nodes, and return them as a list.
+def nodes_only(nodes: Iterable[object], call: str) -> list[BaseNode]:
+    """Check that all elements are nodes, and return them as a list; `call` is for the message.
 
     Raises:
-        TypeError: One is no Document or node.
+        TypeError: One is no Document or node, or that is no list.
     """
     taken: list[BaseNode] = []
+    check_list(nodes, call=call, what="nodes")
     for node in nodes:
         if not isinstance(node, BaseNode):
             raise TypeError(
-                f"from_documents expects a list of Documents or nodes of LlamaIndex, found {type(node).__name__} in it."
-                " Give [Document(text=…)]."
+                f"{call} expects a list of Documents or nodes of LlamaIndex, found {type(node).__name__} in it. Give "
+                "[Document(text=…)]."
             )
         taken.append(node)
     return taken
@@ -52,7 +55,15 @@ def record_of(node: BaseNode) -> Record:
 
 
 def node_of(found: Record | Hit) -> BaseNode:
-    """Convert a record back to its node, with relationships; other records become a TextNode."""
-    if NODE in found.metadata:
-        return metadata_dict_to_node(dict(found.metadata))
-    return TextNode(id_=found.id, text=found.text, metadata=dict(found.metadata))
+    """Convert a record back to its node, with relationships; other records become a TextNode.
+
+    A title comes as metadata. What was not embedded with the record's text is not embedded with that of its node.
+    """
+    shown = shown_metadata(found)
+    if NODE not in found.metadata:
+        return TextNode(id_=found.id, text=found.text, metadata=shown, excluded_embed_metadata_keys=list(shown))
+    node = metadata_dict_to_node(dict(found.metadata))
+    if found.title and "title" not in node.metadata:
+        node.metadata["title"] = found.title
+        node.excluded_embed_metadata_keys.append("title")
+    return node

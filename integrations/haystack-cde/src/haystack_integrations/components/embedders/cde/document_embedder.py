@@ -9,6 +9,8 @@ from haystack_integrations.components.embedders.cde.long_texts import check_wind
 
 from cde_rag import Context, ContextMissingError, ContextualEmbedder, ModelError
 from cde_rag.context.siblings import sibling_texts
+from cde_rag.records import check_key
+from cde_rag.stores.filter_conditions import value_at
 
 NEW = "cde-mini"  # model of a new context
 
@@ -23,9 +25,9 @@ class CDEDocumentEmbedder:
     Args:
         context: Path of the file, best named `*.context.safetensors`.
         model: Name or folder of a model; by default the one that the context names, and `cde-mini` for a new one.
-        group_by: Metadata key of a document's source, such as "source_id": documents with the same value in one run
+        group_by: Metadata field of a document's source, such as "source_id": documents with the same value in one run
             are siblings, in their order, and each is embedded given the others. By default each is embedded alone.
-        meta_fields_to_embed: Metadata keys whose values are embedded in front of the content.
+        meta_fields_to_embed: Metadata keys whose values are embedded in front of the content; None and "" are left out.
         embedding_separator: Text between those values and the content.
         batch_size: Documents in one forward pass.
         context_size: Documents in the context; as many as the model expects, or 512, by default.
@@ -34,6 +36,9 @@ class CDEDocumentEmbedder:
             cut. Part of the fingerprint: later runs and queries read texts as the context's file says. A splitter with
             shorter chunks finds more (docs/experiments/windows.md).
         device: Device of PyTorch, such as "cuda"; by default the fastest that is there.
+
+    Raises:
+        ValueError: `group_by` is empty, or one of and, or, not.
 
     Example:
         embedder = CDEDocumentEmbedder("papers.context.safetensors", group_by="source_id")
@@ -54,6 +59,8 @@ class CDEDocumentEmbedder:
         windows: bool = False,
         device: str | None = None,
     ) -> None:
+        if group_by is not None:
+            check_key(group_by, "group_by")
         self.context = str(context)
         self.model = model
         self.group_by = group_by
@@ -76,7 +83,10 @@ class CDEDocumentEmbedder:
             context = Context.load(self.context)
             check_windows(context, "name another file", windows=self.windows)
             self._embedder = ContextualEmbedder(
-                self.model or context.identity.name, context, device=self.device, mini_batch_size=self.batch_size
+                context.identity.name if self.model is None else self.model,
+                context,
+                device=self.device,
+                mini_batch_size=self.batch_size,
             )
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
@@ -110,11 +120,11 @@ class CDEDocumentEmbedder:
     def _siblings(
         self, documents: list[Document], texts: list[str], embedder: ContextualEmbedder
     ) -> list[list[str]] | None:
-        if not self.group_by:
+        if self.group_by is None:
             return None
         if not embedder.max_siblings:
             raise ModelError(f"{embedder.context.identity.name} reads no siblings: leave group_by out.")
-        parents = [_parent(document.meta.get(self.group_by)) for document in documents]
+        parents = [_parent(value_at(document.meta, self.group_by)) for document in documents]
         return sibling_texts(parents, texts, embedder.max_siblings, rule=embedder.context.manifest.sibling_rule)
 
     def _ready(self, texts: list[str]) -> ContextualEmbedder:
@@ -127,7 +137,7 @@ class CDEDocumentEmbedder:
                 )
             self._embedder = ContextualEmbedder.from_corpus(
                 texts,
-                model=self.model or NEW,
+                model=NEW if self.model is None else self.model,
                 context_size=self.context_size,
                 seed=self.seed,
                 windows=self.windows,
@@ -140,7 +150,8 @@ class CDEDocumentEmbedder:
     def _text(self, document: Document) -> str:
         if not document.content or not document.content.strip():
             raise ValueError(f"Document {document.id}: expected text as content, found none. Leave it out.")
-        values = [str(document.meta[key]) for key in self.meta_fields_to_embed if document.meta.get(key)]
+        found = [document.meta.get(key) for key in self.meta_fields_to_embed]
+        values = [str(value) for value in found if value is not None and value != ""]  # 0 and False are values
         return self.embedding_separator.join([*values, document.content])
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,4 +186,4 @@ def _documents(documents: object) -> list[Document]:
 
 
 def _parent(value: object) -> str | None:
-    return None if value is None else str(value)  # numbers group, too
+    return None if value is None or value == "" else str(value)  # numbers group, too

@@ -34,7 +34,9 @@ class CDETextEmbedder:
         """
         if self._embedder is None:
             context = Context.load(self.context)
-            self._embedder = ContextualEmbedder(self.model or context.identity.name, context, device=self.device)
+            self._embedder = ContextualEmbedder(
+                context.identity.name if self.model is None else self.model, context, device=self.device
+            )
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:

@@ -59,9 +59,11 @@ class CDERetriever:
         Raises:
             CorpusError: The query is blank.
             FilterError: The filter is malformed.
+            ValueError: `top_k` is below 1.
         """
         chosen = apply_filter_policy(self.filter_policy, self.filters, filters)
-        return {"documents": self.document_store.search(query, top_k or self.top_k, self.by, chosen)}
+        most = self.top_k if top_k is None else top_k
+        return {"documents": self.document_store.search(query, most, self.by, chosen)}
 
     def to_dict(self) -> dict[str, Any]:
         """Serialise the component with its store."""
