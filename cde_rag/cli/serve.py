@@ -243,7 +243,9 @@ def _embedder(path: Path, model: str | None) -> "Embedder":
 
 def _lines(path: Path | None) -> list[tuple[int, str]]:
     """Return the lines of a file of keys with their numbers, without empty ones and comments ("# …")."""
-    lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
+    from cde_rag.readers.decoding import read_text
+
+    lines = [] if path is None else read_text(path).splitlines()
     found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     return [(number, line) for number, line in found if line and not line.startswith("#")]
 

@@ -21,6 +21,7 @@ from jaxtyping import Int64
 
 from cde_rag._validation import unique_keys
 from cde_rag.errors import CorpusError
+from cde_rag.readers.decoding import as_utf8
 from cde_rag.readers.splitting import split
 
 
@@ -287,7 +288,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
+            for line in as_utf8(file):
                 number += 1
                 if line.strip():
                     yield f"{path}, line {number}", line.decode("utf-8").rstrip("\r\n")

@@ -7,6 +7,7 @@ from typing import Final
 
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
+from cde_rag.readers.decoding import read_text
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.passages import MARKDOWN, folder_files
 from cde_rag.readers.splitting import split
@@ -44,7 +45,7 @@ def read_markdown(folder: Path, *, max_characters: int | None = None) -> Retriev
         if path.suffix.lower() not in MARKDOWN:
             continue
         source = path.relative_to(folder).as_posix()
-        markdown = path.read_text(encoding="utf-8-sig", errors="replace")
+        markdown = read_text(path)
         for number, (title, heading, text) in enumerate(sections(markdown, path.stem)):
             if len(text) < SHORTEST:
                 continue

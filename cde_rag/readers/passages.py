@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.readers import documents
 from cde_rag.readers.columns import EmptyFileError, Found, UnusableError
+from cde_rag.readers.decoding import decoded
 from cde_rag.readers.documents import DOCUMENTS, Converted, convert
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
@@ -29,6 +30,7 @@ PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
 
+_HIDDEN = (".", "~$")  # begins of names; Word keeps "~$plan.docx" next to a document that is open
 _TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
@@ -38,7 +40,7 @@ _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quo
 
 @dataclass(frozen=True, slots=True)
 class FolderFiles:
-    """Files below a folder; hidden ones are left out.
+    """Files below a folder; hidden ones and Office's lock files are left out.
 
     Attributes:
         readable: Files of texts and, with the extra `documents`, of documents.
@@ -70,9 +72,9 @@ def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset()) -> Folde
     """List the files below a folder; links to folders are not followed. `as_text` as in `kind_of`."""
     errors, files, unread = list[OSError](), list[Path](), Counter[str]()
     for place, folders, names in os.walk(folder, onerror=errors.append):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
         unread["link to a folder"] += sum(Path(place, name).is_symlink() for name in folders)
-        files += [Path(place, name) for name in names if not name.startswith(".")]
+        files += [Path(place, name) for name in names if not name.startswith(_HIDDEN)]
     kinds = {"text", "markdown", "document"} if documents.readable() else {"text", "markdown"}
     read = [path for path in files if kind_of(path, as_text) in kinds]
     readable = [path for path in read if path.is_file()]
@@ -125,7 +127,7 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
     """Split one file at its headings, paragraphs and sentences.
 
     Args:
-        path: The file; a text is in UTF-8, a document is read as Markdown.
+        path: The file; a text is decoded as in `decoding`, a document is read as Markdown.
         metadata: Metadata of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
         kind: As in `kind_of`.
         max_characters: Longest passage.
@@ -202,11 +204,9 @@ def _is_heading_only(passage: str) -> bool:
 
 def _text(path: Path, kind: Kind | None) -> Converted:
     try:
-        found = convert(path) if kind == "document" else Converted(path.read_bytes().decode("utf-8-sig"), "")
+        found = convert(path) if kind == "document" else Converted(decoded(path.read_bytes()), "")
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UnusableError(f"not UTF-8: byte {error.object[error.start]:#04x} at byte {error.start}") from error
     if not found.markdown.strip():
         raise EmptyFileError("the file holds no text")
     return found

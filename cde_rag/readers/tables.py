@@ -20,9 +20,9 @@ from typing import Any, NoReturn, cast
 from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.errors import CorpusError, require
 from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
+from cde_rag.readers.decoding import SAVE, as_utf8
 from cde_rag.stores.base import Record
 
-BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets
 MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
 PARQUET_ROWS = 1024  # rows held in memory at a time
 
@@ -204,13 +204,14 @@ def _lines(file: BufferedIOBase, name: str, longest: int) -> Iterator[tuple[int,
     """Yield each line with its number; a line of more than `longest` bytes is truncated one byte beyond."""
     number = 0
     try:
+        file = as_utf8(file)
         while line := file.readline(longest + 1):
             number += 1
             rest = line
             while len(rest) > longest and not rest.endswith(b"\n"):
                 rest = file.readline(longest + 1)
-            yield number, line.removeprefix(BOM) if number == 1 else line
-    except (EOFError, OSError, zlib.error) as error:
+            yield number, line
+    except (EOFError, OSError, UnicodeDecodeError, zlib.error) as error:
         raise CorpusError(f"{name}: not readable after line {number}: {error}") from error
 
 
