@@ -23,7 +23,6 @@ from cde_rag.readers.decoding import decoded_html
 
 HTML: Final = frozenset({".html", ".htm"})
 OFFICE: Final = frozenset({".docx", ".pptx"})  # ZIP archives of XML (ECMA-376)
-MEMORY: Final = 2 * 2**30  # bytes that a document may take
 UNPACKED: Final = 2**30  # bytes that the parts of an Office file may have in all
 RATIO: Final = 100  # of an XML part's size to its packed size, as in Apache POI's ZipSecureFile
 CHECKED: Final = 2**20  # bytes of an XML part; the ratio of a smaller one does not matter
@@ -33,8 +32,11 @@ _XML: Final = (".xml", ".rels")
 _MIB: Final = 2**20
 
 
-def serve() -> None:
+def serve(memory: int) -> None:
     """Convert the files that standard input names, one JSON string a line, until it ends.
+
+    Args:
+        memory: Bytes that a document may take.
 
     Each answer is a JSON object: `markdown` and `title`, or `refused` with the reason; `last` is true if the process
     ends after it.
@@ -43,23 +45,23 @@ def serve() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries may print
     _converters()
-    _limit_memory()
+    _limit_memory(memory)
     for line in sys.stdin:
-        answer = _answer(Path(json.loads(line)))
+        answer = _answer(Path(json.loads(line)), memory)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         if answer["last"]:
             return
 
 
-def _answer(path: Path) -> dict[str, Any]:
+def _answer(path: Path, memory: int) -> dict[str, Any]:
     try:
         markdown, title = converted(path)
         return {"markdown": markdown, "title": title, "last": _is_spent()}
     except UnusableError as error:
         return {"refused": str(error), "last": _is_spent()}
     except MemoryError:
-        found = f"it needs more than {MEMORY // _MIB:,} MiB of memory; split it, or convert it to text by other means"
+        found = f"it needs more than {memory // _MIB:,} MiB of memory; split it, or convert it to text by other means"
         return {"refused": found, "last": True}
 
 
@@ -147,14 +149,14 @@ def _check_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
                 return
 
 
-def _limit_memory() -> None:
-    """Let the process have so much memory beyond what it has now, where the system knows such limits."""
+def _limit_memory(memory: int) -> None:
+    """Let the process have so many bytes beyond what it has now, where the system knows such limits."""
     try:
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        resource.setrlimit(resource.RLIMIT_AS, (now + memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     except (ImportError, OSError, ValueError):  # not Linux, or a lower limit that stays
         return
 

@@ -17,7 +17,10 @@ from cde_rag.readers.headings import LONGEST
 
 DOCUMENTS: Final = HTML | OFFICE | {".pdf"}
 SECONDS: Final = 60.0  # that a document may take, and as much again for each MiB of its file
-_START: Final = "import sys; sys.path[:] = sys.argv[1:]; from cde_rag.readers.conversion import serve; serve()"
+MEMORY: Final = 2 * 2**30  # bytes that a document may take
+_START: Final = (
+    "import sys; sys.path[:] = sys.argv[2:]; from cde_rag.readers.conversion import serve; serve(int(sys.argv[1]))"
+)
 _idle: "list[_Worker]" = []  # at most one, which the next document takes
 
 
@@ -73,7 +76,7 @@ class _Worker:
         self.caller = os.getpid()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _START, *sys.path],  # -I: no module of the folder that it starts in
+                [sys.executable, "-I", "-c", _START, str(MEMORY), *sys.path],  # -I: no module of the folder that it starts in
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -27,7 +27,8 @@ JSONL = frozenset({".jsonl", ".ndjson", ".json"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
 STDIN = Path("-")
-REPORTS = 20  # bad records that are remembered in words; all are counted
+REPORTS = 20  # reasons of bad records that are remembered in words; all records are counted
+_PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
 
 
 class RecordReader:
@@ -53,7 +54,6 @@ class RecordReader:
         empty_files: Files without a text that the latest iteration passed over.
         foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records that the latest iteration skipped.
-        reports: Messages of the first 20 of them.
         keys: The metadata keys that occurred.
 
     Raises:
@@ -84,7 +84,7 @@ class RecordReader:
         self.max_characters = max_characters
         self.foreign = self.skipped = 0
         self.empty_files: list[str] = []
-        self.reports: list[str] = []
+        self._faults: dict[tuple[str, str], tuple[str, int]] = {}  # by file and reason: the first place, and how many
         self.keys: set[str] = set()
         self._sources = [_checked(source, self._as_text) for source in sources]
         self.folders = [path for path in self._sources if path.is_dir()]
@@ -99,7 +99,7 @@ class RecordReader:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
-        self.empty_files, self.foreign, self.skipped, self.reports, self.keys = [], 0, 0, [], set()
+        self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         stopped = False
         for where, found in self._found():
@@ -118,12 +118,12 @@ class RecordReader:
                     continue
                 reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")
             self.skipped += 1
-            if len(self.reports) < REPORTS:
-                self.reports.append(f"{where}: {reason}")
+            self._report(where, str(reason))
             stopped |= not self.skip_bad and not self._is_file_of_folder(where)  # the rest is read to name all
         if self.skipped and not self.skip_bad:
-            more = f"; and {self.skipped - len(self.reports)} more" if self.skipped > len(self.reports) else ""
-            found, self.skipped, self.reports = f"{'; '.join(self.reports)}{more}", 0, []
+            others = self.skipped - sum(count for _, count in self._faults.values())
+            found = f"{'; '.join(self.reports)}{f'; and {others} more' if others else ''}"
+            self.skipped, self._faults = 0, {}
             raise CorpusError(f"{found}. Mend the bad records, or skip them (--skip-bad).")
 
     def _found(self) -> Iterator[Found]:
@@ -133,6 +133,20 @@ class RecordReader:
         except CorpusError:
             if not self.skipped or self.skip_bad:
                 raise
+
+    @property
+    def reports(self) -> list[str]:
+        """Messages of the bad records, one for each file and reason; at most 20."""
+        return [
+            f"{where}: {reason}{f' (and {count - 1:,} more)' if count > 1 else ''}"
+            for (_, reason), (where, count) in self._faults.items()
+        ]
+
+    def _report(self, where: str, reason: str) -> None:
+        fault = _PLACE.sub("", where), reason
+        first, count = self._faults.get(fault, (where, 0))
+        if count or len(self._faults) < REPORTS:
+            self._faults[fault] = first, count + 1
 
     def unread(self) -> Counter[str]:
         """Count the files in the folders that are not read, by suffix."""
