@@ -146,14 +146,14 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _emphasis(query: str) -> "Callable[[str], str]":
     """Return a function that makes the words of a query bold in a text, whatever their endings."""
-    from cde_rag.stores.text_analysis import NEWEST
+    from cde_rag.stores.text_analysis import NEWEST, WORD
 
     terms = set(NEWEST.terms(query))
 
     def word(found: re.Match[str]) -> str:
         return typer.style(found[0], bold=True) if terms.intersection(NEWEST.terms(found[0])) else found[0]
 
-    return lambda text: re.sub(r"\w+", word, text)
+    return lambda text: WORD.sub(word, text)
 
 
 def _width() -> int:
