@@ -496,7 +496,7 @@ def test_a_heading_is_kept_with_the_beginning_of_a_section_that_is_cut(tmp_path:
 
 
 OUTLINE = """---
-title: no heading
+layout: no heading
 ---
 
 # The *swift* of `Europe` <a name="swift"></a>

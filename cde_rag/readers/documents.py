@@ -13,7 +13,7 @@ from typing import IO, Any, Final, NamedTuple, cast
 from cde_rag.errors import require
 from cde_rag.readers.columns import UnusableError
 from cde_rag.readers.conversion import HTML, OFFICE
-from cde_rag.readers.headings import LONGEST
+from cde_rag.readers.titles import LONGEST
 
 DOCUMENTS: Final = HTML | OFFICE | {".pdf"}
 SECONDS: Final = 60.0  # that a document may take, and as much again for each MiB of its file

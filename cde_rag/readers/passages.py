@@ -17,6 +17,7 @@ from cde_rag.readers.documents import DOCUMENTS, Converted, convert
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
 from cde_rag.readers.splitting import Span, split
+from cde_rag.readers.titles import asciidoc_title, front_matter, restructured_text_title
 from cde_rag.stores.base import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
@@ -30,6 +31,8 @@ PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
 
+_MARKDOWN_LIKE = frozenset({".mdx", ".qmd", ".rmd"})  # read as text, where they are named
+_ASCIIDOC = frozenset({".adoc", ".asciidoc"})
 _HIDDEN = (".", "~$")  # begins of names; Word keeps "~$plan.docx" next to a document that is open
 _TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
@@ -133,7 +136,8 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
         max_characters: Longest passage.
 
     Returns:
-        Passages in order, titled with the `<title>` of HTML, else with the file's first heading, else with its name.
+        Passages in order, titled with the `<title>` of HTML or the title in the front matter, else with the first
+        heading, also of reStructuredText, else with the file's name. Front matter is in no passage.
         `metadata["offset"]` is where the passage begins in the file, in characters:
         `text[offset : offset + len(passage)] == passage`. A heading is kept with the beginning of its text.
         `metadata["section"]` has the headings under which that text stands, such as "Roll back > By hand", if there are
@@ -151,7 +155,7 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
         return
     headings = Headings(text) if markdown else None
     all_ = headings.all if headings else []
-    title = named or (all_[0].text if all_ else path.stem)
+    title = named or (all_[0].text if all_ else _text_title(text, path)) or path.stem
     said = {named, *_TITLE_PARTS.split(named)}  # of the page, and of the site
     repeated = [one for one in all_ if one.text in said] if named else all_[:1]  # by the title
     shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
@@ -202,9 +206,27 @@ def _is_heading_only(passage: str) -> bool:
     return fences < 2 and not _HEADING.sub("", without).strip()
 
 
+def _text_title(text: str, path: Path) -> str:
+    """Return the title in a text that is not read as Markdown; "" if it has none."""
+    suffix = path.suffix.lower()
+    if suffix == ".rst":
+        return restructured_text_title(text)
+    if suffix in _ASCIIDOC:
+        return asciidoc_title(text)
+    return next((one.text for one in Headings(text).all), "") if suffix in _MARKDOWN_LIKE else ""
+
+
+def _without_front_matter(text: str, path: Path) -> Converted:
+    """Return a page and its title; line ends take the place of its front matter, so that all else stays where it is."""
+    if path.suffix.lower() not in MARKDOWN | _MARKDOWN_LIKE | _ASCIIDOC:
+        return Converted(text, "")
+    title, end = front_matter(text)
+    return Converted("\n" * end + text[end:], title)
+
+
 def _text(path: Path, kind: Kind | None) -> Converted:
     try:
-        found = convert(path) if kind == "document" else Converted(decoded(path.read_bytes()), "")
+        found = convert(path) if kind == "document" else _without_front_matter(decoded(path.read_bytes()), path)
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
     if not found.markdown.strip():
