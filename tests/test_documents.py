@@ -211,7 +211,7 @@ def test_entities_are_refused_in_every_part_and_encoding(tmp_path: Path, suffix:
     path = tmp_path / f"a{suffix}"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("ppt/slides/slide1.xml", f"{ENTITY}<a>&a;</a>".encode(encoding))
-    with pytest.raises(ValueError, match="'ppt/slides/slide1.xml' declares a document type"):
+    with pytest.raises(ValueError, match=r"'ppt/slides/slide1\.xml' declares a document type"):
         conversion.converted(path)
 
 
@@ -257,9 +257,7 @@ def test_a_document_that_takes_too_much_memory_is_refused(folder: Path, monkeypa
         list(RecordReader(folder / "a.pdf"))
 
 
-def test_documents_share_a_process_which_takes_no_module_of_the_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_documents_share_a_process_which_takes_no_module_of_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("markitdown")
     monkeypatch.setattr(documents, "_idle", [])
     (folder / "zipfile.py").write_text("raise SystemExit(1)")

@@ -234,7 +234,9 @@ def test_the_rows_that_an_open_quote_takes_are_counted(tmp_path: Path, end: str)
     assert [record.id for record in reader] == ["a", *["last"] * bool(end)]
     assert reader.skipped == 401 + bool(end)
     assert len(reader.reports) == 1
-    assert reader.reports[0].endswith(f"is a quote that opens in line 3 or below not closed? (and {400 + bool(end)} more)")
+    assert reader.reports[0].endswith(
+        f"is a quote that opens in line 3 or below not closed? (and {400 + bool(end)} more)"
+    )
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])

@@ -117,7 +117,11 @@ def test_the_first_title_of_restructured_text(tmp_path: Path, text: str, title: 
 
 @pytest.mark.parametrize(
     ("text", "title"),
-    [("// note\n:toc:\n\n= Host on Netlify \n\nUse.\n\n== Part\n", "Host on Netlify"), ("== Part\n\n= No\n", ""), ("", "")],
+    [
+        ("// note\n:toc:\n\n= Host on Netlify \n\nUse.\n\n== Part\n", "Host on Netlify"),
+        ("== Part\n\n= No\n", ""),
+        ("", ""),
+    ],
 )
 def test_the_title_of_asciidoc(text: str, title: str) -> None:
     assert asciidoc_title(text) == title

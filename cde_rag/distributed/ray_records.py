@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Final
 
+from cde_rag._files import user_path
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, require
@@ -67,7 +68,7 @@ def read_sources(sources: Sequence[str], fields: Fields, *, max_characters: int,
     reading = _ReadSource(fields, max_characters, max_line_bytes)
     reading.reader(*sources)
     files = require("ray.data", EXTRA).from_items(
-        [{"source": str(source)} for source in sources], override_num_blocks=len(sources)
+        [{"source": str(user_path(source))} for source in sources], override_num_blocks=len(sources)
     )
     return files.map_batches(reading, batch_format="pyarrow", batch_size=1)
 

@@ -74,9 +74,8 @@ class BM25:
 
     def _words(self, texts: Sequence[str]) -> list[list[str]]:
         """Tokenize texts into stems without stop words."""
-        return self._bm25s.tokenize(
-            [visible(text) for text in texts], stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False
-        )
+        shown = [visible(text) for text in texts]
+        return self._bm25s.tokenize(shown, stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False)
 
 
 def word_hits(texts: Sequence[str], queries: Sequence[str], *, k: int = CANDIDATES) -> list[Scored]:

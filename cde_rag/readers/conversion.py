@@ -1,7 +1,7 @@
 """Conversion of documents to Markdown, in a process of its own, within bounds of size, time and memory.
 
-A document is a stranger's program for its converter: 18 kB of DOCX can unpack to gigabytes. So the process checks what
-an Office file declares before any of it is unpacked, has a limit of memory, and is ended when a document takes too long.
+A document is a stranger's program for its converter: 18 kB of DOCX can take gigabytes. So the process checks what an
+Office file declares before any of it is unpacked, has a limit of memory, and is ended when a document takes too long.
 It reads requests and writes answers as lines of JSON.
 """
 
@@ -13,6 +13,7 @@ import signal
 import sys
 import xml.parsers.expat
 import zipfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -27,7 +28,7 @@ UNPACKED: Final = 2**30  # bytes that the parts of an Office file may have in al
 RATIO: Final = 100  # of an XML part's size to its packed size, as in Apache POI's ZipSecureFile
 CHECKED: Final = 2**20  # bytes of an XML part; the ratio of a smaller one does not matter
 CHARACTERS: Final = 32 * 2**20  # of the Markdown
-_SPENT: Final = 2**19  # KiB of memory after which a process is replaced, so that one document's does not count for another
+_SPENT: Final = 2**19  # KiB of memory after which a process is replaced: a document's memory counts for it alone
 _XML: Final = (".xml", ".rels")
 _MIB: Final = 2**20
 
@@ -122,10 +123,11 @@ def _check_archive(file: BinaryIO) -> None:
             if not part.filename.lower().endswith(_XML):
                 continue
             if part.file_size > max(CHECKED, RATIO * part.compress_size):
+                times = part.file_size / max(1, part.compress_size)
                 raise UnusableError(
-                    f"{part.filename!r:.80} unpacks to {part.file_size / max(1, part.compress_size):,.0f} times its size "
-                    f"({part.file_size / _MIB:,.0f} MiB), as archives do that are made to fill a memory; at most {RATIO} "
-                    "times is read. If you trust the file, save it anew, or convert it to text by other means"
+                    f"{part.filename!r:.80} unpacks to {times:,.0f} times its size, {part.file_size / _MIB:,.0f} MiB, "
+                    f"as in archives that are made to fill a memory; at most {RATIO} times is read. If you trust the "
+                    "file, convert it to text by other means"
                 )
             _check_entities(archive, part)
     file.seek(0)
@@ -141,12 +143,9 @@ def _check_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
 
     parser.StartDoctypeDeclHandler = refuse
     parser.StartElementHandler = lambda name, _: begun.append(name)
-    with archive.open(part) as file:
+    with archive.open(part) as file, suppress(xml.parsers.expat.ExpatError):  # which the converter reports
         while not begun and (block := file.read(2**12)):
-            try:
-                parser.Parse(block)
-            except xml.parsers.expat.ExpatError:  # the converter says what is wrong, if it reads this part
-                return
+            parser.Parse(block)
 
 
 def _limit_memory(memory: int) -> None:
@@ -154,8 +153,7 @@ def _limit_memory(memory: int) -> None:
     try:
         import resource
 
-        with open("/proc/self/statm", encoding="ascii") as file:
-            now = int(file.read().split()[0]) * resource.getpagesize()
+        now = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     except (ImportError, OSError, ValueError):  # not Linux, or a lower limit that stays
         return

@@ -6,6 +6,7 @@ from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, Final
 
+from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
 from cde_rag.readers.columns import UnusableError
 
@@ -19,7 +20,8 @@ _CONTROLS: Final = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
 _MOST_CONTROLS: Final = 0.1  # share of a text's bytes; UTF-16 of Latin or Cyrillic letters has about a half
 _BLOCK: Final = 2**16  # bytes
 _DECLARED: Final = re.compile(
-    rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.:-]+)|<meta[^>]*?[\s"';]charset\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE
+    rb"""<\?xml[^>]*?\sencoding\s*=\s*["']([\w.:-]+)|<meta[^>]*?[\s"';]charset\s*=\s*["']?\s*([\w.:-]+)""",
+    re.IGNORECASE,
 )
 _LOOKED_AT: Final = 4096  # bytes of a page; the standard asks for the declaration in the first 1024
 _OF_THE_WEB: Final = {  # what browsers read under a name (WHATWG, Encoding Standard, § 4.2), where Python reads less
@@ -82,7 +84,7 @@ def read_text(path: Path) -> str:
         CorpusError: It cannot be read, or decoded.
     """
     try:
-        return decoded(path.read_bytes())
+        return decoded(user_path(path).read_bytes())
     except OSError as error:
         raise CorpusError(f"{path}: not readable: {error.strerror}.") from error
     except UnusableError as reason:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, cast
 
@@ -75,8 +76,8 @@ class _Worker:
     def __init__(self) -> None:
         self.caller = os.getpid()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _START, str(MEMORY), *sys.path],  # -I: no module of the folder that it starts in
+            self._process = subprocess.Popen(  # -I: isolated from modules in the working folder
+                [sys.executable, "-I", "-c", _START, str(MEMORY), *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -93,13 +94,13 @@ class _Worker:
             UnusableError: The document takes too long, or ends the process.
         """
         requests, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
-        seconds = SECONDS * (1 + os.path.getsize(path) / 2**20)
+        seconds = SECONDS * (1 + path.stat().st_size / 2**20)
         late = threading.Event()
         timer = threading.Timer(seconds, lambda: (late.set(), self._process.kill()))
         timer.daemon = True
         timer.start()
         try:
-            requests.write(json.dumps(os.path.abspath(path)) + "\n")
+            requests.write(json.dumps(str(path.absolute())) + "\n")
             requests.flush()
             line = answers.readline()
         except BrokenPipeError:
@@ -107,9 +108,7 @@ class _Worker:
         finally:
             timer.cancel()
         if late.is_set():
-            raise UnusableError(
-                f"not converted in {seconds:,.0f} s; split it, or convert it to text by other means"
-            )
+            raise UnusableError(f"not converted in {seconds:,.0f} s; split it, or convert it to text by other means")
         if not line:
             raise UnusableError(
                 f"the process that converts it ended ({self._process.wait()}), mostly for lack of memory; split it, or "
@@ -126,9 +125,7 @@ def _end(process: "subprocess.Popen[str]", caller: int) -> None:
     if caller != os.getpid():
         return
     process.kill()
-    for pipe in (process.stdin, process.stdout):
-        try:
-            cast(IO[str], pipe).close()
-        except OSError:  # what was not sent
-            continue
+    with suppress(OSError):  # of a request that was not sent
+        cast(IO[str], process.stdin).close()
+    cast(IO[str], process.stdout).close()
     process.wait()

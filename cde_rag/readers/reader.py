@@ -13,6 +13,7 @@ from io import BufferedIOBase
 from itertools import chain
 from pathlib import Path
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
@@ -205,12 +206,16 @@ def _suffixes(names: Sequence[str]) -> frozenset[str]:
 
 
 def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
-    path = Path(source)
+    path = user_path(source)
     if "\0" in str(path):
         raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")
+    try:
+        there = path == STDIN or path.exists()
+    except OSError as error:
+        raise CorpusError(f"{str(path)!r:.300}: not readable: {error.strerror}.") from error
     if path == STDIN or path.is_dir():
         return path
-    if not path.exists():
+    if not there:
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
     known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
     if _format(path) not in known and path.suffix.lower() not in as_text:

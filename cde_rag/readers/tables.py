@@ -106,20 +106,8 @@ def csv_rows(
             yield line.decode("utf-8", "surrogateescape")  # so that one bad row does not end the file
 
     reader = csv.reader(text(), delimiter=delimiter, strict=True)
-    try:
-        header = next(reader, list[str]())
-    except csv.Error as error:
-        raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
-    if not _is_utf8(header):
-        raise CorpusError(f"{name}, line 1: not UTF-8; {SAVE}.")
-    check_columns(header, name)
+    header = _header(reader, name, delimiter)
     kept = frozenset((id_field(header, fields), fields.text))
-    other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
-    if other is not None:
-        raise CorpusError(
-            f"{name}, line 1: expected columns with {delimiter!r} between them, found one, {header[0]!r:.80}. Is it "
-            f"{other!r}? Save the file with commas as .csv, or with tabs as .tsv."
-        )
     cells: list[str] | None = header
     while cells is not None:
         first = reader.line_num + 1
@@ -135,6 +123,24 @@ def csv_rows(
                 last = first if len(cells) == len(header) else reader.line_num
                 for line in range(first, last + 1):
                     yield f"{name}, line {line}", partial(_parse_cells, header, cells, kept)
+
+
+def _header(reader: Any, name: str, delimiter: str) -> list[str]:
+    """Read the names of the columns."""
+    try:
+        header = next(reader, list[str]())
+    except csv.Error as error:
+        raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
+    if not _is_utf8(header):
+        raise CorpusError(f"{name}, line 1: not UTF-8; {SAVE}.")
+    check_columns(header, name)
+    other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
+    if other is not None:
+        raise CorpusError(
+            f"{name}, line 1: expected columns with {delimiter!r} between them, found one, {header[0]!r:.80}. Is it "
+            f"{other!r}? Save the file with commas as .csv, or with tabs as .tsv."
+        )
+    return header
 
 
 def parquet_rows(path: Path, fields: Fields) -> Rows:

@@ -9,9 +9,12 @@ LONGEST: Final = 200  # characters of a title or heading; it is kept with every 
 
 _LINE_END: Final = r"(?:\r\n?|\n)"
 _YAML: Final = re.compile(
-    rf"\A\s*---[ \t]*{_LINE_END}(?![ \t]*{_LINE_END})((?:.*?{_LINE_END})??)(?:---|\.\.\.)[ \t]*(?:{_LINE_END}|\Z)", re.DOTALL
+    rf"\A\s*---[ \t]*{_LINE_END}(?![ \t]*{_LINE_END})((?:.*?{_LINE_END})??)(?:---|\.\.\.)[ \t]*(?:{_LINE_END}|\Z)",
+    re.DOTALL,
 )
-_TOML: Final = re.compile(rf"\A\s*\+\+\+[ \t]*{_LINE_END}((?:.*?{_LINE_END})??)\+\+\+[ \t]*(?:{_LINE_END}|\Z)", re.DOTALL)
+_TOML: Final = re.compile(
+    rf"\A\s*\+\+\+[ \t]*{_LINE_END}((?:.*?{_LINE_END})??)\+\+\+[ \t]*(?:{_LINE_END}|\Z)", re.DOTALL
+)
 _KEY: Final = r"""(?:"[^"]*"[ \t]*|'[^']*'[ \t]*|[^\s#"'\[\]{}:-][^:]*)"""
 _YAML_LINE: Final = re.compile(rf"{_KEY}:(?:[ \t].*)?|[ \t].*|#.*|-(?:[ \t].*)?|[\]}}].*|")  # of a mapping
 _TOML_LINE: Final = re.compile(r"""[\w.\-"' ]+?=.*|\[.*|#.*|[ \t].*|[\]}].*|""")
@@ -36,12 +39,12 @@ class FrontMatter(NamedTuple):
 
 
 def front_matter(text: str) -> FrontMatter:
-    """Return the front matter of a page: YAML between lines of `---`, TOML between `+++`, or a JSON object with a title.
+    r"""Return the front matter of a page: YAML between lines of `---`, TOML between `+++`, or JSON with a title.
 
     Two rules around a paragraph are no front matter: each line has to be one of a mapping. Only the title is read.
 
     Example:
-        >>> front_matter("---\\ntitle: 'Host on Netlify'\\n---\\nUse these steps.")
+        >>> front_matter("---\ntitle: 'Host on Netlify'\n---\nUse these steps.")
         FrontMatter(title='Host on Netlify', end=35)
     """
     for block, line, title in ((_YAML, _YAML_LINE, _yaml_title), (_TOML, _TOML_LINE, _toml_title)):
@@ -64,7 +67,7 @@ def restructured_text_title(text: str) -> str:
             continue
         above = lines[number - 2] if number > 1 else ""
         over = above.rstrip() == line.rstrip()
-        if above.strip() and not over or title[0].isspace() and not over:
+        if not over and (above.strip() or title[0].isspace()):
             continue
         if len(line.rstrip()) >= min(len(title.strip()), _SHORTEST) and not _NO_TITLE.match(title):
             return _short(_MARKS.sub("", _TARGET.sub(r"\1", _ROLE.sub("", title.replace("``", "`")))))
@@ -94,7 +97,11 @@ def _scalar(first: str, more: list[str]) -> str:
     if (quoted := _QUOTED.match(value)) is not None:
         return _unescaped(quoted[1]) if quoted[1] is not None else quoted[2].replace("''", "'")
     plain = re.split(r"(?:\A|\s)#", value)[0].strip()
-    return "" if plain.lower() in ("null", "~") or plain.startswith(("[", "{", "&", "*", "!", "%", "@", '"', "'")) else plain
+    return (
+        ""
+        if plain.lower() in ("null", "~") or plain.startswith(("[", "{", "&", "*", "!", "%", "@", '"', "'"))
+        else plain
+    )
 
 
 def _toml_title(lines: list[str]) -> str:

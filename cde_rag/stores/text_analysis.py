@@ -7,8 +7,8 @@ published in 1980 (PyStemmer's `porter`), which does not change: text indexed wi
 
 The analyzer `porter-identifiers` adds the parts of identifiers: `create_path` and `createPath` have the terms `create`
 and `path` in addition, so that a query in plain words finds code. `porter-identifiers-2` first removes the characters
-that are not shown, such as soft hyphens and joiners, which would cut a word in two. `porter` and `porter-identifiers` are
-those of collections made before; `index_texts` of a store moves a collection to the newest analyzer.
+that are not shown, such as soft hyphens and joiners, which would cut a word in two. `porter` and `porter-identifiers`
+are those of collections made before; `index_texts` of a store moves a collection to the newest analyzer.
 """
 
 import functools
@@ -35,8 +35,8 @@ _IGNORABLE: Final = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-# Scripts without spaces, in which a zero-width space stands between words: Thai and Lao, Burmese, Khmer, the Tai scripts,
-# Chinese and Japanese. In others it shows where a long word may be broken.
+# Scripts without spaces, in which a zero-width space stands between words: Thai and Lao, Burmese, Khmer, Tai, Chinese
+# and Japanese. In others it shows where a long word may be broken.
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u2e80-\u9fff\ua9e0-\ua9ff\uaa60-\uaadf\uf900-\ufaff"
     "\uff66-\uff9f\U00020000-\U0003ffff"
@@ -127,14 +127,14 @@ def stems_with_parts(text: str) -> list[str]:
 
 
 def visible(text: str) -> str:
-    """Return a text as Unicode's NFKC without the characters that are not shown.
+    r"""Return a text as Unicode's NFKC without the characters that are not shown.
 
     A zero-width space is removed, too, and becomes a blank in scripts without spaces, whose words it separates.
 
     Source: NFKC_Casefold (The Unicode Standard, § 3.13.3), before case folding.
 
     Example:
-        >>> visible("soft\\u00adware \\ufb01les zero\\u200bwidth")
+        >>> visible("soft\u00adware \ufb01les zero\u200bwidth")
         'software files zerowidth'
     """
     if text.isascii():

@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from cde_rag._files import file_sha256, fsync_folder
+from cde_rag._files import file_sha256, fsync_folder, user_path
 from cde_rag._version import __version__
 from cde_rag.errors import StoreError, StoreFormatError, TenantError
 from cde_rag.stores.base import Folder, Store
@@ -86,7 +86,7 @@ def back_up(store: Store | TenantStores, folder: str | Path) -> Backup:
     """
     tenants = _tenant_stores(store)
     common = store.common() if isinstance(store, TenantStores) else store
-    with _new_folder(Path(folder)) as new:
+    with _new_folder(user_path(folder)) as new:
         documents, fingerprint = _copied(common, new)
         if tenants is not None:
             for key in tenants.listed():
@@ -115,7 +115,7 @@ def restore(folder: str | Path, store: Store | TenantStores, *, tenant: str | No
         StoreFormatError: The backup is damaged, of a newer format, or no backup.
         TenantError: It is another tenant's collection.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     check_path(folder)
     backup = _read(folder)
     if tenant is not None:

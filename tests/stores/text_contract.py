@@ -206,7 +206,9 @@ class TextContract:
     def test_an_analyzer_of_a_newer_version_is_an_error_that_names_it(self, place: Callable[[], Store]) -> None:
         store = place()
         store.create(dim=4, fingerprint=SPACE, context=b"context", settings={ANALYZER: "snowball-3"})
-        with pytest.raises(StoreFormatError, match=r"porter, porter-identifiers or porter-identifiers-2, found 'snowball-3'\. Update"):
+        with pytest.raises(
+            StoreFormatError, match=r"porter, porter-identifiers or porter-identifiers-2, found 'snowball-3'\. Update"
+        ):
             store.search_text(["river"], 1)
 
     def test_senseless_questions_about_words_are_refused(self, store: Store) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_list
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
@@ -52,7 +53,7 @@ class FaissStore:
     def __init__(self, path: str | Path, *, index: str | None = None, quantization: str | None = None) -> None:
         self._new = IndexConfig(index or "auto", quantization)  # what `create` gives a store
         self._expected = index, quantization
-        self._folder = Path(path)
+        self._folder = user_path(path)
         self._database = Database(self._folder / DATABASE)
         self._reader: Reader | None = None
 
