@@ -22,7 +22,10 @@ from cde_rag.stores.base import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})
-SOURCE_CODE = frozenset(  # common suffixes that are read only where they are named
+_MARKDOWN_LIKE = frozenset({".mdx", ".qmd", ".rmd"})
+_ASCIIDOC = frozenset({".adoc", ".asciidoc"})
+_OTHER_TEXT = _MARKDOWN_LIKE | _ASCIIDOC | {".org", ".textile"}  # read only where they are named, as is source code
+_SOURCE_CODE = frozenset(
     ".c .cc .cfg .cpp .cs .css .go .h .hpp .ini .java .js .jsx .kt .lua .php .pl .py .r .rb .rs .scala .sh .sql .swift "
     ".tex .toml .ts .tsx .xml .yaml .yml".split()
 )
@@ -31,8 +34,6 @@ PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
 
-_MARKDOWN_LIKE = frozenset({".mdx", ".qmd", ".rmd"})  # read as text, where they are named
-_ASCIIDOC = frozenset({".adoc", ".asciidoc"})
 _HIDDEN = (".", "~$")  # begins of names; Word keeps "~$plan.docx" next to a document that is open
 _TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
@@ -69,6 +70,13 @@ def kind_of(path: Path, as_text: AbstractSet[str]) -> Kind | None:
     if suffix in MARKDOWN:
         return "markdown"
     return "document" if suffix in DOCUMENTS else None
+
+
+def as_text_options(unread: Counter[str]) -> str:
+    """Return options of `cde-rag index` that would read the commonest texts among files that are not read, or ""."""
+    suffixes = [suffix for suffix, _ in unread.most_common()]
+    known = [suffix for some in (_OTHER_TEXT, _SOURCE_CODE) for suffix in suffixes if suffix in some]
+    return " ".join(f"--as-text {suffix}" for suffix in known[:3])
 
 
 def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset()) -> FolderFiles:
@@ -108,7 +116,7 @@ def folder_passages(folder: Path, *, max_characters: int, as_text: AbstractSet[s
             extra = f" {how_to_install('documents')} for {', '.join(sorted(DOCUMENTS))}."
         raise CorpusError(
             f"{folder} holds no text: expected files that end in {', '.join(sorted(suffixes))}, in it or below it."
-            f"{extra} Name the suffix of other text files, such as source code: --as-text .py"
+            f"{extra} Name the suffix of other text files: {as_text_options(files.unread) or '--as-text .py'}"
         )
     for path in files.readable:
         source = f"{whole.name}/{path.relative_to(folder).as_posix()}"

@@ -45,7 +45,7 @@ def front_matter(text: str) -> FrontMatter:
 
     Example:
         >>> front_matter("---\ntitle: 'Host on Netlify'\n---\nUse these steps.")
-        FrontMatter(title='Host on Netlify', end=35)
+        FrontMatter(title='Host on Netlify', end=33)
     """
     for block, line, title in ((_YAML, _YAML_LINE, _yaml_title), (_TOML, _TOML_LINE, _toml_title)):
         if (found := block.match(text)) is not None:
