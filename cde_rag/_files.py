@@ -8,6 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def user_path(place: str | Path) -> Path:
+    """Return the path that a user names; `~` and `~name` at its begin are home folders, as in a shell."""
+    return Path(os.path.expanduser(place))  # noqa: PTH111 - Path.expanduser fails where there is no such user
+
+
 def file_sha256(path: Path) -> str:
     """Compute the sha256 of a file's bytes, in hex."""
     found = hashlib.sha256()

@@ -1,14 +1,18 @@
 """PDF, HTML, Word and PowerPoint files, and folders in which not every file is read."""
 
+import os
 import subprocess
 import sys
+import threading
+import zipfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from cde_rag.errors import CorpusError, MissingExtraError
-from cde_rag.readers import RecordReader, documents
+from cde_rag.readers import RecordReader, conversion, documents
 
 HTML = """<html><body><script>alert(1)</script><h1>Install</h1><p>First.</p><h2>Linux</h2><p>Run <b>it</b>.</p>
 <p>{}</p></body></html>"""
@@ -97,7 +101,6 @@ def test_without_the_extra_documents_are_counted(folder: Path, monkeypatch: pyte
 
 def test_a_document_named_by_itself_needs_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "b.pdf").write_bytes(PDF)
-    documents._converter.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "markitdown", None)
     with pytest.raises(MissingExtraError, match="documents"):
         list(RecordReader(folder / "b.pdf"))
@@ -105,7 +108,7 @@ def test_a_document_named_by_itself_needs_the_extra(folder: Path, monkeypatch: p
 
 def test_all_bad_files_are_named_at_once(folder: Path):
     for name in ("b.md", "c.txt"):
-        (folder / name).write_bytes(b"\xff\xfe\x00")
+        (folder / name).write_bytes(b"\xff\x00")
     (folder / "a.md").write_text("good")
     (folder / "d.docx").write_bytes(b"PK\x03\x04 no archive")
     reader = RecordReader(folder)
@@ -125,3 +128,173 @@ def test_empty_files_are_passed_over_and_counted(folder: Path):
     reader = RecordReader(folder)
     assert [record.text for record in reader] == ["good"]
     assert (len(reader.empty_files), reader.skipped) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (f"<p>{'Größe '}</p>".encode("utf-16"), "Größe"),
+        ("<p>Größe</p>".encode("utf-8-sig"), "Größe"),
+        ('<meta charset="iso-8859-1"><p>“Größe”</p>'.encode("cp1252"), "“Größe”"),  # as browsers read it
+        ('<meta http-equiv=x content="text/html; charset=Shift_JIS"><p>日本</p>'.encode("cp932"), "日本"),
+        ('<?xml version="1.0" encoding="koi8-r"?><body><p>Стриж</p></body>'.encode("koi8-r"), "Стриж"),
+        ('<meta charset="utf-16"><p>Größe</p>'.encode(), "Größe"),
+    ],
+)
+def test_a_page_is_read_in_the_encoding_that_it_has(folder: Path, data: bytes, text: str):
+    (folder / "a.html").write_bytes(data)
+    assert [record.text for record in RecordReader(folder)] == [text]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("<p>Größe</p>".encode("latin-1"), "not UTF-8: byte 0xf6 at byte 5; save it as UTF-8"),
+        ("<p>日本</p>".encode("cp932"), "not UTF-8: byte 0x93"),
+        ('<meta charset="utf-8"><p>Größe</p>'.encode("latin-1"), "not UTF-8: byte 0xf6"),
+        (b'<meta charset="x-mine"><p>x</p>', "its declared encoding 'x-mine' is not known; save it as UTF-8"),
+        (b'<meta charset="hex"><p>x</p>', "its declared encoding 'hex' is not known"),
+        ("<p>A page.</p>".encode("utf-16-le"), "more than 10% control characters"),
+    ],
+)
+def test_a_page_in_an_unknown_encoding_is_refused(folder: Path, data: bytes, reason: str):
+    (folder / "a.html").write_bytes(data)
+    with pytest.raises(CorpusError, match=f"a.html: {reason}"):
+        list(RecordReader(folder))
+
+
+def test_lock_files_of_office_are_no_documents(folder: Path):
+    (folder / "a.md").write_text("A page.")
+    (folder / "~$plan.docx").write_bytes(b"\x05owner" + bytes(100))
+    reader = RecordReader(folder)
+    assert [record.text for record in reader] == ["A page."]
+    assert reader.unread() == Counter()
+
+
+TYPES = "http://schemas.openxmlformats.org/"
+WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+
+
+def docx(path: Path, body: str, *, before: str = "", compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        override = f'<Override PartName="/word/document.xml" ContentType="{WORD}"/>'
+        archive.writestr("[Content_Types].xml", f'<Types xmlns="{TYPES}package/2006/content-types">{override}</Types>')
+        kind = f"{TYPES}officeDocument/2006/relationships/officeDocument"
+        link = f'<Relationship Id="r1" Type="{kind}" Target="word/document.xml"/>'
+        archive.writestr(
+            "_rels/.rels", f'<Relationships xmlns="{TYPES}package/2006/relationships">{link}</Relationships>'
+        )
+        names = f'xmlns:w="{TYPES}wordprocessingml/2006/main"'
+        archive.writestr("word/document.xml", f"{before}<w:document {names}><w:body>{body}</w:body></w:document>")
+    return path
+
+
+PARAGRAPH = "<w:p><w:r><w:t>Swifts sleep.</w:t></w:r></w:p>"
+ENTITY = '<!-- x --><!DOCTYPE x [<!ENTITY a "b">]>'
+
+
+def test_an_archive_that_unpacks_without_end_is_refused_and_the_others_are_read(folder: Path):
+    docx(folder / "a.docx", "<w:p/>" * 2_000_000)
+    docx(folder / "b.docx", PARAGRAPH)
+    docx(folder / "c.docx", PARAGRAPH, before=ENTITY)
+    (folder / "d.md").write_text("A page.")
+    reader = RecordReader(folder, skip_bad=True)
+    assert [record.text for record in reader] == ["Swifts sleep.", "A page."]
+    first, second = reader.reports
+    assert first.startswith(f"{folder}/a.docx: 'word/document.xml' unpacks to ")
+    assert second.startswith(f"{folder}/c.docx: 'word/document.xml' declares a document type")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("suffix", [".docx", ".pptx"])
+def test_entities_are_refused_in_every_part_and_encoding(tmp_path: Path, suffix: str, encoding: str):
+    path = tmp_path / f"a{suffix}"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("ppt/slides/slide1.xml", f"{ENTITY}<a>&a;</a>".encode(encoding))
+    with pytest.raises(ValueError, match=r"'ppt/slides/slide1\.xml' declares a document type"):
+        conversion.converted(path)
+
+
+def test_what_an_archive_declares_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(conversion, "UNPACKED", 2**20)
+    path = docx(tmp_path / "a.docx", PARAGRAPH)
+    assert conversion.converted(path) == ("Swifts sleep.", "")
+    with zipfile.ZipFile(path, "a") as archive:
+        for number in range(3):
+            archive.writestr(f"word/media/{number}.png", bytes(2**19))
+    with pytest.raises(ValueError, match="expected at most 1 MiB once unpacked, found 1 MiB; split it"):
+        conversion.converted(path)
+    monkeypatch.setattr(conversion, "CHARACTERS", 4)
+    with pytest.raises(ValueError, match="expected at most 4 characters of text in a document, found 13; split it"):
+        conversion.converted(docx(path, PARAGRAPH))
+
+
+def test_a_document_that_takes_too_long_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    slow = docx(folder / "a.docx", PARAGRAPH * 100_000, compression=zipfile.ZIP_STORED)
+    docx(folder / "b.docx", PARAGRAPH)
+    monkeypatch.setattr(documents, "SECONDS", 3 / (1 + slow.stat().st_size / 2**20))
+    reader = RecordReader(slow, skip_bad=True)
+    assert list(reader) == []
+    assert "a.docx: not converted in 3 s; split it" in reader.reports[0]
+    monkeypatch.undo()
+    assert [record.text for record in RecordReader(folder / "b.docx")] == ["Swifts sleep."]
+
+
+def test_a_document_that_takes_too_much_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    if sys.platform != "linux":
+        pytest.skip("only Linux limits a process's memory")
+    monkeypatch.setattr(documents, "MEMORY", 64 * 2**20)
+    monkeypatch.setattr(documents, "_idle", [])
+    packer, parts = zlib.compressobj(9), list[bytes]()
+    for _ in range(300):
+        parts.append(packer.compress(b" " * 2**20))
+    bomb = zlib.compress(b"".join([*parts, packer.flush()]), 9)
+    content = PDF.partition(b"4 0 obj")[0], PDF.partition(b"endstream")[2]
+    stream = b"4 0 obj<</Length %d/Filter[/FlateDecode/FlateDecode]>>stream\n%s\nendstream" % (len(bomb), bomb)
+    (folder / "a.pdf").write_bytes(stream.join(content))
+    assert (folder / "a.pdf").stat().st_size < 10_000
+    with pytest.raises(CorpusError, match=r"a\.pdf: it needs more than 64 MiB of memory; split it"):
+        list(RecordReader(folder / "a.pdf"))
+
+
+def test_documents_share_a_process_which_takes_no_module_of_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("markitdown")
+    monkeypatch.setattr(documents, "_idle", [])
+    (folder / "zipfile.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(folder)
+    for name in "abc":
+        docx(folder / f"{name}.docx", PARAGRAPH)
+    assert len(list(RecordReader("."))) == 3
+    (worker,) = documents._idle
+    assert len(list(RecordReader("."))) == 3
+    assert documents._idle == [worker]
+    threads = [threading.Thread(target=documents.convert, args=(folder / f"{name}.docx",)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(documents._idle) == 1
+
+
+def test_a_process_that_ends_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("markitdown")
+    path = docx(folder / "a.docx", PARAGRAPH)
+    documents.convert(path)
+    documents._idle[0]._process.kill()
+    with pytest.raises(ValueError, match=r"the process that converts it ended \(-9\), mostly for lack of memory"):
+        documents.convert(path)
+    assert documents.convert(path).markdown == "Swifts sleep."
+
+
+def test_a_forked_process_starts_a_process_of_its_own(folder: Path):
+    pytest.importorskip("markitdown")
+    if not hasattr(os, "fork"):
+        pytest.skip("this system has no fork")
+    path = docx(folder / "a.docx", PARAGRAPH)
+    documents.convert(path)
+    code = (
+        "import os, sys, pathlib; from cde_rag.readers import documents; path = pathlib.Path(sys.argv[1])\n"
+        "documents.convert(path); child = os.fork(); found = documents.convert(path).markdown\n"
+        "sys.exit(found != 'Swifts sleep.' or (child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=True, timeout=60)

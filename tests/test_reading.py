@@ -175,8 +175,28 @@ def test_skipped_lines_are_counted_and_reported(tmp_path: Path) -> None:
     for _ in range(2):  # counts begin anew in each iteration
         assert len(list(reader)) == 2
         assert reader.skipped == 30
-        assert len(reader.reports) == 20
-        assert reader.reports[0] == f"{path}, line 2: not JSON: Expecting value (character 0 of the line)"
+        assert reader.reports == [f"{path}, line 2: not JSON: Expecting value (character 0 of the line) (and 29 more)"]
+
+
+def test_the_messages_of_many_reasons_are_few(tmp_path: Path) -> None:
+    lines = b"\n".join(b" " * number + b"oops" for number in range(30))
+    reader = RecordReader(written(tmp_path, "a.jsonl", GOOD + b"\n" + lines), skip_bad=True)
+    assert len(list(reader)) == 1
+    assert (reader.skipped, len(reader.reports)) == (30, 20)
+
+
+@pytest.mark.parametrize("name", ["faq.csv", "faq.jsonl", "faq.parquet"])
+def test_a_missing_column_is_one_message(tmp_path: Path, name: str) -> None:
+    rows = [{"question": f"q{number}", "answer": "a"} for number in range(300)]
+    if name == "faq.parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    else:
+        lines = [",".join(row.values()) if name == "faq.csv" else json.dumps(row) for row in rows]
+        written(tmp_path, name, "\n".join(["question,answer"] * (name == "faq.csv") + lines).encode())
+    with pytest.raises(CorpusError) as error:
+        list(RecordReader(tmp_path / name))
+    assert str(error.value).count("no field 'text' (found: 'question', 'answer')") == 1
+    assert "(and 299 more). Mend" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +208,8 @@ def test_skipped_lines_are_counted_and_reported(tmp_path: Path) -> None:
         (b"b,,y", "line 4: the text in 'text' is blank"),
         (b"b,  ,y", "line 4: the text in 'text' is blank"),
         (b'b,"x"y,z', "line 4: not CSV: ',' expected after '\"' in line 4"),
-        (b'b,"open\nc,d,e', "line 4: not CSV: unexpected end of data in line 5"),
+        (b'b,"open\nc,d,e', "line 4: not CSV: unexpected end of data in line 5; is a quote that opens in line 4"),
+        (b'b,"two\nlines",y,z', "line 4: expected 3 cells as in the header, found 4 (and 1 more)"),
     ],
 )
 def test_a_bad_csv_row_names_its_first_line(tmp_path: Path, row: bytes, where: str) -> None:
@@ -206,6 +227,18 @@ def test_a_bad_quote_spoils_its_row_alone(tmp_path: Path) -> None:
     assert reader.skipped == 1
 
 
+@pytest.mark.parametrize("end", ["", 'z,"closed"\nlast,row\n'])
+def test_the_rows_that_an_open_quote_takes_are_counted(tmp_path: Path, end: str) -> None:
+    rows = "".join(f"{number},row\n" for number in range(400))
+    reader = RecordReader(written(tmp_path, "a.csv", f'id,text\na,One.\nb,"open\n{rows}{end}'.encode()), skip_bad=True)
+    assert [record.id for record in reader] == ["a", *["last"] * bool(end)]
+    assert reader.skipped == 401 + bool(end)
+    assert len(reader.reports) == 1
+    assert reader.reports[0].endswith(
+        f"is a quote that opens in line 3 or below not closed? (and {400 + bool(end)} more)"
+    )
+
+
 @pytest.mark.parametrize("skip_bad", [False, True])
 @pytest.mark.parametrize(
     ("name", "data", "found"),
@@ -215,6 +248,8 @@ def test_a_bad_quote_spoils_its_row_alone(tmp_path: Path) -> None:
         ("a.json", b'{\n"id": "a", "text": "x"\n}', r"line 1: .*found an object over several lines.*jq -c \."),
         ("a.csv", b"id;text\na;x\n", "line 1: expected columns with ',' between them, found one, 'id;text'. Is it ';'"),
         ("a.csv", b'id,"text\na,x\n', "line 2: expected a header of CSV, found: unexpected end of data"),
+        ("a.csv", "größe,text\na,x\n".encode("latin-1"), "line 1: not UTF-8; save it as UTF-8"),
+        ("a.csv", "id\ttext\na\tx\n".encode("utf-16"), "line 1: .* found one, 'id\\\\ttext'. Is it '\\\\t'"),
         ("a.tsv", b"id,text\na,x\n", "line 1: expected columns with '\\\\t' between them, found one, 'id,text'"),
     ],
 )
@@ -285,12 +320,74 @@ def test_parquet_values_become_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "found"), [([b"\x00"], "a bytes"), (float("nan"), "nan"), (Decimal("1.5"), "a Decimal")]
+    ("value", "found"),
+    [
+        ([b"\x00"], "expected values that JSON can hold in 'm', found a bytes"),
+        (float("nan"), "expected values that JSON can hold in 'm', found nan"),
+        (Decimal("0.12345678901234567890"), "'m' holds 0.12345678901234567890, which no number of JSON holds exactly"),
+    ],
 )
 def test_parquet_values_beyond_json_are_refused(tmp_path: Path, value: object, found: str) -> None:
     pq.write_table(pa.table({"text": ["x"], "m": [value]}), tmp_path / "a.parquet")
-    with pytest.raises(CorpusError, match=f"row 1: expected values that JSON can hold in 'm', found {found}"):
+    with pytest.raises(CorpusError, match=f"row 1: {found}"):
         list(RecordReader(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (pa.array([Decimal("1.10"), Decimal("2.00")]), [1.1, 2.0]),
+        (pa.array([Decimal(9007199254740993), Decimal(-1)]), [9007199254740993, -1]),
+        (pa.array([[Decimal("0.5")], []]), [[0.5], []]),
+    ],
+)
+def test_decimals_are_numbers(tmp_path: Path, values: pa.Array, found: list[object]) -> None:
+    pq.write_table(pa.table({"text": ["x", "y"], "m": values}), tmp_path / "a.parquet")
+    assert json.dumps([record.metadata["m"] for record in RecordReader(tmp_path / "a.parquet")]) == json.dumps(found)
+
+
+def test_whole_floats_are_whole_numbers_as_ids_and_parents(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1.0, 2.0], "text": ["x", "y"], "book": [7.0, None]}), tmp_path / "a.parquet")
+    lines = b'{"id": 1.0, "text": "x", "book": 7.0}\n{"id": 2.0, "text": "y"}'
+    for path in (tmp_path / "a.parquet", written(tmp_path, "a.jsonl", lines)):
+        found = list(RecordReader(path, fields=Fields(parent="book")))
+        assert found == [Record("1", "x", "", {"book": 7}), Record("2", "y")]
+        assert isinstance(found[0].metadata["book"], int)
+    with pytest.raises(CorpusError, match="expected a string or a whole number in 'id', found a number"):
+        list(RecordReader(written(tmp_path, "b.jsonl", b'{"id": 9007199254740993.0, "text": "x"}')))
+
+
+def test_a_null_text_is_told_from_a_missing_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["1", "2"], "text": ["x", None]}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match="row 2: expected a string in 'text', found null"):
+        list(RecordReader(tmp_path / "a.parquet"))
+
+
+MARKED = ["utf-8-sig", "utf-16", "utf-32"]
+
+
+@pytest.mark.parametrize("encoding", MARKED)
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.md", "a.txt"])
+def test_a_byte_order_mark_names_the_encoding(tmp_path: Path, name: str, encoding: str) -> None:
+    text = "Größe\u2028und 🎉"
+    bodies = {"a.csv": f'id,text\r\n1,"{text}"\r\n', "a.tsv": f"id\ttext\n1\t{text}\n", "a.txt": text, "a.md": text}
+    data = bodies.get(name, json.dumps({"id": "1", "text": text}, ensure_ascii=False)).encode(encoding)
+    (record,) = RecordReader(written(tmp_path, name, gzip.compress(data) if name.endswith(".gz") else data))
+    assert record.text == text
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("text", ["They sleep on the wing.", "Стрижи спят в полёте."])
+def test_an_encoding_without_its_mark_is_refused(tmp_path: Path, text: str, encoding: str) -> None:
+    path = written(tmp_path, "a.md", text.encode(encoding))
+    with pytest.raises(CorpusError, match=r"a\.md: (not UTF-8|more than 10% control characters).*save it as UTF-8"):
+        list(RecordReader(path))
+
+
+def test_a_wide_file_that_is_cut_is_refused(tmp_path: Path) -> None:
+    data = "\n".join('{"id": "1", "text": "x"}' for _ in range(9)).encode("utf-16")[:-1]
+    with pytest.raises(CorpusError, match=r"a\.jsonl: not readable after line 8: .utf-16"):
+        list(RecordReader(written(tmp_path, "a.jsonl", data), skip_bad=True))
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
@@ -401,7 +498,7 @@ def test_a_heading_is_kept_with_the_beginning_of_a_section_that_is_cut(tmp_path:
 
 
 OUTLINE = """---
-title: no heading
+layout: no heading
 ---
 
 # The *swift* of `Europe` <a name="swift"></a>

@@ -1,6 +1,8 @@
 """Base of the command lines: errors, warnings and log as sentences on stderr, Ctrl-C with a hint to resume."""
 
+import errno
 import logging
+import os
 import re
 import sys
 import warnings
@@ -13,11 +15,17 @@ from typing import Any, cast
 import typer
 from typer.core import TyperArgument, TyperGroup
 
+from cde_rag._files import user_path
 from cde_rag._validation import meant_by
 from cde_rag.cli.output import INTERRUPTED, printable
 from cde_rag.errors import CDEError, CDEWarning
 
 _MAY_BE_EMPTY = frozenset({"--document-prefix", "--headers", "--query-prefix"})
+_OPTION_AT_HOME = re.compile(r"^(--[a-z-]+=)(~.*)", re.DOTALL)
+_REMEDIES = {
+    errno.ENAMETOOLONG: "Name a shorter path: most file systems take 255 bytes between two slashes.",
+    errno.ENOSPC: "Make room, and run the same command again.",
+}
 _UsageError = cast(type[Exception], typer.BadParameter.__base__)  # which typer does not export
 
 
@@ -40,8 +48,17 @@ class Commands(TyperGroup):
                 raise typer.BadParameter(f"the argument after {option} is empty. Is a variable unset?", ctx)
         return found
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options in front of a command, of which `--help` and `--version` print."""
+        with _system_errors_on_stderr():
+            return super().parse_args(ctx, [_OPTION_AT_HOME.sub(_at_home, arg) for arg in args])
+
     def invoke(self, ctx: Any) -> Any:
         """Run one command."""
+        with _system_errors_on_stderr():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: Any) -> Any:
         cast(TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")  # not all terminals show all texts
         try:
             with _warnings_on_stderr(), _log_on_stderr():
@@ -70,6 +87,36 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as error:
             typer.echo("Stopped. Run the same command again to continue.", err=True)
             raise typer.Exit(INTERRUPTED) from error
+
+
+@contextmanager
+def _system_errors_on_stderr() -> Generator[None, None, None]:
+    """Say what the system refuses, such as a path that is too long or a full disk, in one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, BrokenPipeError | CDEError):
+            raise
+        where = "standard output" if _drop_unwritten() else error.filename
+        named = "" if where is None else f"{os.fsdecode(where) if isinstance(where, bytes) else where!s:.300}: "
+        remedy = _REMEDIES.get(error.errno, "Mend that, and run the same command again.")
+        typer.echo(printable(f"Error: {named}{error.strerror}. {remedy}"), err=True)
+        raise typer.Exit(1) from error
+
+
+def _drop_unwritten() -> bool:
+    """Return True if standard output cannot be written; what is left of it is dropped, else Python would try again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _at_home(option: re.Match[str]) -> str:
+    """Return `--option=~/path` with the home folder, which a shell puts there in `--option ~/path` alone."""
+    return f"{option[1]}{user_path(option[2])}"
 
 
 def _hint(option: str, context: Any) -> str:

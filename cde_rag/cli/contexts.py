@@ -173,10 +173,12 @@ def rollback(
 def _canary(path: Path, may_lose: int) -> "Canary":
     """Read the canary queries from a file."""
     from cde_rag.indexing.canary import Canary
+    from cde_rag.readers.decoding import read_text
 
     relevant: dict[str, list[str]] = {}
+    text = read_text(path)
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             match json.loads(line, object_pairs_hook=unique_keys) if line.strip() else None:
                 case None:
                     pass
@@ -184,7 +186,7 @@ def _canary(path: Path, may_lose: int) -> "Canary":
                     relevant[query] = [str(id_) for id_ in cast(list[object], ids)]
                 case _:
                     raise CorpusError(f'{path}, line {number}: expected {{"query": text, "ids": [id, …]}}.')
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, CorpusError):
             raise
         raise CorpusError(f"{path}: expected JSONL, could not parse it: {error}.") from error

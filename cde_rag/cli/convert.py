@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cde_rag._files import user_path
 from cde_rag.cli.output import JsonOption, print_json
 
 
@@ -27,7 +28,7 @@ def convert(
     from cde_rag.model import loading
     from cde_rag.model.names import ModelName
 
-    name = ModelName(base=model) if Path(model).is_dir() else ModelName.parse(model)
+    name = ModelName(base=model) if user_path(model).is_dir() else ModelName.parse(model)
     if name.has_options:
         raise typer.BadParameter("options are given where the model is loaded, not here", param_hint="MODEL")
     loading.convert(name, folder, token=None)

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cde_rag._files import user_path
 from cde_rag.collection.collection import Collection
 from cde_rag.context.cache import cache_folder
 from cde_rag.context.context import Context
@@ -69,7 +70,7 @@ class Demo:
         everything: bool = False,
         on_progress: Callable[[str, Progress], None] | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder = user_path(folder)
         self._model = CDEModel.from_pretrained(model)
         self._modules = None if everything else MODULES
         wanted = {

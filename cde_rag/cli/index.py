@@ -301,15 +301,15 @@ def _options(
 def _print_unread(reader: "RecordReader") -> None:
     """Print how many files of the folders are not read, by suffix, and how many hold no text."""
     from cde_rag.readers.documents import DOCUMENTS
-    from cde_rag.readers.passages import SOURCE_CODE
+    from cde_rag.readers.passages import as_text_options
 
     if unread := reader.unread():
         kinds = ", ".join(f"{suffix} {count}" for suffix, count in unread.most_common(8))
         remedy = f" {how_to_install('documents')} to read documents." if DOCUMENTS & unread.keys() else ""
         if rows := sorted(_ROWS & unread.keys()):
             remedy += f" Name files of rows ({', '.join(rows)}) one by one: cde-rag index FILE COLLECTION."
-        if code := [f"--as-text {suffix}" for suffix, _ in unread.most_common() if suffix in SOURCE_CODE][:3]:
-            remedy += f" To read source code, add {' '.join(code)}."
+        if options := as_text_options(unread):
+            remedy += f" To read them as text, add {options}."
         typer.echo(printable(f"Files not read: {kinds}.{remedy}"), err=True)
     if reader.empty_files:
         typer.echo(printable(f"Files without text: {_named(reader.empty_files)}."), err=True)

@@ -112,6 +112,7 @@ def print_hits(hits: "Sequence[Hit]", *, query: str = "", full: bool = False) ->
 
 def _place(hit: "Hit") -> str | None:
     """Return `path:line` of a passage of a text file, as editors open it, if the file still has the passage."""
+    from cde_rag.readers.decoding import decoded
     from cde_rag.readers.passages import FOLDER_KEY, MARKDOWN, PARENT_KEY, TEXT
 
     source, folder, offset = (hit.metadata.get(key) for key in (PARENT_KEY, FOLDER_KEY, "offset"))
@@ -121,7 +122,7 @@ def _place(hit: "Hit") -> str | None:
     if not path.is_absolute() or path.suffix.lower() not in MARKDOWN | TEXT:
         return None
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = decoded(path.read_bytes())
     except (OSError, ValueError):
         return None
     begin = offset if text.startswith(hit.text, offset) else text.find(hit.text)
@@ -145,14 +146,14 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _emphasis(query: str) -> "Callable[[str], str]":
     """Return a function that makes the words of a query bold in a text, whatever their endings."""
-    from cde_rag.stores.text_analysis import NEWEST
+    from cde_rag.stores.text_analysis import NEWEST, WORD
 
     terms = set(NEWEST.terms(query))
 
     def word(found: re.Match[str]) -> str:
         return typer.style(found[0], bold=True) if terms.intersection(NEWEST.terms(found[0])) else found[0]
 
-    return lambda text: re.sub(r"\w+", word, text)
+    return lambda text: WORD.sub(word, text)
 
 
 def _width() -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from cde_rag._files import user_path
 from cde_rag.cli.collections import ModelOption, existing, existing_place, open_collection, tenant_stores
 from cde_rag.errors import CDEError, StoreError, TruncationWarning, require
 
@@ -124,7 +125,7 @@ def serve(
         )
     collections, embedders = opened([*shared, *kept], model)
     of_tenants = _opened_tenants([path for path in paths if path not in shared], set(tenant_of.values()), model)
-    folders = {_named(path)[0]: Path(place) for path in shared if (place := _named(path)[1]) and Path(place).is_dir()}
+    folders = {_named(path)[0]: folder for path in shared if (folder := user_path(_named(path)[1])).is_dir()}
     warnings.simplefilter("ignore", TruncationWarning)  # answers count such texts
     options = ServerOptions(
         default_role=cast(Literal["query", "document"] | None, default_role),
@@ -173,7 +174,7 @@ def opened(paths: list[str], model: str | None) -> "tuple[dict[str, Collection],
     contexts: dict[str, Embedder] = {}
     for text in paths:
         name, place = _named(text)
-        path = Path(place.partition("?")[0] if "://" in place else place)
+        path = Path(place.partition("?")[0]) if "://" in place else user_path(place)
         is_context = path.name.endswith(CONTEXT_SUFFIX)
         if not re.match(NAME_PATTERN, name):
             raise CDEError(f"{name!r}: expected a name of letters, digits, '.', '_' and '-'. Give one: NAME={path}")
@@ -229,7 +230,7 @@ def _named(text: str) -> tuple[str, str]:
     named, rest = text.partition("=")[::2] if "=" in text.partition("://")[0] else ("", "")
     if rest:
         return named, rest
-    path = Path(text.partition("?")[0] if "://" in text else text)
+    path = Path(text.partition("?")[0]) if "://" in text else user_path(text)
     is_context = path.name.endswith(CONTEXT_SUFFIX)
     return path.name.removesuffix(CONTEXT_SUFFIX) if is_context else path.resolve().stem, text
 
@@ -243,7 +244,9 @@ def _embedder(path: Path, model: str | None) -> "Embedder":
 
 def _lines(path: Path | None) -> list[tuple[int, str]]:
     """Return the lines of a file of keys with their numbers, without empty ones and comments ("# …")."""
-    lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
+    from cde_rag.readers.decoding import read_text
+
+    lines = [] if path is None else read_text(path).splitlines()
     found = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     return [(number, line) for number, line in found if line and not line.startswith("#")]
 

@@ -211,14 +211,14 @@ class Collection(Searcher):
     ) -> AddReport:
         """Upsert texts: add them, or replace those of the same id. Streams: any iterable, chunk by chunk.
 
-        A call is not atomic: it is written in parts of some seconds, and after an error or a kill the parts before stay.
+        A call is not atomic: it is written in parts of some seconds, and after an error or a kill earlier parts stay.
         Repeating an interrupted call completes it; unchanged records are not embedded again.
 
         Args:
             texts: Texts to embed (after their titles) and to search.
             ids: Unique; a digest of title, text and parent by default, so that adding twice has no effect.
             titles: Embedded before each text. None: records that are there keep theirs; "" removes a title.
-            metadata: JSON objects, for filters. None: records that are there keep theirs; `{}` removes it. A JSON object
+            metadata: JSON objects, for filters. None: records that are there keep theirs; `{}` removes it. An object
                 replaces the stored one as a whole.
             on_progress: Called after each write, every few seconds.
 
@@ -397,7 +397,7 @@ class Collection(Searcher):
         if ids is not None:
             check_list(ids, call="delete", what="ids")
         if where is not None:
-            check_narrows(where)
+            check_narrows(where, "The filter of all records is {}.")
         return self._writer.delete(ids, where)
 
     @named_keywords

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_positive
 from cde_rag.collection.collection import Collection
 from cde_rag.context.sampling import Sample, merge_samples, warn_small_context
@@ -144,7 +145,7 @@ def index(
         serving = collection.embedder
         if not isinstance(serving, ContextualEmbedder):
             raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
-        folder = Path(f"{place}.shards" if shards is None else shards).resolve()
+        folder = user_path(f"{place}.shards" if shards is None else shards).resolve()
         address = str(place) if "://" in str(place) else None
         destination = Destination(address, folder, dict(store.manifest().settings))
         spec = ray.put(EmbedderSpec.of(serving))  # referred to here as long as actors may be restarted

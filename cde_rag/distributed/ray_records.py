@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from cde_rag._files import user_path
 from cde_rag.context.sampling import sample_random
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CorpusError, require
@@ -80,7 +81,7 @@ def read_sources(
     reading = _ReadSource(fields, max_characters, max_line_bytes, frozenset(roots))
     reading = replace(reading, roots=reading.reader(*sources).roots)
     files = require("ray.data", EXTRA).from_items(
-        [{"source": str(source)} for source in sources], override_num_blocks=len(sources)
+        [{"source": str(user_path(source))} for source in sources], override_num_blocks=len(sources)
     )
     return files.map_batches(reading, batch_format="pyarrow", batch_size=1)
 

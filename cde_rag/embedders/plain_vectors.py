@@ -17,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._files import user_path
 from cde_rag.errors import CDEWarning, StoreError, StoreFormatError
 from cde_rag.stores.checks import checksum_of
 from cde_rag.stores.files import check_no_link, check_path
@@ -43,7 +44,7 @@ class PlainVectors:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = user_path(path)
         check_path(self.path)
 
     def __repr__(self) -> str:

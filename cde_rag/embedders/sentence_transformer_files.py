@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from cde_rag._files import file_sha256
+from cde_rag._files import file_sha256, user_path
 from cde_rag.context.file_format import canonical_json
 from cde_rag.context.identity import PLAIN, ModelIdentity
 from cde_rag.errors import ModelError, require
@@ -132,7 +132,7 @@ def check_shortened(max_length: int, own: int | None) -> None:
 
 def _resolve(name: str) -> tuple[Path, str]:
     """Return the folder of a model, downloaded if necessary, and its exact name for later loading."""
-    folder = Path(name)
+    folder = user_path(name)
     if folder.is_dir():
         return folder, str(folder.resolve())
     parsed = ModelName.parse(name)

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from jaxtyping import Int64
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_not_empty, unique_keys
 from cde_rag.errors import CorpusError
+from cde_rag.readers.decoding import as_utf8
 from cde_rag.readers.splitting import split
 
 
@@ -121,7 +123,7 @@ def read_beir(
         CorpusError: A file or split is missing, unreadable or empty, or a line is invalid.
     """
     check_not_empty(folder, "The folder of a retrieval set", CorpusError)
-    folder = Path(folder)
+    folder = user_path(folder)
     corpus = read_corpus(folder, parent_key=parent_key, max_characters=max_characters)
     ids, queries, judgments, blank = read_judged_queries(folder, split=split)
     known = set(corpus.ids)
@@ -150,7 +152,7 @@ def read_judged_queries(folder: str | Path, *, split: str = "test") -> JudgedQue
     Raises:
         CorpusError: As `read_beir`.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     queries = _read_queries(folder, split)
     judgments = _read_judgments(folder, split)
     if (lost := next((query for query in judgments if query not in queries), None)) is not None:
@@ -193,7 +195,7 @@ def read_corpus(folder: str | Path, *, parent_key: str | None = None, max_charac
         CorpusError: As `read_beir`.
         MissingExtraError: The splitter is not installed.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     if not folder.is_dir():
         raise CorpusError(f"{folder}: expected a folder with corpus.jsonl, queries.jsonl and qrels/, found no folder.")
     split = _splitter(max_characters)
@@ -288,7 +290,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
+            for line in as_utf8(file):
                 number += 1
                 if line.strip():
                     yield f"{path}, line {number}", line.decode("utf-8").rstrip("\r\n")

@@ -12,7 +12,7 @@ from cde_rag._validation import check_list
 from cde_rag.errors import CorpusError, require
 from cde_rag.search.fusion import CANDIDATES, Scored
 from cde_rag.stores.base import Record, Row
-from cde_rag.stores.text_analysis import ANALYZER, NEWEST
+from cde_rag.stores.text_analysis import ANALYZER, NEWEST, visible
 
 _ROWS_AT_ONCE: Final = 1024
 
@@ -20,7 +20,8 @@ _ROWS_AT_ONCE: Final = 1024
 class BM25:
     """In-memory BM25 index.
 
-    Lucene's variant with k1 = 1.2 and b = 0.75, Snowball's English stemmer and bm25s's English stop words.
+    Lucene's variant with k1 = 1.2 and b = 0.75, Snowball's English stemmer and bm25s's English stop words. Characters
+    that are not shown, such as soft hyphens, are removed as in collections.
 
     Args:
         texts: Texts to search; a result has a text's position here.
@@ -73,9 +74,8 @@ class BM25:
 
     def _words(self, texts: Sequence[str]) -> list[list[str]]:
         """Tokenize texts into stems without stop words."""
-        return self._bm25s.tokenize(
-            list(texts), stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False
-        )
+        shown = [visible(text) for text in texts]
+        return self._bm25s.tokenize(shown, stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False)
 
 
 def word_hits(texts: Sequence[str], queries: Sequence[str], *, k: int = CANDIDATES) -> list[Scored]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from cde_rag._files import user_path
 from cde_rag.errors import CorpusError, require
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
 
@@ -21,7 +22,7 @@ DOCUMENTS, QUERIES = "documents", "queries"
 
 def is_conteb(name: str | Path) -> bool:
     """Return True for the name of a set, such as "conteb/covid-qa", or a folder in ConTEB's layout."""
-    path = Path(name)
+    path = user_path(name)
     if path.is_dir():
         return not any(path.glob("corpus.jsonl*")) and all((path / part).is_dir() for part in (DOCUMENTS, QUERIES))
     return path.as_posix().startswith(PREFIX) and len(path.parts) == 2
@@ -38,7 +39,7 @@ def read_conteb(name: str | Path, *, split: str = "test") -> RetrievalSet:
         CorpusError: There is no such dataset, it cannot be downloaded, or it has another layout.
         MissingExtraError: The extra `evaluation` is not installed.
     """
-    path = Path(name)
+    path = user_path(name)
     source = str(path) if path.is_dir() else f"{OWNER}/{path.name}"
     chunks = _chunks(source, _rows(source, DOCUMENTS, split))
     queries: list[str] = []

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from jaxtyping import Float64
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_not_empty
 from cde_rag.context.context import Context
 from cde_rag.embedders.contextual import ContextualEmbedder, context_size_for
@@ -175,8 +176,8 @@ def _read_set(name: str | Path, split: str, parent_key: str | None, max_characte
         if max_characters is not None:
             raise CorpusError(f"{name}: a set of ConTEB has its chunks already. Leave max_characters out.")
         return read_conteb(name, split=split)
-    if is_markdown(Path(name)):
-        return read_markdown(Path(name), max_characters=max_characters)
+    if is_markdown(folder := user_path(name)):
+        return read_markdown(folder, max_characters=max_characters)
     return read_beir(name, split=split, parent_key=parent_key, max_characters=max_characters)
 
 

@@ -7,9 +7,11 @@ from typing import Final
 
 from cde_rag.errors import CorpusError
 from cde_rag.evaluation.beir import Corpus, RetrievalSet
+from cde_rag.readers.decoding import read_text
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.passages import MARKDOWN, folder_files
 from cde_rag.readers.splitting import split
+from cde_rag.readers.titles import front_matter
 
 SHORTEST: Final = 80  # characters of a section; a shorter one is left out
 PASSAGE: Final = 600  # characters, unless others are named
@@ -44,7 +46,7 @@ def read_markdown(folder: Path, *, max_characters: int | None = None) -> Retriev
         if path.suffix.lower() not in MARKDOWN:
             continue
         source = path.relative_to(folder).as_posix()
-        markdown = path.read_text(encoding="utf-8-sig", errors="replace")
+        markdown = read_text(path)
         for number, (title, heading, text) in enumerate(sections(markdown, path.stem)):
             if len(text) < SHORTEST:
                 continue
@@ -72,7 +74,7 @@ def sections(markdown: str, name: str) -> list[tuple[str, str, str]]:
 
     Args:
         markdown: Text of the page.
-        name: Title of a page without headings.
+        name: Title of a page without headings and without a title in its front matter.
 
     Returns:
         Title, heading and text; the heading is empty for text above the first heading and right below the title.
@@ -80,9 +82,9 @@ def sections(markdown: str, name: str) -> list[tuple[str, str, str]]:
     Raises:
         MissingExtraError: The extra `files` is not installed.
     """
-    found = Headings(markdown).all
-    title = found[0].text if found else name
-    starts = [0, *(heading.start for heading in found), len(markdown)]
+    found, (own, begin) = Headings(markdown).all, front_matter(markdown)
+    title = own or (found[0].text if found else name)
+    starts = [begin, *(heading.start for heading in found), len(markdown)]
     headings = ["", *("" if heading is found[0] else heading.text for heading in found)]
     listed: list[tuple[str, str, str]] = []
     for place, heading in enumerate(headings):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_positive
 from cde_rag.context.context import Context
 from cde_rag.embedders.protocol import Embedder, unwrapped
@@ -123,7 +124,7 @@ class Drift:
         gain_axes.errorbar([0], [self.gain], [[self.gain - low], [high - self.gain]], fmt="o", capsize=6)
         gain_axes.axhline(0, color="grey", linewidth=1)
         gain_axes.set(title="NDCG@10 to be won, 90 %", xticks=[])
-        figure.savefig(path, dpi=150)
+        figure.savefig(user_path(path), dpi=150)
 
 
 def measure_drift(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from cde_rag._files import file_sha256, write_durably
+from cde_rag._files import file_sha256, user_path, write_durably
 from cde_rag.errors import ModelError
 from cde_rag.model import model_packages
 
@@ -77,7 +77,8 @@ def find(name: str | Path) -> Path:
 
 def local(name: str | Path) -> Path | None:
     """Return the folder of a model by its name, an alias, or its own path; None if there is no such model."""
-    return packaged(ALIASES.get(str(name), str(name))) or (Path(name) if (Path(name) / CONFIG).is_file() else None)
+    folder = user_path(name)
+    return packaged(ALIASES.get(str(name), str(name))) or (folder if (folder / CONFIG).is_file() else None)
 
 
 def packaged(name: str) -> Path | None:

@@ -9,6 +9,7 @@ from cde_rag.records import default_id, usable
 from cde_rag.stores.base import Record
 
 _OTHER_IDS = "give each record one, or name another field of ids (--id-field; in Python Fields(id=…))"
+_EXACT = 2.0**53  # floats from here on stand for several whole numbers
 _KINDS: dict[type, str] = {
     str: "a string",
     bool: "a boolean",
@@ -24,7 +25,7 @@ class Fields:
     """Mapping of a line's or row's fields to a record; every other field is metadata.
 
     Attributes:
-        id: A string or whole number, in each row. `None`: the field `id`, else `_id`, else the id that
+        id: A string or whole number, in each row; 7.0 is 7. `None`: the field `id`, else `_id`, else the id that
             `Collection.add` would make.
         text: A string that is not blank.
         title: A string; may be missing.
@@ -62,6 +63,8 @@ def to_record(values: Mapping[str, Any], fields: Fields) -> Record:
         raise UnusableError(f"the text in {fields.text!r} is blank")
     title = "" if rest.get(fields.title) is None else _string(rest, fields.title)
     rest.pop(fields.title, None)  # null
+    if fields.parent in rest:
+        rest[fields.parent] = _whole(rest[fields.parent])
     identifier = _identifier(rest, fields)
     record = Record(identifier or "", text, title, rest)
     try:
@@ -92,12 +95,17 @@ def id_field(names: Container[str], fields: Fields) -> str | None:
 def _identifier(rest: dict[str, Any], fields: Fields) -> str | None:
     if (field := id_field(rest, fields)) is None:
         return None
-    value = _take(rest, field)
+    value = _whole(_take(rest, field))
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise UnusableError(f"expected a string or a whole number in {field!r}, found {kind(value)}; {_OTHER_IDS}")
     if not str(value).strip():
         raise UnusableError(f"the id in {field!r} is blank; {_OTHER_IDS}")
     return str(value)
+
+
+def _whole(value: object) -> object:
+    """Return a whole float as an int: pandas makes floats of whole numbers where one is missing."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT else value
 
 
 def _take(rest: dict[str, Any], field: str) -> object:

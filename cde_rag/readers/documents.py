@@ -1,19 +1,28 @@
 """PDF, HTML, Word and PowerPoint files as Markdown with their headings, by markitdown (extra `documents`)."""
 
 import importlib.util
+import json
 import os
-import re
-from functools import lru_cache
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, cast
 
 from cde_rag.errors import require
 from cde_rag.readers.columns import UnusableError
-from cde_rag.readers.headings import LONGEST
+from cde_rag.readers.conversion import HTML, OFFICE
+from cde_rag.readers.titles import LONGEST
 
-_HTML: Final = frozenset({".html", ".htm"})
-_CLASSES: Final = re.compile(r"^[- ]*(\w+ threw \w+ with message: )?")  # of markitdown, in front of the reason
-DOCUMENTS: Final = _HTML | {".pdf", ".docx", ".pptx"}
+DOCUMENTS: Final = HTML | OFFICE | {".pdf"}
+SECONDS: Final = 60.0  # that a document may take, and as much again for each MiB of its file
+MEMORY: Final = 2 * 2**30  # bytes that a document may take
+_START: Final = (
+    "import sys; sys.path[:] = sys.argv[2:]; from cde_rag.readers.conversion import serve; serve(int(sys.argv[1]))"
+)
+_idle: "list[_Worker]" = []  # at most one, which the next document takes
 
 
 def readable() -> bool:
@@ -29,27 +38,94 @@ class Converted(NamedTuple):
 
 
 def convert(path: Path) -> Converted:
-    """Convert a file to Markdown. Nothing is fetched from elsewhere, and no plugin is loaded.
+    """Convert a file to Markdown, in another process, which bounds its time and memory; see `conversion`.
 
     Raises:
         MissingExtraError: markitdown is not installed.
-        UnusableError: The file is damaged, encrypted, or of another format than its suffix says.
+        UnusableError: The file is damaged, encrypted, of another format than its suffix says, or takes too much.
     """
-    converter = _converter()
+    if not readable():
+        require("markitdown", "documents")
     try:
-        converted = converter.convert_local(path)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise UnusableError(f"not readable as {path.suffix}: {_CLASSES.sub('', reason):.200}") from error
-    title = " ".join((converted.title or "").split()) if path.suffix.lower() in _HTML else ""
-    return Converted(converted.markdown, title[:LONGEST])
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    if worker.caller != os.getpid():  # this process was forked, and the worker is its parent's
+        worker = _Worker()
+    try:
+        answer = worker.answer(path)
+    except BaseException:  # its answer may come yet
+        worker.end()
+        raise
+    if answer["last"] or _idle:
+        worker.end()
+    else:
+        _idle.append(worker)
+    if "refused" in answer:
+        raise UnusableError(answer["refused"])
+    return Converted(answer["markdown"], " ".join(answer["title"].split())[:LONGEST])
 
 
-@lru_cache(1)
-def _converter() -> Any:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # markitdown imports ONNX Runtime, which reports its use
-    markitdown, formats = require("markitdown", "documents"), require("markitdown.converters", "documents")
-    converter = markitdown.MarkItDown(enable_builtins=False, enable_plugins=False)
-    for each in (formats.PdfConverter, formats.HtmlConverter, formats.DocxConverter, formats.PptxConverter):
-        converter.register_converter(each())  # and no other, which would read a damaged file as plain text
-    return converter
+class _Worker:
+    """A process that converts documents, one after another.
+
+    Attributes:
+        caller: Id of the process that started it.
+    """
+
+    def __init__(self) -> None:
+        self.caller = os.getpid()
+        try:
+            self._process = subprocess.Popen(  # -I: isolated from modules in the working folder
+                [sys.executable, "-I", "-c", _START, str(MEMORY), *sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="ascii",
+            )
+        except OSError as error:
+            raise UnusableError(f"the process that converts documents does not start: {error}") from error
+        self._ended = weakref.finalize(self, _end, self._process, self.caller)
+
+    def answer(self, path: Path) -> dict[str, Any]:
+        """Return the answer of `conversion.serve`.
+
+        Raises:
+            UnusableError: The document takes too long, or ends the process.
+        """
+        requests, answers = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
+        seconds = SECONDS * (1 + path.stat().st_size / 2**20)
+        late = threading.Event()
+        timer = threading.Timer(seconds, lambda: (late.set(), self._process.kill()))
+        timer.daemon = True
+        timer.start()
+        try:
+            requests.write(json.dumps(str(path.absolute())) + "\n")
+            requests.flush()
+            line = answers.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise UnusableError(f"not converted in {seconds:,.0f} s; split it, or convert it to text by other means")
+        if not line:
+            raise UnusableError(
+                f"the process that converts it ended ({self._process.wait()}), mostly for lack of memory; split it, or "
+                "convert it to text by other means"
+            )
+        return json.loads(line)
+
+    def end(self) -> None:
+        """End the process."""
+        self._ended()
+
+
+def _end(process: "subprocess.Popen[str]", caller: int) -> None:
+    if caller != os.getpid():
+        return
+    process.kill()
+    with suppress(OSError):  # of a request that was not sent
+        cast(IO[str], process.stdin).close()
+    cast(IO[str], process.stdout).close()
+    process.wait()

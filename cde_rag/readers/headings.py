@@ -5,14 +5,9 @@ from bisect import bisect_right
 from typing import Any, NamedTuple, cast
 
 from cde_rag.errors import require
-
-LONGEST = 200  # characters of a heading's text; it is kept with every passage below it
+from cde_rag.readers.titles import LONGEST, front_matter
 
 _LINE_END = r"(?:\r\n?|\n)"
-_FRONT_MATTER = re.compile(
-    rf"\A\s*---[ \t]*{_LINE_END}(?![ \t]*{_LINE_END})(?:.*?{_LINE_END})??(?:---|\.\.\.)[ \t]*(?:{_LINE_END}|\Z)",
-    re.DOTALL,
-)
 _MARKUP = re.compile(r"<!--.*?(?:-->|\Z)|</?[A-Za-z][\w-]*(?:\s[^<>]*)?/?>", re.DOTALL)  # of HTML; the rest is words
 
 
@@ -62,8 +57,7 @@ class Headings:
     def _read(self, markdown: str) -> None:
         parser: Any = require("markdown_it", "files").MarkdownIt("commonmark")
         parser.disable("inline")  # that of headings is read below, and no other is needed
-        front = _FRONT_MATTER.match(markdown)
-        begin = front.end() if front else 0
+        begin = front_matter(markdown).end
         body = markdown[begin:]
         ends = (begin + found.end() for found in re.finditer(_LINE_END, body))
         lines = [begin, *ends, len(markdown)]

@@ -12,15 +12,20 @@ from typing import Any, Literal, TypeAlias
 from cde_rag.errors import CorpusError, how_to_install
 from cde_rag.readers import documents
 from cde_rag.readers.columns import EmptyFileError, Found, UnusableError
+from cde_rag.readers.decoding import decoded
 from cde_rag.readers.documents import DOCUMENTS, Converted, convert
 from cde_rag.readers.headings import Headings
 from cde_rag.readers.paragraphs import unmarked
 from cde_rag.readers.splitting import Span, split
+from cde_rag.readers.titles import asciidoc_title, front_matter, restructured_text_title
 from cde_rag.stores.base import Record
 
 MARKDOWN = frozenset({".md", ".markdown"})
 TEXT = frozenset({".txt", ".text", ".rst"})
-SOURCE_CODE = frozenset(  # common suffixes that are read only where they are named
+_MARKDOWN_LIKE = frozenset({".mdx", ".qmd", ".rmd"})
+_ASCIIDOC = frozenset({".adoc", ".asciidoc"})
+_OTHER_TEXT = _MARKDOWN_LIKE | _ASCIIDOC | {".org", ".textile"}  # read only where they are named, as is source code
+_SOURCE_CODE = frozenset(
     ".c .cc .cfg .cpp .cs .css .go .h .hpp .ini .java .js .jsx .kt .lua .php .pl .py .r .rb .rs .scala .sh .sql .swift "
     ".tex .toml .ts .tsx .xml .yaml .yml".split()
 )
@@ -29,6 +34,7 @@ PARENT_KEY = "source"  # metadata key that names a passage's file
 FOLDER_KEY = "folder"  # metadata key that says where the folder of that file was
 SECTION_KEY = "section"  # metadata key that says under which headings a Markdown passage begins
 
+_HIDDEN = (".", "~$")  # begins of names; Word keeps "~$plan.docx" next to a document that is open
 _TITLE_PARTS = re.compile(r"\s+[-–—|·»:]\s+")  # between a page's and its site's name
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
 _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quotation alone
@@ -38,7 +44,7 @@ _HEADING = re.compile(  # or a comment, or the mark of a list's item or of a quo
 
 @dataclass(frozen=True, slots=True)
 class FolderFiles:
-    """Files below a folder; hidden ones are left out.
+    """Files below a folder; hidden ones and Office's lock files are left out.
 
     Attributes:
         readable: Files of texts and, with the extra `documents`, of documents.
@@ -66,13 +72,20 @@ def kind_of(path: Path, as_text: AbstractSet[str]) -> Kind | None:
     return "document" if suffix in DOCUMENTS else None
 
 
+def as_text_options(unread: Counter[str]) -> str:
+    """Return options of `cde-rag index` that would read the commonest texts among files that are not read, or ""."""
+    suffixes = [suffix for suffix, _ in unread.most_common()]
+    known = [suffix for some in (_OTHER_TEXT, _SOURCE_CODE) for suffix in suffixes if suffix in some]
+    return " ".join(f"--as-text {suffix}" for suffix in known[:3])
+
+
 def folder_files(folder: Path, as_text: AbstractSet[str] = frozenset()) -> FolderFiles:
     """List the files below a folder; links to folders are not followed. `as_text` as in `kind_of`."""
     errors, files, unread = list[OSError](), list[Path](), Counter[str]()
     for place, folders, names in os.walk(folder, onerror=errors.append):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
         unread["link to a folder"] += sum(Path(place, name).is_symlink() for name in folders)
-        files += [Path(place, name) for name in names if not name.startswith(".")]
+        files += [Path(place, name) for name in names if not name.startswith(_HIDDEN)]
     kinds = {"text", "markdown", "document"} if documents.readable() else {"text", "markdown"}
     read = [path for path in files if kind_of(path, as_text) in kinds]
     readable = [path for path in read if path.is_file()]
@@ -134,7 +147,7 @@ def folder_passages(
             extra = f" {how_to_install('documents')} for {', '.join(sorted(DOCUMENTS))}."
         raise CorpusError(
             f"{folder} holds no text: expected files that end in {', '.join(sorted(suffixes))}, in it or below it."
-            f"{extra} Name the suffix of other text files, such as source code: --as-text .py"
+            f"{extra} Name the suffix of other text files: {as_text_options(files.unread) or '--as-text .py'}"
         )
     for path in files.readable:
         metadata = source_of(whole / path.relative_to(folder), (*roots, whole))
@@ -159,13 +172,14 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
     """Split one file at its headings, paragraphs and sentences.
 
     Args:
-        path: The file; a text is in UTF-8, a document is read as Markdown.
+        path: The file; a text is decoded as in `decoding`, a document is read as Markdown.
         metadata: Metadata of all its passages. The ids are made of its `source`: `source#0`, `source#1` …
         kind: As in `kind_of`.
         max_characters: Longest passage.
 
     Returns:
-        Passages in order, titled with the `<title>` of HTML, else with the file's first heading, else with its name.
+        Passages in order, titled with the `<title>` of HTML or the title in the front matter, else with the first
+        heading, also of reStructuredText, else with the file's name. Front matter is in no passage.
         `metadata["offset"]` is where the passage begins in the file, in characters:
         `text[offset : offset + len(passage)] == passage`. A heading is kept with the beginning of its text.
         `metadata["section"]` has the headings under which that text stands, such as "Roll back > By hand", if there are
@@ -183,7 +197,7 @@ def _passages(path: Path, metadata: dict[str, str], kind: Kind | None, *, max_ch
         return
     headings = Headings(text) if markdown else None
     all_ = headings.all if headings else []
-    title = named or (all_[0].text if all_ else path.stem)
+    title = named or (all_[0].text if all_ else _text_title(text, path)) or path.stem
     said = {named, *_TITLE_PARTS.split(named)}  # of the page, and of the site
     repeated = [one for one in all_ if one.text in said] if named else all_[:1]  # by the title
     shown = unmarked(text) if markdown else text  # to the splitter, which else prefers the ends of lines to sentences
@@ -234,13 +248,29 @@ def _is_heading_only(passage: str) -> bool:
     return fences < 2 and not _HEADING.sub("", without).strip()
 
 
+def _text_title(text: str, path: Path) -> str:
+    """Return the title in a text that is not read as Markdown; "" if it has none."""
+    suffix = path.suffix.lower()
+    if suffix == ".rst":
+        return restructured_text_title(text)
+    if suffix in _ASCIIDOC:
+        return asciidoc_title(text)
+    return next((one.text for one in Headings(text).all), "") if suffix in _MARKDOWN_LIKE else ""
+
+
+def _without_front_matter(text: str, path: Path) -> Converted:
+    """Return a page and its title; line ends take the place of its front matter, so that all else stays where it is."""
+    if path.suffix.lower() not in MARKDOWN | _MARKDOWN_LIKE | _ASCIIDOC:
+        return Converted(text, "")
+    title, end = front_matter(text)
+    return Converted("\n" * end + text[end:], title)
+
+
 def _text(path: Path, kind: Kind | None) -> Converted:
     try:
-        found = convert(path) if kind == "document" else Converted(path.read_bytes().decode("utf-8-sig"), "")
+        found = convert(path) if kind == "document" else _without_front_matter(decoded(path.read_bytes()), path)
     except OSError as error:
         raise UnusableError(f"not readable: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UnusableError(f"not UTF-8: byte {error.object[error.start]:#04x} at byte {error.start}") from error
     if not found.markdown.strip():
         raise EmptyFileError("the file holds no text")
     return found

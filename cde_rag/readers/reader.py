@@ -13,6 +13,7 @@ from io import BufferedIOBase
 from itertools import chain, groupby
 from pathlib import Path
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_list, check_not_empty
 from cde_rag.errors import CorpusError
 from cde_rag.readers import tables
@@ -37,7 +38,8 @@ JSONL = frozenset({".jsonl", ".ndjson", ".json"})
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET = ".parquet"
 STDIN = Path("-")
-REPORTS = 20  # bad records that are remembered in words; all are counted
+REPORTS = 20  # reasons of bad records that are remembered in words; all records are counted
+_PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
 
 
 class RecordReader:
@@ -68,7 +70,6 @@ class RecordReader:
         empty_files: Files without a text that the latest iteration passed over.
         foreign: Number of records of the latest iteration that are surely not in English.
         skipped: Number of bad records that the latest iteration skipped.
-        reports: Messages of the first 20 of them.
         keys: The metadata fields that occurred: their keys, for fields of inner objects joined by dots.
 
     Raises:
@@ -99,7 +100,7 @@ class RecordReader:
         self.max_characters = max_characters
         self.foreign = self.skipped = 0
         self.empty_files: list[str] = []
-        self.reports: list[str] = []
+        self._faults: dict[tuple[str, str], tuple[str, int]] = {}  # by file and reason: the first place, and how many
         self.keys: set[str] = set()
         self._sources = [_checked(source, self._as_text) for source in sources]
         self.documents: dict[str, int] = {}
@@ -117,7 +118,7 @@ class RecordReader:
             self.fields = replace(self.fields, parent=PARENT_KEY)
 
     def __iter__(self) -> Iterator[Record]:
-        self.empty_files, self.foreign, self.skipped, self.reports, self.keys = [], 0, 0, [], set()
+        self.empty_files, self.foreign, self.skipped, self._faults, self.keys = [], 0, 0, {}, set()
         self.documents.clear()
         texts: dict[int, int] = {}  # by the hash of an id, that of its title and text
         stopped = False
@@ -137,12 +138,12 @@ class RecordReader:
                     continue
                 reason = UnusableError(f"the id {found.id!r:.80} came before, with another title or text")
             self.skipped += 1
-            if len(self.reports) < REPORTS:
-                self.reports.append(f"{where}: {reason}")
+            self._report(where, str(reason))
             stopped |= not self.skip_bad and not self._is_file_of_folder(where)  # the rest is read to name all
         if self.skipped and not self.skip_bad:
-            more = f"; and {self.skipped - len(self.reports)} more" if self.skipped > len(self.reports) else ""
-            found, self.skipped, self.reports = f"{'; '.join(self.reports)}{more}", 0, []
+            others = self.skipped - sum(count for _, count in self._faults.values())
+            found = f"{'; '.join(self.reports)}{f'; and {others} more' if others else ''}"
+            self.skipped, self._faults = 0, {}
             raise CorpusError(f"{found}. Mend the bad records, or skip them (--skip-bad).")
 
     def _found(self) -> Iterator[Found]:
@@ -152,6 +153,20 @@ class RecordReader:
         except CorpusError:
             if not self.skipped or self.skip_bad:
                 raise
+
+    @property
+    def reports(self) -> list[str]:
+        """Messages of the bad records, one for each file and reason; at most 20."""
+        return [
+            f"{where}: {reason}{f' (and {count - 1:,} more)' if count > 1 else ''}"
+            for (_, reason), (where, count) in self._faults.items()
+        ]
+
+    def _report(self, where: str, reason: str) -> None:
+        fault = _PLACE.sub("", where), reason
+        first, count = self._faults.get(fault, (where, 0))
+        if count or len(self._faults) < REPORTS:
+            self._faults[fault] = first, count + 1
 
     def unread(self) -> Counter[str]:
         """Count the files in the folders that are not read, by suffix."""
@@ -223,12 +238,16 @@ def _suffixes(names: Sequence[str]) -> frozenset[str]:
 
 def _checked(source: str | Path, as_text: frozenset[str]) -> Path:
     check_not_empty(source, "A source", CorpusError)
-    path = Path(source)
+    path = user_path(source)
     if "\0" in str(path):
         raise CorpusError(f"{str(path)!r}: expected the path of a file or folder, found a NUL character in it.")
+    try:
+        there = path == STDIN or path.exists()
+    except OSError as error:
+        raise CorpusError(f"{str(path)!r:.300}: not readable: {error.strerror}.") from error
     if path == STDIN or path.is_dir():
         return path
-    if not path.exists():
+    if not there:
         raise CorpusError(f"{path} does not exist. Name a file or a folder of texts, or '-' for standard input.")
     known = [*sorted(JSONL), *DELIMITERS, PARQUET, *sorted(SPLIT)]
     if _format(path) not in known and path.suffix.lower() not in as_text:

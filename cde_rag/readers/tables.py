@@ -12,17 +12,19 @@ import math
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import date, time, timedelta
+from decimal import Decimal
 from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NoReturn, cast
+from uuid import UUID
 
 from cde_rag._validation import RepeatedKeyError, unique_keys
 from cde_rag.errors import CorpusError, require
 from cde_rag.readers.columns import Fields, Found, UnusableError, id_field, kind, to_record
+from cde_rag.readers.decoding import SAVE, as_utf8
 from cde_rag.stores.base import Record
 
-BOM = b"\xef\xbb\xbf"  # written in front of UTF-8 by some editors and spreadsheets
 MAX_LINE_BYTES = 64 * 2**20  # of a line of JSONL or CSV, by default
 PARQUET_ROWS = 1024  # rows held in memory at a time
 
@@ -89,6 +91,10 @@ def csv_rows(
         fields: Columns of the records.
         max_line_bytes: Longest line.
 
+    Yields:
+        Each row. A bad row of several lines is yielded for each line, since a quote that is not closed takes the rows
+        of these lines with it.
+
     Raises:
         CorpusError: A line is longer, so that rows cannot be separated; or the header is invalid.
     """
@@ -100,33 +106,48 @@ def csv_rows(
             yield line.decode("utf-8", "surrogateescape")  # so that one bad row does not end the file
 
     reader = csv.reader(text(), delimiter=delimiter, strict=True)
+    header = _header(reader, name, delimiter)
+    kept = frozenset((id_field(header, fields), fields.text))
+    cells: list[str] | None = header
+    while cells is not None:
+        first = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:  # the reader goes on with the next line
+            last = reader.line_num
+            lost = f"; is a quote that opens in line {first} or below not closed?" if last > first else ""
+            for line in range(first, last + 1):
+                yield f"{name}, line {line}", partial(_refuse_row, f"{error} in line {last}{lost}")
+        else:
+            if cells:
+                last = first if len(cells) == len(header) else reader.line_num
+                for line in range(first, last + 1):
+                    yield f"{name}, line {line}", partial(_parse_cells, header, cells, kept)
+
+
+def _header(reader: Any, name: str, delimiter: str) -> list[str]:
+    """Read the names of the columns."""
     try:
         header = next(reader, list[str]())
     except csv.Error as error:
         raise CorpusError(f"{name}, line {reader.line_num}: expected a header of CSV, found: {error}.") from error
+    if not _is_utf8(header):
+        raise CorpusError(f"{name}, line 1: not UTF-8; {SAVE}.")
     check_columns(header, name)
-    kept = frozenset((id_field(header, fields), fields.text))
     other = next((mark for mark in ";\t|," if mark in header[0]), None) if len(header) == 1 else None
     if other is not None:
         raise CorpusError(
             f"{name}, line 1: expected columns with {delimiter!r} between them, found one, {header[0]!r:.80}. Is it "
             f"{other!r}? Save the file with commas as .csv, or with tabs as .tsv."
         )
-    cells: list[str] | None = header
-    while cells is not None:
-        first = reader.line_num + 1
-        where = f"{name}, line {first}"
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:  # the reader goes on with the next line
-            yield where, partial(_refuse_row, f"{error} in line {reader.line_num}")
-        else:
-            if cells:
-                yield where, partial(_parse_cells, header, cells, kept)
+    return header
 
 
 def parquet_rows(path: Path, fields: Fields) -> Rows:
-    """Yield rows of a Parquet file. A null is a missing field, but for an id; dates and times become ISO strings."""
+    """Yield rows of a Parquet file.
+
+    A null is a missing field, but for an id or text. Dates and times become ISO strings, decimals numbers.
+    """
     parquet = require("pyarrow.parquet", "files")
     try:
         with parquet.ParquetFile(path) as file:
@@ -204,13 +225,14 @@ def _lines(file: BufferedIOBase, name: str, longest: int) -> Iterator[tuple[int,
     """Yield each line with its number; a line of more than `longest` bytes is truncated one byte beyond."""
     number = 0
     try:
+        file = as_utf8(file)
         while line := file.readline(longest + 1):
             number += 1
             rest = line
             while len(rest) > longest and not rest.endswith(b"\n"):
                 rest = file.readline(longest + 1)
-            yield number, line.removeprefix(BOM) if number == 1 else line
-    except (EOFError, OSError, zlib.error) as error:
+            yield number, line
+    except (EOFError, OSError, UnicodeDecodeError, zlib.error) as error:
         raise CorpusError(f"{name}: not readable after line {number}: {error}") from error
 
 
@@ -269,16 +291,23 @@ def _refuse_row(error: str) -> NoReturn:
 def _parse_cells(header: list[str], cells: list[str], kept: Container[str | None]) -> Mapping[str, Any]:
     if len(cells) != len(header):
         raise UnusableError(f"expected {len(header)} cells as in the header, found {len(cells)}")
-    try:
-        "".join(cells).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UnusableError("not UTF-8") from error
+    if not _is_utf8(cells):
+        raise UnusableError(f"not UTF-8; {SAVE}")
     return {name: cell for name, cell in zip(header, cells, strict=True) if cell or name in kept}
 
 
+def _is_utf8(cells: list[str]) -> bool:
+    """Return False for cells that were decoded with the escapes of other bytes."""
+    try:
+        "".join(cells).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _parse_values(row: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:
-    ids = id_field(row, fields)
-    return {name: _plain(value, name) for name, value in row.items() if value is not None or name == ids}
+    kept = (id_field(row, fields), fields.text)
+    return {name: _plain(value, name) for name, value in row.items() if value is not None or name in kept}
 
 
 def _plain(value: object, column: str) -> object:
@@ -288,6 +317,10 @@ def _plain(value: object, column: str) -> object:
     if isinstance(value, timedelta):
         seconds = f"{abs(value) / timedelta(seconds=1):.6f}".rstrip("0").rstrip(".")
         return f"{'-' if value < timedelta() else ''}PT{seconds}S"
+    if isinstance(value, Decimal):
+        return _number(value, column)
+    if isinstance(value, UUID):
+        return str(value)
     if isinstance(value, dict):
         return {str(key): _plain(part, column) for key, part in cast(dict[object, object], value).items()}
     if isinstance(value, (list, tuple)):
@@ -296,3 +329,13 @@ def _plain(value: object, column: str) -> object:
         return value
     found = str(value) if isinstance(value, float) else kind(value)
     raise UnusableError(f"expected values that JSON can hold in {column!r}, found {found}")
+
+
+def _number(value: Decimal, column: str) -> int | float:
+    """Return a decimal as the number of JSON that is the same."""
+    if value.as_tuple().exponent == 0:
+        return int(value)
+    number = float(value)
+    if not math.isfinite(number) or Decimal(repr(number)) != value:
+        raise UnusableError(f"{column!r} holds {value}, which no number of JSON holds exactly; write it as a string")
+    return number

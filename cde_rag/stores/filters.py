@@ -59,17 +59,22 @@ def matches(where: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
 
 
 def check_narrows(where: Mapping[str, Any], remedy: str) -> None:
-    """Refuse a filter that keeps every record, whatever its metadata, in a call that must not reach all by mistake.
+    """Refuse a filter of a deletion that matches every record, or has a part that does, often by mistake.
 
     Args:
-        where: The filter, such as `{}`, `{"and": []}` or `{"not": {"field": {"in": []}}}`.
+        where: A filter.
         remedy: Sentence that says how all records are reached.
 
     Raises:
-        FilterError: The filter keeps all, or is outside the grammar.
+        FilterError: It is outside the grammar; or it matches every record, such as `{}` or
+            `{"not": {"field": {"in": []}}}`; or it has an `and` without filters, a `{}` in a group, or "" as the operand
+            of contains, gt or gte.
     """
-    if _constant(parse(where)):
-        raise FilterError(f"Expected a filter that excludes a record, found {where!r:.80}. {remedy}")
+    condition = parse(where)
+    if _constant(condition) or _is_wide(condition):
+        raise FilterError(
+            f"{where!r:.200} has an empty part, which matches every record. Is a variable unset? {remedy}"
+        )
 
 
 def _constant(condition: Filter) -> bool | None:
@@ -88,32 +93,6 @@ def _constant(condition: Filter) -> bool | None:
             return None if all(comparison.operands for comparison in comparisons) else False
 
 
-def parse(where: Mapping[str, Any]) -> Filter:
-    """Read a filter.
-
-    Raises:
-        FilterError: `where` is outside the grammar, or larger than a filter may be.
-    """
-    return _Parser().group(where, "where", 0)
-
-
-def check_narrows(where: Mapping[str, Any]) -> None:
-    """Refuse a filter of a deletion that has an empty part, which would match everything, often by mistake.
-
-    Args:
-        where: A filter. `{}` itself passes.
-
-    Raises:
-        FilterError: It is outside the grammar; or it has an `and` without filters, a `{}` in a group, or "" as the
-            operand of contains, gt or gte.
-    """
-    if where and _is_wide(parse(where)):
-        raise FilterError(
-            f"{where!r:.200} has an empty part, which matches every record. Is a variable unset? The filter of all "
-            "records is {}."
-        )
-
-
 def _is_wide(condition: Filter) -> bool:
     match condition:
         case And(parts):
@@ -125,6 +104,15 @@ def _is_wide(condition: Filter) -> bool:
         case Field(_, comparisons, _):
             lowest = [one.operands for one in comparisons if one.operator in ("contains", "gt", "gte")]
             return (Operand("text", ""),) in lowest
+
+
+def parse(where: Mapping[str, Any]) -> Filter:
+    """Read a filter.
+
+    Raises:
+        FilterError: `where` is outside the grammar, or larger than a filter may be.
+    """
+    return _Parser().group(where, "where", 0)
 
 
 class _Parser:

@@ -19,6 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_not_empty
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Store
@@ -69,7 +70,8 @@ def store_at(place: str | Path) -> Store:
     check_not_empty(place, "The collection")
     if (server := _server(place)) is not None:
         return _load(server.target)(place)
-    return kind_at(Path(place))(Path(place))
+    path = user_path(place)
+    return kind_at(path)(path)
 
 
 def temporary_store() -> Store:
@@ -102,7 +104,7 @@ def check_there(place: str | Path, store: Store) -> None:
     """
     if store.exists():
         return
-    path = Path(place)
+    path = user_path(place)
     if _server(place) is not None or not path.is_dir() or not any(path.iterdir()):
         raise StoreError(f"{place}: expected a collection, found none. Make one with: cde-rag index SOURCE {place}")
     names = [path.resolve().with_name(f"{path.resolve().name}.{kind.name}") for kind in _FOLDERS]
@@ -118,7 +120,7 @@ def tenants_at(place: str | Path) -> TenantStores:
         MissingExtraError, StoreError: As `store_at`.
     """
     if (server := _server(place)) is None:
-        return FolderTenants(place, kind_at(Path(place)))
+        return FolderTenants(place, kind_at(user_path(place)))
     if server.tenants is None:
         raise StoreError(f"{place}: expected a kind of store with tenants, found {server.name}://, which has none.")
     return cast(TenantStores, _load(server.tenants)(place))

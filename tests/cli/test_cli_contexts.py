@@ -94,6 +94,16 @@ def test_a_context_of_all_passages_is_the_same_again(run, records: Path, tmp_pat
         assert "Nothing to gain" in run("drift", tmp_path / "small", *options).stdout
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_canary_queries_may_begin_with_a_byte_order_mark(run, collection: Path, tmp_path: Path, encoding: str):
+    line = json.dumps({"query": "a line\u2028separator", "ids": ["r1"]}, ensure_ascii=False)
+    (tmp_path / "known.jsonl").write_text(f"{line}\n", encoding=encoding)
+    command = ("recontextualize", collection, "--seed", 1, "--canary", tmp_path / "known.jsonl", "--may-lose", 1)
+    assert run(*command, "--json").stdout
+    (tmp_path / "known.jsonl").write_text("Größe", encoding="latin-1")
+    assert "known.jsonl: not UTF-8: byte 0xf6" in run(*command, code=1).stderr
+
+
 def test_mistakes(run, collection: Path, tmp_path: Path):
     assert "nothing to roll back to" in run("rollback", collection, code=1).stderr
     assert "random and clusters" in run("recontextualize", collection, "--strategy", "best", code=2).stderr

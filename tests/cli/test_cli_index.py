@@ -375,7 +375,7 @@ def test_files_that_are_not_read_are_counted_and_source_code_has_its_options(run
     for name in ("readme.md", "a.toml", "b.toml", "main.py", "picture.png"):
         (folder / name).write_text(f"The content of {name}.\n")
     stderr = run("index", folder, tmp_path / "project.faiss").stderr
-    assert "Files not read: .toml 2, .py 1, .png 1. To read source code, add --as-text .toml --as-text .py." in stderr
+    assert "Files not read: .toml 2, .py 1, .png 1. To read them as text, add --as-text .toml --as-text .py." in stderr
     done = run("index", folder, tmp_path / "code.faiss", "--as-text", ".toml", "--as-text", ".py")
     assert "Files not read: .png 1.\n" in done.stderr
     assert done.stdout.endswith("4 passages (4 added)\n")

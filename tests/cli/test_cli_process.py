@@ -1,5 +1,6 @@
 """The command as a process: fast help, pipes that close, versions."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +87,62 @@ def test_help_teaches_by_example(command: str):
     help_text = CliRunner().invoke(app, [command, "--help"]).stdout
     assert f"\n    cde-rag {command} " in help_text
     assert ("--json" in help_text) == (command not in ("serve", "mcp"))  # which answer requests
+
+
+LONG = "n" * 300
+
+
+def test_a_path_that_is_too_long_is_one_sentence(
+    run, records: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    run("index", str(records), "ok.faiss")
+    of_collections = ("verify", "inspect", "count", "reindex", "drift", "recontextualize", "serve", "mcp")
+    for arguments in [
+        ["index", "records.jsonl", LONG, "--model", str(model_folder)],
+        ["index", f"{LONG}.jsonl", "y.faiss"],
+        ["index", "records.jsonl", "z.faiss", "--model", LONG],
+        ["search", LONG, "x"],
+        *([name, LONG] for name in of_collections),
+        ["evaluate", LONG],
+        ["audit", LONG],
+        ["export", "ok.faiss", f"{LONG}.parquet"],
+        ["import", f"{LONG}.parquet", "y.faiss"],
+        ["backup", "ok.faiss", LONG],
+        ["restore", LONG, "y.faiss"],
+        ["tune", "ok.faiss", LONG, "--model", str(model_folder)],
+        ["demo", "--path", LONG],
+    ]:
+        result = CliRunner().invoke(app, arguments)
+        assert isinstance(result.exception, SystemExit), (arguments[0], result.exception)
+        assert result.exit_code in (1, 2), arguments[0]
+        assert "nnnnnnnnnnnnnnnnnnnn" in result.stderr, arguments[0]
+        assert len(result.stderr) < 1500, arguments[0]
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["search", "--help"], ["count", "papers.faiss"]])
+def test_a_full_disk_behind_standard_output_is_one_sentence(
+    run, records: Path, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    run("index", str(records), tmp_path / "papers.faiss")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == (
+        "Error: standard output: No space left on device. Make room, and run the same command again.\n"
+    )
+    assert done.returncode == 1
+
+
+def test_an_option_may_name_a_path_at_home(run, records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    checked = Path("~").expanduser()
+    assert checked == tmp_path
+    run("index", records, "papers.faiss")
+    shutil.copytree(tmp_path / "papers.faiss", tmp_path / "home.faiss")
+    assert run("count", "~/home.faiss").exit_code == 0
+    result = CliRunner().invoke(app, ["drift", "papers.faiss", "--plot=~/none/a.png"])
+    assert f"{tmp_path}/none: expected a folder" in result.stderr

@@ -25,7 +25,7 @@ from cde_rag.stores.qdrant_base.points_manifest import PointsManifest
 from cde_rag.stores.qdrant_base.sparse_text import WORDS, weights
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.qdrant_edge import shard_generations as edge_generations
-from cde_rag.stores.text_analysis import LONGEST, NEWEST, stems
+from cde_rag.stores.text_analysis import IDENTIFIERS, LONGEST, NEWEST, WORD, stems, visible
 
 ROWS = [row("a", "banks of a river"), row("b", "?"), row("c", "money", "Bank", year=1), row("d", "the river")]
 
@@ -40,12 +40,38 @@ def test_words_that_have_no_porter_stem_stay(word: str) -> None:
     assert stems(word) == [word]
 
 
+def ignorable() -> list[str]:
+    """Characters that the installed Unicode data calls formats, and the others that are not shown by default."""
+    formats = [one for one in map(chr, range(0x110000)) if unicodedata.category(one) == "Cf"]
+    shown = "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
+    return ["\u034f", "\u3164", "\ufe0f", "\U000e0100", *(one for one in formats if not re.match(f"[{shown}]", one))]
+
+
+@pytest.mark.parametrize("one", ignorable(), ids=lambda one: f"{ord(one):x}")
+def test_no_character_that_is_not_shown_cuts_a_word(one: str) -> None:
+    assert NEWEST.terms(f"soft{one}ware create{one}_path") == NEWEST.terms("software create_path")
+    assert WORD.findall(f"soft{one}ware x") == [f"soft{one}ware", "x"]
+
+
+@pytest.mark.parametrize("script", ["ภาษา", "ភាសា", "မြန်မာ", "日本", "ニホン"])
+def test_a_zero_width_space_separates_words_where_no_other_space_does(script: str) -> None:
+    assert visible(f"{script}\u200b{script}") == f"{script} {script}"
+    assert visible(f"{script}\u2060{script}") == script * 2
+
+
+@given(st.text(st.characters(exclude_categories=["Cf", "Mn", "Lo"])))
+def test_other_texts_have_the_terms_that_they_had(text: str) -> None:
+    assert NEWEST.terms(text) == IDENTIFIERS.terms(text)
+
+
 @given(st.text())
+@example("soft\u00adware")
 @example("İstanbul ẞ ŉ ﬃ \u1e9e ǅ")
 @example("हिन्दी שָׁלוֹם ครับ \u0301\u0302 x\u0301\u0345y")
 def test_words_have_nothing_that_a_store_reads_otherwise(text: str) -> None:
     words = NEWEST.terms(text)
-    assert stems(text) == words[: len(stems(text))]
+    plain = stems(visible(text))
+    assert plain == words[: len(plain)]
     assert stems(text.upper()) == stems(text) or not text.isascii()
     for word in words:
         assert re.fullmatch(r"\w", word[0])

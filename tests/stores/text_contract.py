@@ -15,7 +15,7 @@ from word_scores import Scores, best, point_scores
 from cde_rag.errors import FilterError, StoreFormatError
 from cde_rag.stores.base import Record, Row, Store
 from cde_rag.stores.filters import matches
-from cde_rag.stores.text_analysis import ANALYZER, NEWEST, PORTER, analyzer_of
+from cde_rag.stores.text_analysis import ANALYZER, IDENTIFIERS, NEWEST, PORTER, analyzer_of
 
 SPACE = "a1" * 32
 WORDS = (
@@ -151,6 +151,37 @@ class TextContract:
         for query in ("creating a path", "create_path", "path path"):
             assert_found(store, rows, query, 5, self.word_scores)
 
+    def test_characters_that_are_not_shown_cut_no_word(self, place: Callable[[], Store]) -> None:
+        store = made(place)
+        rows = [
+            row("a", "soft\u00adware up\u200bdates"),
+            row("b", "\ufeffthe e\ufb03cient way", "می\u200cخواهم"),
+            row("c", "ware for soft dates"),
+            row("d", "ภาษา\u200bไทย"),
+        ]
+        store.add(rows, vectors(4), fingerprint=SPACE)
+        asked = {"software": "a", "update": "a", "efficient": "b", "میخواهم": "b", "so\u00adft": "c", "ไทย": "d"}
+        found = store.search_text(list(asked), 5)
+        assert [[hit.id for hit in hits] for hits in found] == [[id_] for id_ in asked.values()]
+        for query in ("software updates", "effi\u2060cient"):
+            assert_found(store, rows, query, 5, self.word_scores)
+        assert store.verify() == []
+
+    def test_a_store_of_0_2_finds_what_it_found_until_its_texts_are_indexed_again(
+        self, place: Callable[[], Store]
+    ) -> None:
+        store = place()
+        store.create(dim=4, fingerprint=SPACE, context=b"context", settings={ANALYZER: IDENTIFIERS.name})
+        rows = [row("a", "soft\u00adware of create_path"), row("b", "river")]
+        store.add(rows, vectors(2), fingerprint=SPACE)
+        found = [[hit.id for hit in hits] for hits in store.search_text(["software", "soft path", "river"], 5)]
+        assert found == [[], ["a"], ["b"]]
+        assert store.verify() == []
+        store.index_texts()
+        found = [[hit.id for hit in hits] for hits in store.search_text(["software", "soft", "river"], 5)]
+        assert found == [["a"], [], ["b"]]
+        assert store.verify() == []
+
     def test_a_store_keeps_its_analyzer_until_its_texts_are_indexed_again(self, place: Callable[[], Store]) -> None:
         store = place()
         store.create(dim=4, fingerprint=SPACE, context=b"context", settings={"parent_key": "book"})
@@ -175,7 +206,9 @@ class TextContract:
     def test_an_analyzer_of_a_newer_version_is_an_error_that_names_it(self, place: Callable[[], Store]) -> None:
         store = place()
         store.create(dim=4, fingerprint=SPACE, context=b"context", settings={ANALYZER: "snowball-3"})
-        with pytest.raises(StoreFormatError, match=r"porter or porter-identifiers, found 'snowball-3'\. Update"):
+        with pytest.raises(
+            StoreFormatError, match=r"porter, porter-identifiers or porter-identifiers-2, found 'snowball-3'\. Update"
+        ):
             store.search_text(["river"], 1)
 
     def test_senseless_questions_about_words_are_refused(self, store: Store) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from cde_rag.errors import CDEError
+from cde_rag.readers.decoding import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -44,8 +45,7 @@ def read_tables(path: Path) -> dict[str, object]:
         RecipeError: The file is missing or no TOML.
     """
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(read_text(path))
     except (OSError, ValueError) as error:  # of TOML, or of UTF-8
         raise RecipeError(f"Expected a recipe (TOML) at {path}, found: {error}.") from error
 

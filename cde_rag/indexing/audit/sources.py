@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from cde_rag._files import user_path
 from cde_rag.errors import CDEError, StoreError, require
 from cde_rag.fingerprint import stamped
 from cde_rag.indexing.audit.stored_vectors import Source, StoredVector
@@ -293,8 +294,8 @@ def _folder(target: str, place: str, expected: str) -> Path:
 
     It must contain the expected entry, since a client would create a database in any folder.
     """
-    if "\0" not in place and (Path(place) / expected).exists():
-        return Path(place)
+    if "\0" not in place and ((folder := user_path(place)) / expected).exists():
+        return folder
     raise StoreError(f"{target}: expected a folder with {expected}, found none at {place!r}.")
 
 

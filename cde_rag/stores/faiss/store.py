@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._files import user_path
 from cde_rag._validation import check_list, check_not_empty
 from cde_rag.errors import StoreError, StoreFormatError
 from cde_rag.stores.base import Completion, Damage, Hit, Row
@@ -53,7 +54,7 @@ class FaissStore:
         check_not_empty(path, "The folder of a store")
         self._new = IndexConfig("auto" if index is None else index, quantization)  # what `create` gives a store
         self._expected = index, quantization
-        self._folder = Path(path)
+        self._folder = user_path(path)
         self._database = Database(self._folder / DATABASE)
         self._reader: Reader | None = None
         self._leased = LeasedGenerations()

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._files import fsync_folder
+from cde_rag._files import fsync_folder, user_path
 from cde_rag._validation import check_not_empty
 from cde_rag.errors import StoreError
 from cde_rag.stores.base import Damage, Row
@@ -71,7 +71,7 @@ class QdrantEdgeStore(PointStore):
         self._prefix = prefix_dims(quantization)
         if flat_rows < 0:
             raise ValueError(f"flat_rows: expected a number of vectors, found {flat_rows}.")
-        self._folder = Path(path)
+        self._folder = user_path(path)
         self._indexing = EdgeIndexConfig(flat_rows, quantization, hnsw or Hnsw())
         self._handle = handle_of(self._folder)
         self._user = next(_users)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float16, Float32, Int64
 
-from cde_rag._files import write_durably
+from cde_rag._files import user_path, write_durably
 from cde_rag_training.data.archive import pack, unpacked
 from cde_rag_training.data.array_folder import check_files, damaged, manifest_of, open_array, seal, write_array
 from cde_rag_training.data.layout import LAYOUT, LEXICAL, check_layout
@@ -120,7 +120,7 @@ class Prepared:
         Raises:
             PreparedError: Not ready, damaged, newer, or arrays that do not belong together.
         """
-        path = Path(path)
+        path = user_path(path)
         files = {TOKENIZER, *(f"{name}.npy" for name in LAYOUT | LEXICAL)}
         folder = unpacked(path, known=files) if path.is_file() else path
         manifest = manifest_of(folder)

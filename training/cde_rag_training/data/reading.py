@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from cde_rag._files import user_path
 from cde_rag._validation import utf8
 from cde_rag.errors import CorpusError
 from cde_rag.readers.columns import Fields, UnusableError, kind
@@ -76,7 +77,7 @@ class PairReader:
         self.reports: list[str] = []
         self._columns = columns or Columns()
         self._source = source
-        self._sources = [_checked(Path(one)) if isinstance(one, (str, Path)) else one for one in sources]
+        self._sources = [_checked(user_path(one)) if isinstance(one, (str, Path)) else one for one in sources]
 
     def __iter__(self) -> Iterator[Pair]:
         self.skipped, self.reports = 0, []

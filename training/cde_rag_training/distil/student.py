@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from cde_rag._files import write_durably
+from cde_rag._files import user_path, write_durably
 from cde_rag.errors import ModelError
 from cde_rag.model import checkpoints
 from cde_rag.model.config import ModelConfig
@@ -39,7 +39,7 @@ def write_start(student: str, folder: Path, texts: Iterable[str], *, name: str, 
     if (folder / checkpoints.CONFIG).exists():
         return folder
     if student.endswith(".bin"):
-        file = E5File.read(Path(student))
+        file = E5File.read(user_path(student))
         network, serialised = e5_student(file, texts, name=name, pieces=pieces)
     else:
         network, tokenizer, _ = checkpoints.read(checkpoints.find(student))

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import nn
 from tqdm import tqdm
 
-from cde_rag._files import write_durably
+from cde_rag._files import user_path, write_durably
 from cde_rag.errors import CorpusError
 from cde_rag.model import checkpoints
 from cde_rag.model.two_stage import TwoStage
@@ -78,7 +78,7 @@ def train(
         StoreError: Another run trains in `output`.
         TrainingError: Training had to stop; the message says why, and what to change.
     """
-    output = Path(output)
+    output = user_path(output)
     output.mkdir(parents=True, exist_ok=True)
     with joined(config.machine.device) as device, _claimed(output):
         start = load_start(config.start, seed=config.seed)

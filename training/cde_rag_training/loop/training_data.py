@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from cde_rag._files import user_path
 from cde_rag.errors import CorpusError
 from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag_training.clustering.surrogate import Surrogate, minilm
@@ -45,7 +46,7 @@ def _prepared(
     data: Path | str | Sequence[Pair], tokenizer: TextTokenizer, config: PrepareConfig, folder: Path
 ) -> Prepared:
     if isinstance(data, Path | str):
-        path = Path(data)
+        path = user_path(data)
         if path.suffix not in TABLES:
             return Prepared.load(path)
         pairs = PairReader(path)

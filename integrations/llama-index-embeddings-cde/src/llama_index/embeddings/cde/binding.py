@@ -28,6 +28,7 @@ from cde_rag import (
     ContextualEmbedder,
     FunctionEmbedder,
 )
+from cde_rag._files import user_path
 from cde_rag._validation import unknown_keyword
 from cde_rag.context.cache import cached_context
 
@@ -56,7 +57,7 @@ def write(context: Context, path: str | Path) -> None:
         ContextError: The place is not writable, or full.
         ContextMismatchError: The file is the context of other vectors.
     """
-    if Path(path).exists() and (kept := Context.load(path).fingerprint) != context.fingerprint:
+    if user_path(path).exists() and (kept := Context.load(path).fingerprint) != context.fingerprint:
         remedy = f"{path} is the context of those: choose another place, or delete it if the vectors are gone."
         raise ContextMismatchError(expected=kept, found=context.fingerprint, remedy=remedy)
     context.save(path)
@@ -141,7 +142,7 @@ class BoundEmbedding(BaseEmbedding):
             ContextMissingError: There is no such file.
             ModelError: The context was made with your own embedding, and `model` is not given.
         """
-        if not Path(path).exists():
+        if not user_path(path).exists():
             raise ContextMissingError(
                 f"{path}: there is no such file. The embedding of the vectors writes it: embedding.save(path), or "
                 "embedding.persist(persist_dir) next to storage_context.persist(persist_dir). If that is gone, and no "
@@ -216,7 +217,7 @@ class BoundEmbedding(BaseEmbedding):
 
     def persist(self, persist_dir: str | Path = "./storage") -> None:
         """Save the context in the folder of `storage_context.persist(persist_dir)`; raises like `save`."""
-        Path(persist_dir).mkdir(parents=True, exist_ok=True)
+        user_path(persist_dir).mkdir(parents=True, exist_ok=True)
         self.save(Path(persist_dir) / CONTEXT_FILE)
 
     @property
@@ -302,7 +303,7 @@ class BoundEmbedding(BaseEmbedding):
 
     def _load(self) -> None:
         """Load the context from its file, or a known one from the cache."""
-        if self._context is None and self.context_path is not None and Path(self.context_path).exists():
+        if self._context is None and self.context_path is not None and user_path(self.context_path).exists():
             self._bind(Context.load(self.context_path))
         if self._context is None and self.fingerprint is not None and (kept := cached_context(self.fingerprint)):
             self._bind(kept)

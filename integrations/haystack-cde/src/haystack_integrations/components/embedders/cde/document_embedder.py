@@ -1,13 +1,13 @@
 """CDEDocumentEmbedder: documents embedded in the context of their corpus, given their siblings."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 from haystack_integrations.components.embedders.cde.long_texts import check_windows, warn_of_cut_texts
 
 from cde_rag import Context, ContextMissingError, ContextualEmbedder, ModelError
+from cde_rag._files import user_path
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.records import check_key
 from cde_rag.stores.filter_conditions import value_at
@@ -79,7 +79,7 @@ class CDEDocumentEmbedder:
         Raises:
             ContextMismatchError: `windows` is on, and the context has none.
         """
-        if self._embedder is None and Path(self.context).is_file():
+        if self._embedder is None and user_path(self.context).is_file():
             context = Context.load(self.context)
             check_windows(context, "name another file", windows=self.windows)
             self._embedder = ContextualEmbedder(

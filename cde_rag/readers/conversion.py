@@ -1,0 +1,167 @@
+"""Conversion of documents to Markdown, in a process of its own, within bounds of size, time and memory.
+
+A document is a stranger's program for its converter: 18 kB of DOCX can take gigabytes. So the process checks what an
+Office file declares before any of it is unpacked, has a limit of memory, and is ended when a document takes too long.
+It reads requests and writes answers as lines of JSON.
+"""
+
+import io
+import json
+import os
+import re
+import signal
+import sys
+import xml.parsers.expat
+import zipfile
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from cde_rag.errors import require
+from cde_rag.readers.columns import UnusableError
+from cde_rag.readers.decoding import decoded_html
+
+HTML: Final = frozenset({".html", ".htm"})
+OFFICE: Final = frozenset({".docx", ".pptx"})  # ZIP archives of XML (ECMA-376)
+UNPACKED: Final = 2**30  # bytes that the parts of an Office file may have in all
+RATIO: Final = 100  # of an XML part's size to its packed size, as in Apache POI's ZipSecureFile
+CHECKED: Final = 2**20  # bytes of an XML part; the ratio of a smaller one does not matter
+CHARACTERS: Final = 32 * 2**20  # of the Markdown
+_SPENT: Final = 2**19  # KiB of memory after which a process is replaced: a document's memory counts for it alone
+_XML: Final = (".xml", ".rels")
+_MIB: Final = 2**20
+
+
+def serve(memory: int) -> None:
+    """Convert the files that standard input names, one JSON string a line, until it ends.
+
+    Args:
+        memory: Bytes that a document may take.
+
+    Each answer is a JSON object: `markdown` and `title`, or `refused` with the reason; `last` is true if the process
+    ends after it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # libraries may print
+    _converters()
+    _limit_memory(memory)
+    for line in sys.stdin:
+        answer = _answer(Path(json.loads(line)), memory)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+        if answer["last"]:
+            return
+
+
+def _answer(path: Path, memory: int) -> dict[str, Any]:
+    try:
+        markdown, title = converted(path)
+        return {"markdown": markdown, "title": title, "last": _is_spent()}
+    except UnusableError as error:
+        return {"refused": str(error), "last": _is_spent()}
+    except MemoryError:
+        found = f"it needs more than {memory // _MIB:,} MiB of memory; split it, or convert it to text by other means"
+        return {"refused": found, "last": True}
+
+
+def converted(path: Path) -> tuple[str, str]:
+    """Return a document's Markdown, and its `<title>` or "". Nothing is fetched from elsewhere, no plugin is loaded.
+
+    Raises:
+        MemoryError: It needs more memory than there is.
+        UnusableError: The file is damaged, encrypted, too large once unpacked, or of another format than its suffix.
+    """
+    suffix = path.suffix.lower()
+    try:
+        with path.open("rb") as file:
+            if suffix in OFFICE:
+                _check_archive(file)
+            stream: BinaryIO = io.BytesIO(decoded_html(file.read()).encode("utf-8")) if suffix in HTML else file
+            converter, described = _converters()[suffix]
+            found = converter.convert(stream, described)
+    except (UnusableError, MemoryError):
+        raise
+    except OSError as error:
+        raise UnusableError(f"not readable: {error.strerror or error}") from error
+    except Exception as error:  # of four libraries
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UnusableError(f"not readable as {path.suffix}: {reason:.200}") from error
+    lines = "\n".join(line.rstrip() for line in re.split(r"\r?\n", found.markdown))
+    markdown = re.sub(r"\n{3,}", "\n\n", lines)  # as markitdown's own entry does
+    if len(markdown) > CHARACTERS:
+        raise UnusableError(
+            f"expected at most {CHARACTERS:,} characters of text in a document, found {len(markdown):,}; split it"
+        )
+    return markdown, (found.title or "") if suffix in HTML else ""
+
+
+@lru_cache(1)
+def _converters() -> dict[str, tuple[Any, Any]]:
+    """Return the converter of each suffix, with the description of its files."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # markitdown imports ONNX Runtime, which reports its use
+    formats, described = require("markitdown.converters", "documents"), require("markitdown", "documents").StreamInfo
+    html = {suffix: (formats.HtmlConverter(), described(extension=suffix, charset="utf-8")) for suffix in HTML}
+    kinds = {".pdf": formats.PdfConverter, ".docx": formats.DocxConverter, ".pptx": formats.PptxConverter}
+    return html | {suffix: (kind(), described(extension=suffix)) for suffix, kind in kinds.items()}
+
+
+def _check_archive(file: BinaryIO) -> None:
+    """Refuse an Office file that is too large once unpacked, or whose XML declares entities; leaves it at its begin.
+
+    Python's zipfile unpacks no more of a part than the archive declares for it.
+    """
+    with zipfile.ZipFile(file) as archive:
+        parts = archive.infolist()
+        if (total := sum(part.file_size for part in parts)) > UNPACKED:
+            raise UnusableError(
+                f"expected at most {UNPACKED // _MIB:,} MiB once unpacked, found {total // _MIB:,} MiB; split it, or "
+                "leave its pictures and films out"
+            )
+        for part in parts:
+            if not part.filename.lower().endswith(_XML):
+                continue
+            if part.file_size > max(CHECKED, RATIO * part.compress_size):
+                times = part.file_size / max(1, part.compress_size)
+                raise UnusableError(
+                    f"{part.filename!r:.80} unpacks to {times:,.0f} times its size, {part.file_size / _MIB:,.0f} MiB, "
+                    f"as in archives that are made to fill a memory; at most {RATIO} times is read. If you trust the "
+                    "file, convert it to text by other means"
+                )
+            _check_entities(archive, part)
+    file.seek(0)
+
+
+def _check_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
+    """Refuse XML with a document type, which may define entities without end; Office files have none (ECMA-376, 2)."""
+    parser = xml.parsers.expat.ParserCreate()
+    begun: list[str] = []
+
+    def refuse(*_: object) -> None:
+        raise UnusableError(f"{part.filename!r:.80} declares a document type, which Office files may not; save it anew")
+
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = lambda name, _: begun.append(name)
+    with archive.open(part) as file, suppress(xml.parsers.expat.ExpatError):  # which the converter reports
+        while not begun and (block := file.read(2**12)):
+            parser.Parse(block)
+
+
+def _limit_memory(memory: int) -> None:
+    """Let the process have so many bytes beyond what it has now, where the system knows such limits."""
+    try:
+        import resource
+
+        now = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    except (ImportError, OSError, ValueError):  # not Linux, or a lower limit that stays
+        return
+
+
+def _is_spent() -> bool:
+    try:
+        import resource
+    except ImportError:
+        return False
+    return sys.platform == "linux" and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _SPENT

@@ -1,0 +1,142 @@
+"""Titles that pages give themselves: in front matter, and as the first title of reStructuredText and AsciiDoc."""
+
+import json
+import re
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, cast
+
+LONGEST: Final = 200  # characters of a title or heading; it is kept with every passage below it
+
+_LINE_END: Final = r"(?:\r\n?|\n)"
+_YAML: Final = re.compile(
+    rf"\A\s*---[ \t]*{_LINE_END}(?![ \t]*{_LINE_END})((?:.*?{_LINE_END})??)(?:---|\.\.\.)[ \t]*(?:{_LINE_END}|\Z)",
+    re.DOTALL,
+)
+_TOML: Final = re.compile(
+    rf"\A\s*\+\+\+[ \t]*{_LINE_END}((?:.*?{_LINE_END})??)\+\+\+[ \t]*(?:{_LINE_END}|\Z)", re.DOTALL
+)
+_KEY: Final = r"""(?:"[^"]*"[ \t]*|'[^']*'[ \t]*|[^\s#"'\[\]{}:-][^:]*)"""
+_YAML_LINE: Final = re.compile(rf"{_KEY}:(?:[ \t].*)?|[ \t].*|#.*|-(?:[ \t].*)?|[\]}}].*|")  # of a mapping
+_TOML_LINE: Final = re.compile(r"""[\w.\-"' ]+?=.*|\[.*|#.*|[ \t].*|[\]}].*|""")
+_YAML_TITLE: Final = re.compile(r"""(["']?)title\1[ \t]*:[ \t]*(.*)""", re.IGNORECASE)
+_TOML_TITLE: Final = re.compile(r"""(?:title|"title")\s*=\s*(?:"((?:[^"\\\r\n]|\\.)+)"|'([^'\r\n]+)')""", re.IGNORECASE)
+_QUOTED: Final = re.compile(r""""((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'""", re.DOTALL)
+_UNDERLINE: Final = re.compile(r"([!-/:-@\[-`{-~])\1*[ \t]*")
+_NO_TITLE: Final = re.compile(r"\.\. |[+|]|:[^`:]+:(?:\s|$)")  # comments and directives, tables, fields
+_SHORTEST: Final = 4  # characters of a line under a longer title (docutils)
+_ROLE: Final = re.compile(r"(?<!\S):[\w:.+-]+:(?=`)")
+_TARGET: Final = re.compile(r"`([^`<]*?)\s*(?:<[^`>]*>)?`_{0,2}")
+_MARKS: Final = re.compile(r"``|`|(?<!\S)\*{1,2}(?=\S)|(?<=\S)\*{1,2}(?!\w)|\\(?=[^\w\s])|\\ ")
+_ASCIIDOC: Final = re.compile(r"^=[ \t]+(\S.*?)[ \t]*\r?$", re.MULTILINE)
+_ASCIIDOC_SECTION: Final = re.compile(r"^={2,6}[ \t]+\S", re.MULTILINE)
+
+
+class FrontMatter(NamedTuple):
+    """A page's data about itself: the `title` that it has there or "", and where the page itself begins."""
+
+    title: str
+    end: int
+
+
+def front_matter(text: str) -> FrontMatter:
+    r"""Return the front matter of a page: YAML between lines of `---`, TOML between `+++`, or JSON with a title.
+
+    Two rules around a paragraph are no front matter: each line has to be one of a mapping. Only the title is read.
+
+    Example:
+        >>> front_matter("---\ntitle: 'Host on Netlify'\n---\nUse these steps.")
+        FrontMatter(title='Host on Netlify', end=33)
+    """
+    for block, line, title in ((_YAML, _YAML_LINE, _yaml_title), (_TOML, _TOML_LINE, _toml_title)):
+        if (found := block.match(text)) is not None:
+            lines = re.split(_LINE_END, found[1])
+            if all(map(line.fullmatch, lines)) and not lines[0].startswith((" ", "\t")):
+                return FrontMatter(_short(title(lines)), found.end())
+    return _json(text)
+
+
+def restructured_text_title(text: str) -> str:
+    """Return the first title of reStructuredText, without markup; "" if there is none.
+
+    Source: reStructuredText Markup Specification, "Sections".
+    """
+    lines = text.splitlines()
+    for number, line in enumerate(lines[1:], 1):
+        title = lines[number - 1][: 5 * LONGEST]
+        if not _UNDERLINE.fullmatch(line) or not title.strip() or _UNDERLINE.fullmatch(title):
+            continue
+        above = lines[number - 2] if number > 1 else ""
+        over = above.rstrip() == line.rstrip()
+        if not over and (above.strip() or title[0].isspace()):
+            continue
+        if len(line.rstrip()) >= min(len(title.strip()), _SHORTEST) and not _NO_TITLE.match(title):
+            return _short(_MARKS.sub("", _TARGET.sub(r"\1", _ROLE.sub("", title.replace("``", "`")))))
+    return ""
+
+
+def asciidoc_title(text: str) -> str:
+    """Return the title of an AsciiDoc document, of level 0; "" if it has none."""
+    section = _ASCIIDOC_SECTION.search(text)
+    found = _ASCIIDOC.search(text, 0, section.start() if section else len(text))
+    return _short(found[1]) if found else ""
+
+
+def _yaml_title(lines: list[str]) -> str:
+    for number, line in enumerate(lines):
+        if (found := _YAML_TITLE.fullmatch(line)) is not None:
+            more = [rest.strip() for rest in takewhile(lambda rest: not rest or rest[0] in " \t", lines[number + 1 :])]
+            return _scalar(found[2].strip(), more)
+    return ""
+
+
+def _scalar(first: str, more: list[str]) -> str:
+    """Return a string of YAML from its first line and the indented ones below; "" for another value."""
+    if first.startswith((">", "|")):
+        return " ".join(more)
+    value = " ".join([first, *more]).strip()
+    if (quoted := _QUOTED.match(value)) is not None:
+        return _unescaped(quoted[1]) if quoted[1] is not None else quoted[2].replace("''", "'")
+    plain = re.split(r"(?:\A|\s)#", value)[0].strip()
+    return (
+        ""
+        if plain.lower() in ("null", "~") or plain.startswith(("[", "{", "&", "*", "!", "%", "@", '"', "'"))
+        else plain
+    )
+
+
+def _toml_title(lines: list[str]) -> str:
+    for line in takewhile(lambda line: not line.startswith("["), lines):
+        if (found := _TOML_TITLE.match(line)) is not None:
+            return _unescaped(found[1]) if found[1] is not None else found[2]
+    return ""
+
+
+def _json(text: str) -> FrontMatter:
+    begin = re.match(r"\s*(?=\{)", text)
+    if begin is not None:
+        try:
+            value, end = cast("tuple[Any, int]", json.JSONDecoder().raw_decode(text, begin.end()))
+        except (ValueError, RecursionError):
+            return FrontMatter("", 0)
+        after = re.compile(rf"[ \t]*(?:{_LINE_END}|\Z)").match(text, end)
+        if after is not None and isinstance(value.get("title"), str):
+            return FrontMatter(_short(value["title"]), after.end())
+    return FrontMatter("", 0)
+
+
+def _unescaped(value: str) -> str:
+    """Return a string in double quotes as JSON reads it, whose escapes YAML and TOML share, but for rare ones."""
+    try:
+        return json.loads(f'"{value}"')
+    except ValueError:
+        return value
+
+
+def _short(title: str) -> str:
+    """Return a title on one line; "" for one that holds a lone surrogate, which no store takes."""
+    line = " ".join(title.split())
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError:
+        return ""
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
