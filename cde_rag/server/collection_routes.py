@@ -16,6 +16,7 @@ from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
 from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
 from cde_rag.server.service import RequestBody, Serving
+from cde_rag.server.text_limits import DocumentText, QueryText
 from cde_rag.stores.base import Hit, Record
 
 router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
@@ -26,7 +27,7 @@ MOST_IDS: Final = 1_000
 class SearchRequest(RequestBody):
     """Body of a search."""
 
-    query: str = Field(description="Text that is not blank.")
+    query: QueryText = Field(description="Text that is not blank.")
     k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits, groups or parents.")
     by: Literal["hybrid", "vectors", "words"] | None = Field(
         None, description="Ranking; hybrid by default, vectors for a collection without words."
@@ -44,8 +45,8 @@ class NewRecord(RequestBody):
     """Record to add."""
 
     id: str | None = Field(None, description="Unique; a digest of title, text and parent by default.")
-    text: str
-    title: str = ""
+    text: DocumentText
+    title: DocumentText = ""
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -16,6 +16,7 @@ from cde_rag.server.jobs import Job, OnProgress
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.service import RequestBody, Serving
+from cde_rag.server.text_limits import QueryText
 from cde_rag.server.uploads import check_upload, uploaded
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
@@ -24,7 +25,7 @@ router = APIRouter(prefix="/v1", route_class=JsonRoute)
 class CanaryQuery(RequestBody):
     """Query that must still find one of its documents."""
 
-    query: str
+    query: QueryText
     ids: list[str] = Field(min_length=1)
 
 
