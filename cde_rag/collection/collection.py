@@ -228,11 +228,23 @@ class Collection(Searcher):
         return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
 
     def add_records(
-        self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
+        self,
+        records: Iterable[Record],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        at_once: bool = False,
     ) -> AddReport:
-        """Add records, or replace those of the same id; streams, raises and warns like `add`."""
+        """Add records, or replace those of the same id; streams, raises and warns like `add`.
+
+        Args:
+            records: Records.
+            on_progress: As in `add`.
+            at_once: True: make all vectors before the first write, where parts are written every few seconds otherwise.
+                If a text cannot be embedded, nothing is written (of more than 512 records, nothing of their chunk).
+        """
         total = len(records) if isinstance(records, Sized) else None
-        return self._writer.add(_prepared(records, self._settings, self.embedder), total, on_progress)
+        prepared = _prepared(records, self._settings, self.embedder)
+        return self._writer.add(prepared, total, on_progress, at_once=at_once)
 
     @named_keywords
     def search(

@@ -129,14 +129,17 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
 async def add_records(name: str, body: AddRequest, service: Serving) -> Json:
     """Add records, or replace those of the same ids; all of them are on disk when the answer comes.
 
-    After an error none of them is written. Repeating a request has no effect.
+    All vectors are made before the first write: after an error of a field, the queue or the model nothing is written.
+    A folder and PostgreSQL write new and changed texts in one transaction, after changes of metadata alone. After an
+    error of the store (503, `store_error`) such changes can be there without the texts, and on a Qdrant server a part
+    of the texts. Repeating a request completes it, and has no other effect.
     """
     collection = service.registry.collection(name).collection
     records = [_record(new, collection.parent_key) for new in body.records]
     if len({record.id for record in records}) < len(records):
         message = "records: two of them have the same id, or the same text without an id. Send one of them."
         raise RequestError(400, message, param="records", code="repeated_id")
-    report = await in_thread(collection.add_records, records)
+    report = await in_thread(partial(collection.add_records, records, at_once=True))
     return Json({**asdict(report), "ids": [record.id for record in records]})
 
 
@@ -160,7 +163,10 @@ async def delete_records(name: str, service: Serving, ids: Ids) -> Json:
 
 @router.post("/{name}/records/delete")
 async def delete_by(name: str, body: DeleteRequest, service: Serving) -> Json:
-    """Delete records by ids or by a filter; `{}` matches, and so deletes, every record."""
+    """Delete records by ids or by a filter; `{}` matches, and so deletes, every record.
+
+    After an error some of them can be deleted. Repeating the request deletes the others.
+    """
     if (body.ids is None) == (body.where is None):
         raise RequestError(400, "Expected either ids or where, exactly one of them.", code="invalid_value")
     collection = service.registry.collection(name).collection

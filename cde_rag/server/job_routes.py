@@ -94,7 +94,11 @@ async def upload_file(
     service: Serving,
     filename: Annotated[str, Query(min_length=1, max_length=200, description="Name that ends in .md or .txt.")],
 ) -> Json:
-    """Start to index a text or Markdown file, which is the body, in UTF-8; it replaces the file of its name."""
+    """Start to index a text or Markdown file, which is the body, in UTF-8; it replaces the file of its name.
+
+    Passages are written every few seconds, and those that the file no longer has are deleted at the end. A job that
+    failed or was cancelled leaves old and new passages; the same request completes it.
+    """
     served = service.registry.collection(name)
     check_upload(filename)
     content = await request.body()

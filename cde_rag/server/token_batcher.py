@@ -151,7 +151,7 @@ class TokenBatcher:
             raise RequestError(
                 413,
                 f"The request has {tokens:,} tokens, and the server takes {self.pending_tokens:,} at one time. Send "
-                "fewer texts per request.",
+                "fewer texts per request, or start the server with larger --pending-tokens.",
                 code="request_too_large",
             )
         if self._pending + tokens > self.pending_tokens:
