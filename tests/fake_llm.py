@@ -15,6 +15,9 @@ class FakeLLM:
 
     pieces: list[str] = field(default_factory=lambda: ["Rivers ", "have banks [1]", "."])
     raw: list[str] | None = None  # these events in place of the pieces
+    finish: str | None = "stop"  # of the last event; None for an answer that breaks off: no such event and no [DONE]
+    promised: int | None = None  # bytes that the head promises; with more than come, the connection is cut
+    usage: dict[str, Any] | None = None  # tokens, told where they are asked for
     status: int = 200
     message: str = "no room"
     retry_after: str | None = None
@@ -45,6 +48,8 @@ def fake_llm() -> Iterator[FakeLLM]:  # noqa: C901 (a handler of many lines)
                 return
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
+            if fake.promised is not None:
+                self.send_header("content-length", str(fake.promised))
             self.end_headers()
             if fake.raw is not None:
                 self.wfile.write("".join(f"data: {event}\n\n" for event in [*fake.raw, "[DONE]"]).encode())
@@ -55,7 +60,11 @@ def fake_llm() -> Iterator[FakeLLM]:  # noqa: C901 (a handler of many lines)
                     if number == 0:
                         while not fake.gate.wait(0.05):
                             self.wfile.write(b": waiting\n\n")  # fails once the client has left
-                self._event({"delta": {}, "finish_reason": "stop"})
+                if fake.finish is None:
+                    return
+                self._event({"delta": {}, "finish_reason": fake.finish})
+                if body.get("stream_options") == {"include_usage": True} and fake.usage is not None:
+                    self.wfile.write(f"data: {json.dumps({'choices': [], 'usage': fake.usage})}\n\n".encode())
                 self.wfile.write(b"data: [DONE]\n\n")
             except OSError:
                 fake.cut.set()

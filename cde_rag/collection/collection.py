@@ -235,7 +235,11 @@ class Collection(Searcher):
         return self._writer.add(_prepared(records, self.store, self._settings, self.embedder), total, on_progress)
 
     def add_records(
-        self, records: Iterable[Record], *, on_progress: Callable[[Progress], None] | None = None
+        self,
+        records: Iterable[Record],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        at_once: bool = False,
     ) -> AddReport:
         """Add records, or replace those of the same id; streams, raises and warns like `add`.
 
@@ -246,13 +250,19 @@ class Collection(Searcher):
         A record is complete, as are the rows of files and tables: one without title or metadata removes those that are
         stored. `add` with ids changes texts alone.
 
+        Args:
+            records: Records.
+            on_progress: As in `add`.
+            at_once: True: make all vectors before the first write, where parts are written every few seconds otherwise.
+                If a text cannot be embedded, nothing is written (of more than 512 records, nothing of their chunk).
+
         Raises:
             StoreError: The collection has passages of another folder with the same name as one of the reader's.
         """
         total = len(records) if isinstance(records, Sized) else None
         documents = _documents_of(records, self.store)
         prepared = _prepared(records, self.store, self._settings, self.embedder)
-        return self._writer.add(prepared, total, on_progress, documents=documents)
+        return self._writer.add(prepared, total, on_progress, documents=documents, at_once=at_once)
 
     @named_keywords
     def search(

@@ -20,7 +20,7 @@ from cde_rag.embedders.protocol import Embedder, KeepsVectors
 from cde_rag.errors import CDEWarning, StoreError, TruncationWarning, warn_user
 from cde_rag.indexing.replacement import Replacement
 from cde_rag.indexing.sibling_passages import stored_groups
-from cde_rag.indexing.upsert_plan import Stale, difference, parents_of, plan_upsert, stale_passages
+from cde_rag.indexing.upsert_plan import Stale, UpsertPlan, difference, parents_of, plan_upsert, stale_passages
 from cde_rag.records import Parent, Positions, chunks, embedded_text
 from cde_rag.stores.base import Record, Row, Store
 
@@ -155,6 +155,8 @@ class Upserter:
         on_progress: Callable[[Progress], None] | None,
         ready: ReadyVectors | None = None,
         documents: Mapping[str, int] | None = None,
+        *,
+        at_once: bool = False,
     ) -> AddReport:
         """Write a stream of records, and count the changes; raises and warns like `Collection.add`.
 
@@ -167,6 +169,7 @@ class Upserter:
             on_progress: Called after each write, every few seconds.
             ready: Vectors that were made before; the others are embedded.
             documents: As of `Replacement`; None for records that are upserted alone.
+            at_once: True: write nothing of a chunk before all of its vectors are made.
         """
         started, done, changes = time.monotonic(), 0, Counter[str]()
         try:
@@ -179,7 +182,8 @@ class Upserter:
                         if on_progress is not None:
                             on_progress(Progress(done + written, total, time.monotonic() - started))
 
-                    truncated = self._run(partial(self._upsert_chunk, wanted, leaving), ready, on_write)
+                    upsert = partial(self._upsert_chunk, wanted, leaving, at_once)
+                    truncated = self._run(upsert, ready, on_write, at_once=at_once)
                     changes += changed + Counter(truncated=len(truncated & wanted.keys()))
                     if replacement is not None:
                         changes["deleted"] += self._delete_all(replacement.end(wanted))
@@ -246,16 +250,25 @@ class Upserter:
             yield len(chunk), stored, *difference(known, chunk, done, positions)
             done += len(chunk)
 
-    def _upsert_chunk(self, records: Mapping[str, Record], leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
+    def _upsert_chunk(
+        self,
+        records: Mapping[str, Record],
+        leaving: AbstractSet[str],
+        at_once: bool,  # noqa: FBT001
+        made: "_Vectors",
+    ) -> list[Stale]:
         """Upsert records, one for each id; a `Step`.
 
         Args:
             records: Records by id.
             leaving: Ids of stored passages that are deleted afterwards, no longer siblings of any passage.
+            at_once: True: write nothing if a vector is missing.
             made: Vectors of the call.
         """
         stored = {row.record.id: row for row in self._store.get(list(records))}
         plan = plan_upsert(stored, records, self._parent_key)
+        if at_once and (missing := self._missing(plan, leaving, made)):
+            return missing
         # The siblings that moved rows leave come first: after the move nothing names them.
         if missing := self._write(self._stale(plan.left, made.embedder, leaving=plan.moved | leaving), made):
             return missing
@@ -272,6 +285,12 @@ class Upserter:
             made.written += sum(each.row.record.id in records for each in stale[:first])
             return stale[first:]
         return self._write(stale, made, gone=gone)
+
+    def _missing(self, plan: UpsertPlan, leaving: AbstractSet[str], made: "_Vectors") -> list[Stale]:
+        """Return the rows of a plan that have no vector in `made`; passages that move count as their parent's last."""
+        left = self._stale(plan.left, made.embedder, leaving=plan.moved | leaving)
+        joined = self._stale(plan.joined, made.embedder, arriving=plan.arriving, leaving=leaving)
+        return [change for change in (*left, *joined) if change.row.digest not in made]
 
     def _delete_all(self, ids: Sequence[str]) -> int:
         """Remove records by id, part by part; returns how many there were."""
@@ -305,6 +324,8 @@ class Upserter:
         step: "Step",
         ready: ReadyVectors | None = None,
         on_write: Callable[[int], None] | None = None,
+        *,
+        at_once: bool = False,
     ) -> set[str]:
         """Repeat a step under the lock until no vector is missing; missing ones are embedded outside the lock.
 
@@ -312,6 +333,7 @@ class Upserter:
             step: Reads and writes.
             ready: Vectors that were made before.
             on_write: Called with the number of rows that the call has written, between two parts.
+            at_once: True: embed all missing vectors in one call.
 
         Returns:
             Ids of the rows that were truncated.
@@ -326,7 +348,7 @@ class Upserter:
             if on_write is not None and tries is not None:
                 on_write(made.written)
             tries = TRIES - 1 + len(missing) // SMALLEST_PART if tries is None else tries - 1
-            part, started = missing[: self._part], time.monotonic()
+            part, started = missing if at_once else missing[: self._part], time.monotonic()
             made.embed(part)
             self._part = next_part(len(part), time.monotonic() - started)
         with self._lock:  # other calls change the same parents all the time: now they wait
@@ -363,8 +385,9 @@ class Upserter:
         if missing := [change for change in stale if change.row.digest not in made]:
             return missing
         _forget(made.embedder, lambda: gone)
-        for start in range(0, len(stale), LARGEST_WRITE):
-            rows = [change.row for change in stale[start : start + LARGEST_WRITE]]
+        first = len(stale) % LARGEST_WRITE  # in the first call, so that the last has the records that arrive
+        for end in range(first or LARGEST_WRITE, len(stale) + 1, LARGEST_WRITE):
+            rows = [change.row for change in stale[max(end - LARGEST_WRITE, 0) : end]]
             self._store.add(rows, made.vectors(rows), fingerprint=made.embedder.fingerprint)
         return []
 

@@ -6,23 +6,29 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from anyio.to_thread import run_sync as in_thread
-from fastapi import APIRouter
-from pydantic import Field, field_validator
+from fastapi import APIRouter, Request
+from pydantic import Field, field_validator, model_validator
 from starlette.responses import Response, StreamingResponse
 
 from cde_rag._validation import utf8
 from cde_rag.server.citations import cited, prompt, without_model
+from cde_rag.server.disconnect import while_connected
 from cde_rag.server.error_responses import Json, RequestError, as_request_error, error_body
 from cde_rag.server.json_route import JsonRoute
-from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling
+from cde_rag.server.language_model import NO_MODEL, Delta, LanguageModel, Sampling, Usage, complete
 from cde_rag.server.registry import SUFFIXES, ServedCollection
 from cde_rag.server.search_results import with_warnings
-from cde_rag.server.service import RequestBody, Service, Serving
+from cde_rag.server.service import RequestBody, Service, Serving, only
+from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS, check_length
 
 router = APIRouter(prefix="/v1/chat", route_class=JsonRoute)
+Ignored: TypeAlias = Any
+"""A field of other programs that could not change the answer."""
+_NO_TOOLS: Final = "the answer is made from passages, without tools"
+_ONE_SAMPLE: Final = "the language model's own is used"
 NO_PASSAGE = "The collection holds no passage that matches the question, and so there is no answer."
 
 
@@ -37,20 +43,38 @@ class ChatMessage(RequestBody):
     """Turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ChatText]
+    content: str | list[ChatText] | None = Field(None, description="Texts; null in an assistant's turn without one.")
     name: str | None = Field(None, description="Not used.")
     refusal: str | None = Field(None, description="Not used.")
+    annotations: Ignored = Field(None, description="Not used.")
+    reasoning_content: Ignored = Field(None, description="Not used.")
+    tool_calls: Annotated[list[Any] | None, only([], why=_NO_TOOLS)] = None
 
     @property
     def text(self) -> str:
-        """The message's text."""
-        return self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        """The message's text; empty without one."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+    @model_validator(mode="after")
+    def _has_content(self) -> "ChatMessage":
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"expected the content of a message of the role {self.role}, found none")
+        return self
 
 
 class StreamOptions(RequestBody):
     """Options of a streamed answer."""
 
-    include_usage: Literal[False] = False
+    include_usage: bool = Field(default=False, description="True: a last event has the number of tokens.")
+    include_obfuscation: bool = Field(default=True, description="Not used.")
+
+
+class TextFormat(RequestBody):
+    """Form of the answer."""
+
+    type: Literal["text"]
 
 
 class ChatRequest(RequestBody):
@@ -68,15 +92,35 @@ class ChatRequest(RequestBody):
     top_p: float | None = Field(None, gt=0, le=1)
     seed: int | None = Field(None, ge=0, lt=2**63)
     stop: str | list[str] | None = None
-    n: Literal[1] | None = None
     stream_options: StreamOptions | None = None
+    n: Annotated[int | None, only(1, why="there is one answer")] = None
+    frequency_penalty: Annotated[float | None, only(0, why=_ONE_SAMPLE)] = None
+    presence_penalty: Annotated[float | None, only(0, why=_ONE_SAMPLE)] = None
+    logit_bias: Annotated[dict[str, Any] | None, only({}, why=_ONE_SAMPLE)] = None
+    logprobs: Literal[False] | None = None
+    top_logprobs: Annotated[int | None, only(0, why="there are none")] = None
+    response_format: TextFormat | None = None
+    modalities: Annotated[list[Any] | None, only(["text"], why="answers are texts")] = None
+    tools: Annotated[list[Any] | None, only([], why=_NO_TOOLS)] = None
+    tool_choice: Annotated[Any, only("none", "auto", why=_NO_TOOLS)] = None
+    functions: Annotated[list[Any] | None, only([], why=_NO_TOOLS)] = None
+    function_call: Annotated[Any, only("none", "auto", why=_NO_TOOLS)] = None
+    parallel_tool_calls: bool | None = Field(None, description="Not used: there are no tools.")
+    store: Literal[False] | None = None
+    service_tier: Annotated[str | None, only("auto", "default", why="there is one tier")] = None
     user: str | None = Field(None, description="Not used.")
+    safety_identifier: str | None = Field(None, description="Not used.")
+    prompt_cache_key: str | None = Field(None, description="Not used.")
+    metadata: dict[str, Any] | None = Field(None, description="Not used.")
 
     @field_validator("messages")
     @classmethod
     def _ends_with_a_question(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
         if messages[-1].role != "user" or not messages[-1].text.strip():
             raise ValueError("expected a last message of the role user that is not blank")
+        check_length(messages[-1].text, QUERY_CHARACTERS, where="the question")
+        system = "".join(one.text for one in messages if one.role in ("system", "developer"))
+        check_length(system, TEXT_CHARACTERS, where="the messages of the role system")
         for place, message in enumerate(messages):
             utf8(message.text, where=f"Message {place}")
         return messages
@@ -98,14 +142,22 @@ class ChatRequest(RequestBody):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
-            stop=[self.stop] if isinstance(self.stop, str) else self.stop,
+            stop=[self.stop] if isinstance(self.stop, str) else self.stop or None,
+            counted=self.counted,
         )
 
     @property
+    def counted(self) -> bool:
+        """True if a streamed answer ends with the number of tokens."""
+        return self.stream and self.stream_options is not None and self.stream_options.include_usage
+
+    @property
     def conversation(self) -> list[dict[str, str]]:
-        """The messages as texts; "developer" is a system message."""
+        """The messages that have a text; "developer" is a system message."""
         return [
-            {"role": "system" if one.role == "developer" else one.role, "content": one.text} for one in self.messages
+            {"role": "system" if one.role == "developer" else one.role, "content": one.text}
+            for one in self.messages
+            if one.text
         ]
 
 
@@ -117,12 +169,12 @@ async def describe_chat(service: Serving) -> Json:
 
 
 @router.post("/completions")
-async def create_chat_completion(body: ChatRequest, service: Serving) -> Response:
+async def create_chat_completion(request: Request, body: ChatRequest, service: Serving) -> Response:
     """Answer the last message from passages of a collection, with their numbers in brackets.
 
     The passages stand in `citations`, in a streamed answer in its first event. Without a language model the answer is
     the passages and the reason, which also stands in `no_answer`. `warnings` names fields of a filter that no record
-    has, if it found nothing.
+    has, if it found nothing. An answer that breaks off is an error: 502, or an event with `error` in place of `[DONE]`.
     """
     served = service.registry.collection(named(body.model, service))
     searcher = served.collection.searcher(served.by(body.by))
@@ -143,16 +195,13 @@ async def create_chat_completion(body: ChatRequest, service: Serving) -> Respons
     else:
         deltas = answered(language_model, body, citations)
     if body.stream:
-        events = _events(deltas, {**fields, "object": "chat.completion.chunk"}, found)
+        events = _events(deltas, {**fields, "object": "chat.completion.chunk"}, found, counted=body.counted)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
-    text, finish = "", "stop"
-    async with aclosing(deltas):
-        async for delta in deltas:
-            text, finish = text + delta.text, delta.finish or finish
-    message = {"role": "assistant", "content": text}
+    text, finish, usage = await while_connected(request, _joined(deltas))
+    message = {"role": "assistant", "content": text, "refusal": None}
     choices = [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}]
-    return Json({**fields, "object": "chat.completion", "choices": choices, **found})
+    return Json({**fields, "object": "chat.completion", "choices": choices, "usage": _counts(usage), **found})
 
 
 def named(model: str, service: Service) -> str:
@@ -178,21 +227,42 @@ def model_id(served: ServedCollection) -> str:
 async def answered(
     model: LanguageModel, body: ChatRequest, citations: list[dict[str, Any]]
 ) -> AsyncGenerator[Delta, None]:
-    """Yield the pieces of a language model's answer."""
+    """Yield the pieces of a language model's complete answer.
+
+    Raises:
+        RequestError: There is none, or it broke off.
+    """
     messages = prompt(body.conversation, citations, model.characters)
-    async with aclosing(model.stream(messages, body.sampling)) as deltas:
+    async with aclosing(complete(model.stream(messages, body.sampling))) as deltas:
         async for delta in deltas:
             yield delta
 
 
 async def _given(text: str) -> AsyncGenerator[Delta, None]:
-    yield Delta(text, "stop")
+    yield Delta(text, "stop", Usage(0, 0))
+
+
+async def _joined(deltas: AsyncGenerator[Delta, None]) -> Delta:
+    """Return an answer as one piece."""
+    parts, last = list[str](), Delta("")
+    async with aclosing(deltas):
+        async for last in deltas:
+            parts.append(last.text)
+    return last._replace(text="".join(parts))
+
+
+def _counts(usage: Usage | None) -> dict[str, int] | None:
+    """Return numbers of tokens as OpenAI's API has them; None if the language model did not count them."""
+    return None if usage is None else {**usage._asdict(), "total_tokens": sum(usage)}
 
 
 async def _events(
-    deltas: AsyncGenerator[Delta, None], fields: dict[str, Any], found: dict[str, Any]
+    deltas: AsyncGenerator[Delta, None], fields: dict[str, Any], found: dict[str, Any], *, counted: bool
 ) -> AsyncIterator[bytes]:
-    """Yield the server-sent events of an answer: citations first, then its pieces, or the reason of a failure."""
+    """Yield the server-sent events of an answer: citations first, then its pieces, or the reason of a failure.
+
+    The event `[DONE]` comes after a complete answer only.
+    """
 
     def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
         choices = [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]
@@ -201,11 +271,16 @@ async def _events(
     first = [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None}]
     yield _event({**fields, "choices": first, **found})
     try:
+        usage = None
         async with aclosing(deltas):
             async for delta in deltas:
+                usage = delta.usage
                 yield event({"content": delta.text} if delta.text else {}, delta.finish)
     except Exception as error:  # noqa: BLE001 (the status has been sent: the error is an event, as OpenAI's clients read)
         yield _event(error_body(as_request_error(error)))
+        return
+    if counted:
+        yield _event({**fields, "choices": [], "usage": _counts(usage)})
     yield b"data: [DONE]\n\n"
 
 

@@ -16,6 +16,7 @@ from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, check_fingerprint
 from cde_rag.server.search_results import as_json, neighbours_of, with_warnings
 from cde_rag.server.service import RequestBody, Serving
+from cde_rag.server.text_limits import DocumentText, QueryText
 from cde_rag.stores.base import Hit, Record
 
 router = APIRouter(prefix="/v1/collections", route_class=JsonRoute)
@@ -26,7 +27,7 @@ MOST_IDS: Final = 1_000
 class SearchRequest(RequestBody):
     """Body of a search."""
 
-    query: str = Field(description="Text that is not blank.")
+    query: QueryText = Field(description="Text that is not blank.")
     k: int = Field(10, ge=1, le=MOST_HITS, description="Maximum number of hits, groups or parents.")
     by: Literal["hybrid", "vectors", "words"] | None = Field(
         None, description="Ranking; hybrid by default, vectors for a collection without words."
@@ -44,8 +45,8 @@ class NewRecord(RequestBody):
     """Record to add."""
 
     id: str | None = Field(None, description="Unique; a digest of title, text and parent by default.")
-    text: str
-    title: str = Field(
+    text: DocumentText
+    title: DocumentText = Field(
         "", description="Embedded in front of the text. Without it a record that is there keeps its own."
     )
     metadata: dict[str, Any] = Field(
@@ -132,14 +133,17 @@ def found(served: ServedCollection, body: SearchRequest) -> dict[str, Any]:
 async def add_records(name: str, body: AddRequest, service: Serving) -> Json:
     """Add records, or replace those of the same ids; all of them are on disk when the answer comes.
 
-    After an error none of them is written. Repeating a request has no effect.
+    All vectors are made before the first write: after an error of a field, the queue or the model nothing is written.
+    A folder and PostgreSQL write new and changed texts in one transaction, after changes of metadata alone. After an
+    error of the store (503, `store_error`) such changes can be there without the texts, and on a Qdrant server a part
+    of the texts. Repeating a request completes it, and has no other effect.
     """
     collection = service.registry.collection(name).collection
     records = [_record(new, collection.parent_key) for new in body.records]
     if len({record.id for record in records}) < len(records):
         message = "records: two of them have the same id, or the same text without an id. Send one of them."
         raise RequestError(400, message, param="records", code="repeated_id")
-    report = await in_thread(collection.add_records, records)
+    report = await in_thread(partial(collection.add_records, records, at_once=True))
     return Json({**asdict(report), "ids": [record.id for record in records]})
 
 
@@ -164,7 +168,10 @@ async def delete_records(name: str, service: Serving, ids: Ids) -> Json:
 
 @router.post("/{name}/records/delete")
 async def delete_by(name: str, body: DeleteRequest, service: Serving) -> Json:
-    """Delete records by ids or by a filter; `{}` matches, and so deletes, every record."""
+    """Delete records by ids or by a filter; `{}` matches, and so deletes, every record.
+
+    After an error some of them can be deleted. Repeating the request deletes the others.
+    """
     if (body.ids is None) == (body.where is None):
         raise RequestError(400, "Expected either ids or where, exactly one of them.", code="invalid_value")
     collection = service.registry.collection(name).collection

@@ -20,6 +20,7 @@ from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import NAME_PATTERN, ServedModel
 from cde_rag.server.service import Serving
+from cde_rag.server.text_limits import TEXT_CHARACTERS, too_long
 from cde_rag.stores.base import Record
 
 router = APIRouter(prefix="/v1/contexts", route_class=JsonRoute)
@@ -182,15 +183,18 @@ def _texts(corpus: IO[bytes]) -> Iterator[str]:
         try:
             match json.loads(line, object_pairs_hook=unique_keys):
                 case {"title": str(title), "text": str(text)}:
-                    yield embedded_text(Record("", text, title))
+                    text = embedded_text(Record("", text, title))
                 case {"text": str(text), **others} if others.get("title") is None:
-                    yield text
+                    pass
                 case _:
                     raise CorpusError(f'Line {number}: expected {{"text": "…"}}, with a "title" of text or without.')
         except (ValueError, RecursionError) as error:
             if isinstance(error, CorpusError):
                 raise
             raise CorpusError(f"Line {number}: expected JSON, could not parse it: {error}.") from error
+        if len(text) > TEXT_CHARACTERS:
+            raise CorpusError(f"{too_long(len(text), TEXT_CHARACTERS, where=f'Line {number}')}.")
+        yield text
 
 
 def stored_contexts(folder: Path) -> list[tuple[str, Path]]:

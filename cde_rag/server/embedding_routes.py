@@ -9,16 +9,18 @@ from typing import Annotated, Any, Final, Literal, cast
 
 import numpy as np
 from anyio.to_thread import run_sync as in_thread
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from jaxtyping import Float32
 from pydantic import Field, field_validator, model_validator
 
 from cde_rag.context.siblings import sibling_texts
 from cde_rag.embedders.contextual import ContextualEmbedder
+from cde_rag.server.disconnect import while_connected
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedModel, check_fingerprint
 from cde_rag.server.service import RequestBody, Service, Serving
+from cde_rag.server.text_limits import REQUEST_TOKENS, TEXT_CHARACTERS, check_length
 from cde_rag.server.token_batcher import Role, token_counts
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
@@ -121,7 +123,7 @@ def check_inputs(given: object) -> None:
     """Refuse inputs that are no texts.
 
     Raises:
-        ValueError: They are token ids, no texts, none, or too many.
+        ValueError: They are token ids, no texts, none, too many, or one is too long.
     """
     items = cast(Sequence[object], given) if isinstance(given, list) else [given]
     inner = [part for item in items[:1] for part in (cast(list[object], item) if isinstance(item, list) else [item])]
@@ -135,6 +137,7 @@ def check_inputs(given: object) -> None:
     for place, item in enumerate(items):
         if not isinstance(item, str):
             raise ValueError(f"expected texts, found {type(item).__name__} at position {place}")
+        check_length(item, TEXT_CHARACTERS, where=f"text {place}")
 
 
 @router.get("/models")
@@ -151,7 +154,7 @@ async def retrieve_model(model: str, service: Serving) -> Json:
 
 
 @router.post("/embeddings")
-async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
+async def create_embeddings(request: Request, body: EmbeddingsRequest, service: Serving) -> Json:
     """Embed texts; concurrent requests share batches."""
     texts = [body.input] if isinstance(body.input, str) else body.input
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
@@ -161,7 +164,8 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
             vectors = await in_thread(late, limiter=service.one_at_a_time)
         data = _listed(first_dimensions(vectors, body.first), body.encoding_format)
         return _answer(data, model, sum(tokens), full)
-    embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens))
+    submitted = service.registry.batcher.submit(model.embedder, role, texts, tokens)
+    embedded = await while_connected(request, asyncio.wrap_future(submitted))
 
     def answer() -> Json:
         data = _listed(first_dimensions(embedded.vectors, body.first), body.encoding_format)
@@ -171,7 +175,7 @@ async def create_embeddings(body: EmbeddingsRequest, service: Serving) -> Json:
 
 
 @router.post("/contextualizedembeddings")
-async def create_contextualized_embeddings(body: ContextualizedRequest, service: Serving) -> Json:
+async def create_contextualized_embeddings(request: Request, body: ContextualizedRequest, service: Serving) -> Json:
     """Embed the chunks of documents, each with the others of its document as siblings."""
     texts = [chunk for document in body.documents for chunk in document]
     model, role, tokens, full = await in_thread(_prepared, body, texts, service)
@@ -180,7 +184,8 @@ async def create_contextualized_embeddings(body: ContextualizedRequest, service:
         message = f"{param}: a query is one text; expected inner lists of one text."
         raise RequestError(400, message, param=param, code="invalid_value")
     siblings = None if role == "query" else await in_thread(_siblings, body.documents, texts, model)
-    embedded = await asyncio.wrap_future(service.registry.batcher.submit(model.embedder, role, texts, tokens, siblings))
+    submitted = service.registry.batcher.submit(model.embedder, role, texts, tokens, siblings)
+    embedded = await while_connected(request, asyncio.wrap_future(submitted))
 
     def answer() -> Json:
         vectors = first_dimensions(embedded.vectors, body.first)
@@ -219,6 +224,7 @@ def _prepared(
     check_fingerprint(body.fingerprint, model.embedder.fingerprint)
     check_dimensions(body.first, model)
     tokens = token_counts(model.embedder, texts)
+    check_total(sum(tokens))
     return model, role, tokens, check_limit(tokens, model, allowed=body.truncation)
 
 
@@ -298,6 +304,20 @@ def check_limit(tokens: Sequence[int], model: ServedModel, *, allowed: bool) -> 
         message = f"input: text {full[0]} fills the {limit} tokens that {model.id} reads. Split it into passages."
         raise RequestError(400, message, param="input", code="context_length_exceeded")
     return len(full)
+
+
+def check_total(tokens: int) -> None:
+    """Refuse more tokens than a request may have.
+
+    Raises:
+        RequestError: 400, as OpenAI answers.
+    """
+    if tokens > REQUEST_TOKENS:
+        message = (
+            f"input: expected at most {REQUEST_TOKENS:,} tokens in a request, found {tokens:,}. Send fewer texts per "
+            "request."
+        )
+        raise RequestError(400, message, param="input", code="max_tokens_per_request")
 
 
 def first_dimensions(

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from cde_rag._validation import RepeatedKeyError
 from cde_rag.errors import CanaryError, CDEError, ContextError, ContextMismatchError, ModelError, StoreError
+from cde_rag.server.text_limits import too_long
 
 _log = logging.getLogger("cde_rag.server")
 _NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients repeat a request after 409 otherwise
@@ -146,5 +147,8 @@ def _of_field(problem: Mapping[str, Any]) -> RequestError:
     if problem["type"] == "json_invalid":
         reason = problem.get("ctx", {}).get("error", "")
         return RequestError(400, f"The body is no valid JSON: {reason}.", code="invalid_json")
+    if problem["type"] == "string_too_long":
+        message = too_long(len(problem["input"]), problem["ctx"]["max_length"], where=param or "body")
+        return RequestError(400, f"{message}.", code="string_above_max_length", param=param)
     reason = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     return RequestError(400, f"{param or 'body'}: {reason}.", code="invalid_value", param=param)

@@ -16,6 +16,7 @@ from cde_rag.server.jobs import Job, OnProgress
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection
 from cde_rag.server.service import RequestBody, Serving
+from cde_rag.server.text_limits import QueryText
 from cde_rag.server.uploads import check_upload, uploaded
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute)
@@ -24,7 +25,7 @@ router = APIRouter(prefix="/v1", route_class=JsonRoute)
 class CanaryQuery(RequestBody):
     """Query that must still find one of its documents."""
 
-    query: str
+    query: QueryText
     ids: list[str] = Field(min_length=1)
 
 
@@ -96,6 +97,8 @@ async def upload_file(
     """Start to index a text or Markdown file, which is the body, in UTF-8; it replaces the file of its name.
 
     A document that was indexed from a folder is replaced, too, if no other has the name; else `doubles` names them.
+    Passages are written every few seconds, and those that the file no longer has are deleted at the end. A job that
+    failed or was cancelled leaves old and new passages; the same request completes it.
     """
     served = service.registry.collection(name)
     check_upload(filename)

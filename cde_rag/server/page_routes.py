@@ -12,6 +12,7 @@ from cde_rag.server.comparison import compared
 from cde_rag.server.error_responses import Json
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.service import RequestBody, Serving
+from cde_rag.server.text_limits import QueryText
 
 router = APIRouter(route_class=JsonRoute)
 FOLDER: Final = Path(__file__).parent / "page"
@@ -31,7 +32,7 @@ HEADERS: Final = {
 class CompareRequest(RequestBody):
     """Body of a comparison."""
 
-    query: str = Field(description="Text that is not blank.")
+    query: QueryText = Field(description="Text that is not blank.")
     k: int = Field(10, ge=1, le=50, description="Maximum number of hits per column.")
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
 

@@ -1,13 +1,14 @@
 """State of a running server, and how routes get at it."""
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, cast
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from cde_rag.server.access import ApiKeys
 from cde_rag.server.comparison import NullRanker
@@ -22,9 +23,35 @@ TENANT: Final = "cde_rag.tenant"  # of a request's scope: name of the tenant who
 
 
 class RequestBody(BaseModel):
-    """Body of a request: no unknown fields, no conversions."""
+    """Body of a request: no unknown fields, no conversions; null is a field left out."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        required = {name for name, field in cls.model_fields.items() if field.is_required()}
+        fields = cast(dict[str, Any], given)
+        return {name: value for name, value in fields.items() if value is not None or name in required}
+
+
+def only(*values: object, why: str) -> AfterValidator:
+    """Return the validator of a field that clients send and that has no effect here: any value with one is refused.
+
+    Args:
+        values: Values without an effect.
+        why: Reason for the refusal of others, a clause.
+    """
+    shown = " or ".join(json.dumps(value) for value in values)
+
+    def check(given: object) -> object:
+        if given not in values:
+            raise ValueError(f"expected {shown}, or no such field, found {given!r:.80}: {why}")
+        return given
+
+    return AfterValidator(check)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ class _Call:
     truncated: list[bool]
     missing: int  # texts
     future: "Future[Embedded]"
+    taken: int = 0  # tokens that went into batches
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class TokenBatcher:
     """One thread that embeds the texts of all calls, in common batches up to a token budget. Thread-safe.
 
     While a batch is embedded, later calls wait and form the next one: a single call never waits for others to arrive. A
-    long call is cut into pieces, which alternate with those of other calls.
+    long call is cut into pieces. Every other batch begins with the oldest piece, so that no call waits for ever; those
+    between begin with the call of which the fewest tokens were embedded, so that a short one waits for no long one.
 
     Args:
         batch_tokens: Tokens of a batch; one text alone may have more.
@@ -77,6 +79,7 @@ class TokenBatcher:
         self._pending = 0
         self._speed = _TOKENS_PER_SECOND
         self._closed = False
+        self._oldest_first = True  # in the next batch
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="cde-rag embeds", daemon=True)
         self._thread.start()
@@ -148,7 +151,7 @@ class TokenBatcher:
             raise RequestError(
                 413,
                 f"The request has {tokens:,} tokens, and the server takes {self.pending_tokens:,} at one time. Send "
-                "fewer texts per request.",
+                "fewer texts per request, or start the server with larger --pending-tokens.",
                 code="request_too_large",
             )
         if self._pending + tokens > self.pending_tokens:
@@ -185,7 +188,7 @@ class TokenBatcher:
                 self.on_batch(sum(len(piece.texts) for piece in batch), tokens, elapsed)
 
     def _next(self) -> list[_Piece]:
-        """Wait for pieces, and take the oldest with all that fit into its batch; none once closed and empty."""
+        """Wait for pieces, and take one with all that fit into its batch; none once closed and empty."""
         with self._changed:
             while True:
                 while not self._pieces and not self._closed:
@@ -195,19 +198,22 @@ class TokenBatcher:
                     return batch
 
     def _taken(self) -> list[_Piece]:
-        batch: list[_Piece] = []
-        others: deque[_Piece] = deque()
-        taken = 0
-        while self._pieces:
-            piece = self._pieces.popleft()
-            if piece.call.future.cancelled():  # its client has left
+        waiting = list[_Piece]()
+        for piece in self._pieces:
+            if piece.call.future.done():  # its client has left, or another piece of it failed
                 self._pending -= piece.tokens
-            elif not batch or (batch[0].fits(piece) and taken + piece.tokens <= self.batch_tokens):
-                batch.append(piece)
-                taken += piece.tokens
             else:
-                others.append(piece)
-        self._pieces = others
+                waiting.append(piece)
+        order = waiting if self._oldest_first else sorted(waiting, key=lambda piece: piece.call.taken)
+        batch, chosen, taken = list[_Piece](), set[int](), 0
+        for piece in order:
+            if not batch or (batch[0].fits(piece) and taken + piece.tokens <= self.batch_tokens):
+                batch.append(piece)
+                chosen.add(id(piece))
+                taken += piece.tokens
+                piece.call.taken += piece.tokens
+        self._pieces = deque(piece for piece in waiting if id(piece) not in chosen)
+        self._oldest_first = not self._oldest_first
         return batch
 
     def _embed(self, batch: Sequence[_Piece]) -> None:

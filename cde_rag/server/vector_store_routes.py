@@ -6,13 +6,14 @@ from typing import Any, Final, Literal, cast
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
 from cde_rag.server.registry import ServedCollection, seconds_of
 from cde_rag.server.search_results import public_metadata, with_warnings
 from cde_rag.server.service import RequestBody, Serving
+from cde_rag.server.text_limits import QUERY_CHARACTERS, check_length
 from cde_rag.stores.base import Hit
 from cde_rag.stores.field_names import field_name
 
@@ -37,6 +38,13 @@ class StoreSearchRequest(RequestBody):
     filters: dict[str, Any] | None = None
     ranking_options: RankingOptions | None = None
     rewrite_query: bool = False
+
+    @field_validator("query")
+    @classmethod
+    def _is_short(cls, query: str | list[str]) -> str | list[str]:
+        for text in [query] if isinstance(query, str) else query:
+            check_length(text, QUERY_CHARACTERS, where="a text")
+        return query
 
 
 @router.get("")

@@ -67,8 +67,8 @@ def check_narrows(where: Mapping[str, Any], remedy: str) -> None:
 
     Raises:
         FilterError: It is outside the grammar; or it matches every record, such as `{}` or
-            `{"not": {"field": {"in": []}}}`; or it has an `and` without filters, a `{}` in a group, or "" as the operand
-            of contains, gt or gte.
+            `{"not": {"field": {"in": []}}}`; or it has an `and` without filters, a `{}` in a group, or "" as the
+            operand of contains, gt or gte.
     """
     condition = parse(where)
     if _constant(condition) or _is_wide(condition):

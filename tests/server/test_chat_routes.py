@@ -2,9 +2,10 @@
 streamed as it comes, and without one the answer is the passages and the reason."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from langchain_openai import ChatOpenAI
 from served import Running, make, running
 
 from cde_rag import CDEError
+from cde_rag.server.chat_routes import ChatRequest
 from cde_rag.server.citations import prompt
 from cde_rag.server.error_responses import RequestError
-from cde_rag.server.language_model import PROMPT_TOKENS, RemoteModel, Sampling, SmallModel
+from cde_rag.server.language_model import PROMPT_TOKENS, Delta, RemoteModel, Sampling, SmallModel, complete
+from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS
 
 ASKED: Any = [{"role": "user", "content": "Where does a river have a bank?"}]
 
@@ -104,6 +107,72 @@ def test_a_client_that_leaves_stops_the_language_model(chatting: Running, llm: F
     assert chatting.post("/v1/chat/completions", {"model": "papers", "messages": ASKED})["no_answer"] is None
 
 
+def test_a_client_that_leaves_without_stream_stops_the_language_model(chatting: Running, llm: FakeLLM) -> None:
+    llm.gate.clear()
+    body = {"model": "papers", "messages": ASKED}
+    with chatting.client() as client, suppress(httpx.ReadTimeout):
+        client.post("/v1/chat/completions", json=body, timeout=1)
+    assert llm.cut.wait(60)  # the model would write until its gate opens
+    llm.gate.set()
+    assert chatting.post("/v1/chat/completions", body)["no_answer"] is None
+
+
+def test_the_tokens_of_an_answer_are_those_that_the_model_counted(chatting: Running, llm: FakeLLM) -> None:
+    llm.usage = {"prompt_tokens": 90, "completion_tokens": 7, "total_tokens": 97}
+    asked: Any = {"model": "papers", "messages": ASKED, "stream": True}
+    with client_of(chatting) as client:
+        *pieces, last = client.chat.completions.create(**asked, stream_options={"include_usage": True})
+        assert (last.choices, last.usage and last.usage.model_dump(exclude_unset=True)) == ([], llm.usage)
+        assert pieces[-1].choices[0].finish_reason == "stop"
+        for options in (None, {"include_usage": False, "include_obfuscation": False}):
+            assert all(each.choices for each in client.chat.completions.create(**asked, stream_options=options))
+    assert [body.get("stream_options") for body in llm.asked] == [{"include_usage": True}, None, None]
+    llm.usage = None  # a server that counts none
+    with client_of(chatting) as client:
+        *_, last = client.chat.completions.create(**asked, stream_options={"include_usage": True})
+    assert (last.choices, last.usage) == ([], None)
+
+
+NEUTRAL: list[dict[str, Any]] = [
+    {"frequency_penalty": 0, "presence_penalty": 0.0, "n": 1, "logit_bias": {}, "logprobs": False, "top_logprobs": 0},
+    {"tools": [], "tool_choice": "none", "functions": [], "function_call": "auto", "parallel_tool_calls": False},
+    {"response_format": {"type": "text"}, "modalities": ["text"], "store": False, "service_tier": "auto"},
+    {"user": "me", "safety_identifier": "me", "prompt_cache_key": "x", "metadata": {"chat": "1"}, "stop": []},
+    {"temperature": 1, "top_p": 1, "stream_options": {}},
+]
+
+
+def test_values_without_an_effect_are_taken(chatting: Running, llm: FakeLLM) -> None:
+    for fields in NEUTRAL:
+        chatting.post("/v1/chat/completions", {"model": "papers", "messages": ASKED, **fields})
+        assert llm.asked[-1].keys() <= {"model", "messages", "stream", "temperature", "top_p"}
+
+
+def test_null_is_a_field_left_out(chatting: Running, llm: FakeLLM) -> None:
+    body = {"model": "papers", "messages": ASKED}
+    names = [*ChatRequest.model_fields, "of_another_program"]
+    nulls = {name: None for name in names if name not in body}
+    answer = chatting.post("/v1/chat/completions", {**body, **nulls})
+    assert answer["choices"] == chatting.post("/v1/chat/completions", body)["choices"]
+    assert llm.asked[0] == llm.asked[1]
+    assert "model" in chatting.post("/v1/chat/completions", {**body, "model": None}, 400)["error"]["message"]
+
+
+def test_turns_without_a_text_are_left_out(chatting: Running, llm: FakeLLM) -> None:
+    talk: Any = [
+        {"role": "user", "content": "Is a loan a bank?", "name": None},
+        {"role": "assistant", "content": None, "tool_calls": [], "annotations": [], "audio": None},
+        {"role": "assistant", "content": "No.", "reasoning_content": "Hm.", "refusal": None},
+        *ASKED,
+    ]
+    chatting.post("/v1/chat/completions", {"model": "papers", "messages": talk})
+    assert [turn["content"] for turn in llm.asked[0]["messages"][1:]] == [
+        "Is a loan a bank?",
+        "No.",
+        ASKED[0]["content"],
+    ]
+
+
 def test_the_conversation_goes_with_the_question(chatting: Running, llm: FakeLLM) -> None:
     talk: Any = [
         {"role": "developer", "content": "Answer in French."},
@@ -152,6 +221,63 @@ def test_a_failing_language_model_is_named(chatting: Running, llm: FakeLLM, stre
             assert "secret" not in str(caught.value)
 
 
+def test_an_answer_that_breaks_off_is_an_error(chatting: Running, llm: FakeLLM) -> None:
+    """The connection ends in good order, or amid what its head promised; what was sent is no complete answer."""
+    body = {"model": "papers", "messages": ASKED}
+    llm.finish = None
+    for llm.pieces, llm.promised in itertools.product(([], ["Rivers "], ["Never mix ", "the "]), (None, 100_000)):
+        with chatting.client() as client:
+            response = client.post("/v1/chat/completions", json=body)
+            assert (response.status_code, response.json()["error"]["code"]) == (502, "language_model")
+            response = client.post("/v1/chat/completions", json={**body, "stream": True})
+        events = [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n") if line]  # no [DONE]
+        choices = [event["choices"][0] for event in events[:-1]]
+        assert "".join(choice["delta"].get("content", "") for choice in choices) == "".join(llm.pieces)
+        assert [choice["finish_reason"] for choice in choices] == [None] * len(choices)
+        assert events[-1]["error"]["code"] == "language_model"
+        with client_of(chatting) as openais, pytest.raises(openai.APIError):
+            list(openais.chat.completions.create(model="papers", messages=ASKED, stream=True))
+
+
+async def pieces_of(*deltas: Delta, waiting_s: float = 0) -> AsyncGenerator[Delta, None]:
+    for delta in deltas:
+        await asyncio.sleep(waiting_s)
+        yield delta
+
+
+async def test_an_answer_is_complete_or_an_error() -> None:
+    whole = [Delta("a"), Delta("b"), Delta("", "stop")]
+    assert [delta async for delta in complete(pieces_of(*whole, Delta("more")))] == whole
+    for broken in (whole[:2], []):
+        with pytest.raises(RequestError, match=r"broke off .* incomplete") as caught:
+            async for _ in complete(pieces_of(*broken)):
+                pass
+        assert caught.value.status == 502
+
+
+async def test_an_answer_has_bounds_of_size_and_time() -> None:
+    closed = list[str]()
+
+    async def endless() -> AsyncGenerator[Delta, None]:
+        try:
+            while True:
+                yield Delta("word ")
+                await asyncio.sleep(0.001)
+        finally:
+            closed.append("closed")
+
+    found = [delta async for delta in complete(endless(), characters=12)]
+    assert ("".join(delta.text for delta in found), found[-1].finish) == ("word word wo", "length")
+    with pytest.raises(RequestError, match=r"not finished after 0.05 s .* incomplete") as caught:
+        async for _ in complete(endless(), seconds=0.05):
+            pass
+    assert caught.value.status == 504
+    with pytest.raises(RequestError, match="not finished"):
+        async for _ in complete(pieces_of(Delta("", "stop"), waiting_s=60), seconds=0.05):
+            pass
+    assert closed == ["closed", "closed"]  # the model was stopped
+
+
 @pytest.mark.parametrize("wait", [None, "120", "Thu, 26 Nov 2026 12:00:00 GMT"])
 def test_a_busy_language_model_says_when_to_try_again(chatting: Running, llm: FakeLLM, wait: str | None) -> None:
     llm.status, llm.retry_after = 429, wait
@@ -159,6 +285,16 @@ def test_a_busy_language_model_says_when_to_try_again(chatting: Running, llm: Fa
         response = client.post("/v1/chat/completions", json={"model": "papers", "messages": ASKED})
     assert (response.status_code, response.headers.get("retry-after")) == (429, wait)
     assert ("Try again in 120 s." in response.text) == (wait == "120")
+
+
+def test_a_time_that_is_none_is_not_passed_on(chatting: Running, llm: FakeLLM) -> None:
+    llm.status = 429
+    for llm.retry_after in ("soon", "\x01\x02", "12\x00", "3\x0b", "", "1e9", "-1", "Thu, 99 Nov 2026 12:00:00 GMT"):
+        with chatting.client() as client:
+            response = client.post("/v1/chat/completions", json={"model": "papers", "messages": ASKED})
+        assert response.headers.get("retry-after") is None
+        assert response.json()["error"]["code"] == "language_model"
+        assert response.status_code in (429, 502)  # the client takes no such header, or passes it on
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -225,31 +361,40 @@ def test_without_a_language_model_the_answer_is_the_passages_and_the_reason(serv
     assert (empty["citations"], "no passage" in empty["no_answer"]) == ([], True)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model": "nobody"}, "nobody"),
-        ({"model": "other@papers"}, "tiny@papers"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": " "}]}, "not blank"),
-        ({"messages": [{"role": "assistant", "content": "Yes."}]}, "role user"),
-        ({"messages": [{"role": "tool", "content": "Yes."}]}, "role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "content"),
-        ({"tools": []}, "tools"),
-        ({"n": 2}, "n"),
-        ({"temperature": 3}, "temperature"),
-        ({"stream_options": {"include_usage": True}}, "include_usage"),
-        ({"where": {"year": {"near": 3}}}, "near"),
-        ({"stream": "yes"}, "stream"),
-        ({"messages": [{"role": "system", "content": "\ud800"}, *ASKED]}, "Message 0"),
-        ({"stop": ["\ud800"]}, "stop"),
-        ({"stop": [""]}, "stop"),
-    ],
-)
-def test_bad_fields_of_a_chat_are_named(server: Running, change: Any, message: str) -> None:
-    code = 404 if "model" in change else 400
-    body = {"model": "papers", "messages": ASKED} | change
-    assert message in server.post("/v1/chat/completions", body, code)["error"]["message"]
+BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"model": "nobody"}, "nobody"),
+    ({"model": "other@papers"}, "tiny@papers"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "user", "content": " "}]}, "not blank"),
+    ({"messages": [{"role": "assistant", "content": "Yes."}]}, "role user"),
+    ({"messages": [{"role": "tool", "content": "Yes."}]}, "role"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "content"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "without tools"),
+    ({"tool_choice": "required"}, "without tools"),
+    ({"frequency_penalty": 0.5}, "expected 0, or no such field, found 0.5"),
+    ({"logit_bias": {"5": 100}}, "logit_bias"),
+    ({"logprobs": True}, "logprobs"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"messages": [{"role": "user", "content": None}, *ASKED]}, "expected the content"),
+    ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, *ASKED]}, "tool_calls"),
+    ({"messages": [{"role": "user", "content": "x" * (QUERY_CHARACTERS + 1)}]}, "the question: expected at most"),
+    ({"messages": [{"role": "system", "content": "x" * (TEXT_CHARACTERS + 1)}, *ASKED]}, "expected at most"),
+    ({"n": 2}, "n"),
+    ({"temperature": 3}, "temperature"),
+    ({"stream_options": {"include_usage": "yes"}}, "include_usage"),
+    ({"where": {"year": {"near": 3}}}, "near"),
+    ({"stream": "yes"}, "stream"),
+    ({"messages": [{"role": "system", "content": "\ud800"}, *ASKED]}, "Message 0"),
+    ({"stop": ["\ud800"]}, "stop"),
+    ({"stop": [""]}, "stop"),
+]
+
+
+def test_bad_fields_of_a_chat_are_named(server: Running) -> None:
+    for change, message in BAD_FIELDS:
+        code = 404 if "model" in change else 400
+        body = {"model": "papers", "messages": ASKED} | change
+        assert message in server.post("/v1/chat/completions", body, code)["error"]["message"]
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "file:///etc/passwd", "http://", "http://me:secret@host/v1"])

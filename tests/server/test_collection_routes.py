@@ -2,14 +2,17 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import openai
 import pytest
-from served import Running, records, texts
+from served import Running, make, records, running, texts
 
-from cde_rag import Collection
+from cde_rag import Collection, StoreError
+from cde_rag.indexing import upsert
+from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS
 
 
 @pytest.fixture
@@ -114,6 +117,8 @@ def test_fields_that_are_not_sent_stay_as_they_are_stored(server: Running) -> No
         ({"text": "river", "metadata": {"x": "\ud800"}}, "Unicode"),
         ({"text": "river", "metadatas": {}}, "metadatas"),
         ({"text": 3}, "text"),
+        ({"text": "x" * (TEXT_CHARACTERS + 1)}, "records.1.text: expected at most 200,000 characters, found 200,001"),
+        ({"text": "river", "title": "x" * (TEXT_CHARACTERS + 1)}, "expected at most"),
     ],
 )
 def test_a_bad_record_is_named_and_nothing_of_its_request_is_written(server: Running, bad: Any, message: str) -> None:
@@ -121,6 +126,45 @@ def test_a_bad_record_is_named_and_nothing_of_its_request_is_written(server: Run
     error = server.post("/v1/collections/notes/records", {"records": [good, bad]}, 400)["error"]
     assert message in error["message"]
     assert server.get("/v1/collections/notes")["documents"] == 0
+
+
+def test_records_that_the_queue_has_no_room_for_are_not_written(tmp_path: Path) -> None:
+    """Neither those of the first part, nor metadata: of one request all is embedded before anything is written."""
+    service, embedder = make(tmp_path, pending_tokens=1_000)
+    with running(service) as url:
+        server = Running(url, service, embedder)
+        server.post("/v1/collections/notes/records", {"records": [{"id": "old", "text": "river"}]})
+        changed = {"id": "old", "text": "river", "metadata": {"year": 2001}}
+        given = [changed, *({"id": f"n{i}", "text": text} for i, text in enumerate(texts(511)))]
+        error = server.post("/v1/collections/notes/records", {"records": given}, 413)["error"]
+        assert "tokens" in error["message"]
+        with service.registry.batcher.reserved(900):  # others wait
+            assert server.post("/v1/collections/notes/records", {"records": given[:100]}, 429)["error"]["code"]
+        found = server.get("/v1/collections/notes/records?id=old")["records"]
+        assert (found[0]["metadata"], server.get("/v1/collections/notes")["documents"]) == ({}, 1)
+        assert server.post("/v1/collections/notes/records", {"records": given[:100]})["added"] == 99
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_request_is_one_write(server: Running, papers: Collection, failing: int) -> None:
+    """Texts with their siblings' vectors, more than fit into one call of the store: the records are in the last."""
+    many = [{"id": f"p{i}", "text": text, "metadata": {"book": "long"}} for i, text in enumerate(texts(24))]
+    server.post("/v1/collections/papers/records", {"records": many})
+    calls, add = list[list[str]](), papers.store.add
+
+    def failing_add(rows: Any, vectors: Any, **options: Any) -> None:
+        calls.append([row.record.id for row in rows])
+        if len(calls) == failing:
+            raise StoreError("The disk is full.")
+        add(rows, vectors, **options)
+
+    new = [{"id": f"q{i}", "text": text, "metadata": {"book": "long"}} for i, text in enumerate(texts(20, start=24))]
+    before = papers.count()
+    with mock.patch.object(upsert, "LARGEST_WRITE", 22), mock.patch.object(papers.store, "add", failing_add):
+        error = server.post("/v1/collections/papers/records", {"records": new}, 503)["error"]
+    assert (error["code"], papers.count()) == ("store_error", before)
+    assert server.post("/v1/collections/papers/records", {"records": new})["added"] == 20
+    assert papers.verify() == []
 
 
 def test_neighbours_are_of_the_same_parent(server: Running) -> None:
@@ -150,6 +194,7 @@ def test_another_space_is_refused(server: Running) -> None:
         ({"by": "magic"}, "by"),
         ({"group_by": "a.b"}, "group_by"),
         ({"rerank": True}, "rerank"),
+        ({"query": "x" * (QUERY_CHARACTERS + 1)}, "query: expected at most 32,000 characters, found 32,001"),
     ],
 )
 def test_bad_fields_of_a_search_are_named(server: Running, change: Any, message: str) -> None:
@@ -189,6 +234,8 @@ def test_openais_vector_stores(server: Running, papers: Collection) -> None:
             client.vector_stores.search("other", query="river")
         with pytest.raises(openai.BadRequestError, match="filters"):
             client.vector_stores.search("papers", query="river", filters={"type": "near", "key": "a", "value": 1})  # pyright: ignore[reportArgumentType]
+        with pytest.raises(openai.BadRequestError, match="expected at most 32,000 characters"):
+            client.vector_stores.search("papers", query=["x" * (QUERY_CHARACTERS + 1)])
         with pytest.raises(openai.BadRequestError, match="rewrite_query"):
             client.vector_stores.search("papers", query="river", rewrite_query=True)
 

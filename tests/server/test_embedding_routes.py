@@ -2,7 +2,9 @@
 batches; a request that could get a wrong vector is refused."""
 
 import base64
+import json
 import random
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -19,7 +21,9 @@ from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from served import MODEL, Running, make, running, texts
 
 from cde_rag import CDEModel, Context, ContextualEmbedder, CorpusError
+from cde_rag.server import embedding_routes
 from cde_rag.server.error_responses import RequestError
+from cde_rag.server.text_limits import TEXT_CHARACTERS
 from cde_rag.server.token_batcher import TokenBatcher, token_counts
 
 NEAR = {"rtol": 0, "atol": 1e-5}
@@ -198,11 +202,37 @@ def test_texts_beyond_the_limit_are_counted_or_refused(server: Running) -> None:
         ({"dimensions": "6"}, "dimensions"),
         ({"dimensions": 6, "output_dimension": 5}, "two names"),
         ({"input_type": "passage"}, "input_type"),
+        ({"input": ["river", "x" * (TEXT_CHARACTERS + 1)]}, "text 1: expected at most 200,000 characters"),
     ],
 )
 def test_bad_fields_are_named(server: Running, change: Any, message: str) -> None:
     body = {"model": f"{MODEL}:query", "input": "river"} | change
     assert message in server.post("/v1/embeddings", body, 400)["error"]["message"]
+
+
+def test_a_request_has_a_bound_of_tokens_in_all(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_routes, "REQUEST_TOKENS", 100)
+    with client_of(server) as client:
+        tokens = client.embeddings.create(model=f"{MODEL}:document", input=texts(9)).usage.total_tokens
+        assert tokens <= 100
+        with pytest.raises(openai.BadRequestError, match="at most 100 tokens in a request") as caught:
+            client.embeddings.create(model=f"{MODEL}:document", input=texts(60))
+        assert caught.value.code == "max_tokens_per_request"
+    for more in ({"late_chunking": True}, {}):
+        path = "embeddings" if more else "contextualizedembeddings"
+        body = {"model": f"{MODEL}:document", **({"input": texts(60)} if more else {"inputs": [texts(60)]}), **more}
+        assert server.post(f"/v1/{path}", body, 400)["error"]["code"] == "max_tokens_per_request"
+
+
+def test_null_is_a_field_left_out(server: Running) -> None:
+    """LiteLLM sends "encoding_format": null."""
+    body = {"model": f"{MODEL}:document", "input": ["river"]}
+    names = set(embedding_routes.EmbeddingsRequest.model_fields) - body.keys()
+    assert server.post("/v1/embeddings", body | dict.fromkeys(names)) == server.post("/v1/embeddings", body)
+    body = {"model": f"{MODEL}:document", "inputs": [["river"]]}
+    names = set(embedding_routes.ContextualizedRequest.model_fields) - body.keys()
+    found = [server.post("/v1/contextualizedembeddings", one) for one in (body | dict.fromkeys(names), body)]
+    assert found[0] == found[1]
 
 
 def test_late_chunking_takes_the_list_as_one_document(server: Running) -> None:
@@ -278,6 +308,49 @@ def test_a_text_that_cannot_be_embedded_fails_its_own_call_alone(gate: Gate) -> 
     batcher.close()
     assert gate.sizes[:4] == [1, 3, 2, 1]  # together, and then each alone
     assert batcher.pending == 0
+
+
+def test_a_long_call_does_not_keep_short_ones_waiting_nor_they_it(gate: Gate) -> None:
+    """Short calls that come all the time, each once the one before has ended, and a long one of 40 batches."""
+    batcher = TokenBatcher(batch_tokens=10)
+    long = batcher.submit(gate, "query", ["river"] * 40, [10] * 40)
+    gate.started.wait()
+    waiting = [batcher.submit(gate, "query", ["bank"] * 2, [5, 5]) for _ in range(3)]
+    gate.may_go.set()
+    done = [call.result() for call in waiting]
+    assert len(done) == 3
+    assert len(gate.sizes) <= 10  # batches so far, where it was last in the queue of 40
+    while not long.done():
+        batcher.submit(gate, "query", ["bank"], [10]).result()
+    assert len(gate.sizes) <= 2 * 40 + 10  # every other batch is the long call's
+    batcher.close()
+    assert batcher.pending == 0
+
+
+def test_a_client_that_leaves_takes_its_texts_along(tmp_path: Path) -> None:
+    """What waits to be embedded for it is not embedded."""
+    service, _ = make(tmp_path, batch_tokens=50)
+    batcher, may_go, batches = service.registry.batcher, threading.Event(), list[int]()
+
+    def on_batch(count: int, _tokens: int, _seconds: float) -> None:
+        batches.append(count)
+        may_go.wait()
+
+    body = json.dumps({"model": MODEL, "input": texts(500), "input_type": "query"}).encode()
+    head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with running(service) as url:
+        batcher.on_batch = on_batch
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            deadline = time.monotonic() + 30
+            while not batches and time.monotonic() < deadline:
+                time.sleep(0.01)
+        time.sleep(0.5)  # the server sees that the client has left
+        may_go.set()
+        while batcher.pending and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert batcher.pending == 0
+    assert 0 < len(batches) < 5
 
 
 def test_batches_keep_to_the_budget_and_the_bound(gate: Gate) -> None:

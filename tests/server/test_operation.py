@@ -1,5 +1,6 @@
 """The server as a process: keys, bounds, bad requests, logs without texts, a stop that loses nothing, and kill -9."""
 
+import gzip
 import http.client
 import json
 import os
@@ -230,6 +231,29 @@ def test_a_body_above_the_bound_is_413(tmp_path: Path) -> None:
             response = client.post("/v1/embeddings", content=content, headers=JSON)
             assert (response.status_code, response.json()["error"]["type"]) == (413, "invalid_request_error")
         assert client.get("/health").status_code == 200
+
+
+def test_head_is_get_without_its_body(server: Running) -> None:
+    with server.client() as client:
+        for path in ("/health", "/ready", "/", "/page.js", "/v1/models", "/v1/collections/papers", "/v1/nothing"):
+            head, get = client.head(path), client.get(path)
+            assert (head.status_code, head.content) == (get.status_code, b"")
+            same = ("content-type", "content-length")
+            assert [head.headers[name] for name in same] == [get.headers[name] for name in same]
+        assert client.head("/v1/embeddings").status_code == 405
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "x", "gzip, identity"])
+def test_an_encoded_body_is_told_to_be_sent_as_it_is(server: Running, encoding: str) -> None:
+    content = gzip.compress(json.dumps({"model": MODEL, "input": "river", "input_type": "query"}).encode())
+    with server.client() as client:
+        response = client.post("/v1/embeddings", content=content, headers={**JSON, "content-encoding": encoding})
+        assert (response.status_code, response.headers["accept-encoding"]) == (415, "identity")
+        assert response.json()["error"]["code"] == "unsupported_content_encoding"
+        plain = client.post(
+            "/v1/collections/papers/search", json={"query": "river"}, headers={"content-encoding": "identity"}
+        )
+        assert plain.status_code == 200
 
 
 def test_more_requests_than_the_bound_are_429(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ async function ask(event) {
   running = new AbortController();
   busy(true);
   let ended = "";
+  let finished = false;
   try {
     const body = { model: name, messages: mine.map(({ role, content }) => ({ role, content })), stream: true };
     for await (const chunk of events(await send("v1/chat/completions", { body, signal: running.signal }))) {
@@ -41,11 +42,13 @@ async function ask(event) {
       answer.text += chunk.choices[0].delta.content ?? "";
       text.textContent = answer.text || "Thinking …";
       shown.scrollIntoView({ block: "nearest" });
+      if (chunk.choices[0].finish_reason) finished = true;
       if (chunk.choices[0].finish_reason === "length") ended = "The answer ends at the limit of tokens.";
     }
+    if (!finished) throw new Error("The answer broke off.");
   } catch (error) {
-    ended = error.name === "AbortError" ? "Stopped." : "";
-    if (!ended) problem(error.message);
+    ended = error.name === "AbortError" ? "Stopped." : answer.text && "The answer is incomplete.";
+    if (error.name !== "AbortError") problem(error.message);
   } finally {
     running = null;
     busy(false);

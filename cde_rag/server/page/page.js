@@ -49,7 +49,7 @@ async function openPage() {
 
 async function openView() {
   const named = location.hash.slice(1);
-  if (named && !(named in VIEWS)) return; // a column
+  if (named && !Object.hasOwn(VIEWS, named)) return; // a column
   const view = named || "search";
   document.title = `cde-rag: ${VIEWS[view]}`;
   for (const each of Object.keys(VIEWS)) byId(`view-${each}`).hidden = each !== view;
