@@ -91,6 +91,8 @@ class _MappedFile:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         length = int.from_bytes(self._data[:_LENGTH_BYTES], "little")
         self._start = _LENGTH_BYTES + length
+        if self._start > len(self._data):
+            raise ValueError("a header that is longer than the file")
         self._header: dict[str, Any] = json.loads(self._data[_LENGTH_BYTES : self._start])
 
     def tensors(self, wanted: Callable[[str], bool]) -> dict[str, Shaped[np.ndarray, "..."]]:
