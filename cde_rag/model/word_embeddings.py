@@ -44,12 +44,13 @@ class WordEmbeddings:
         return self._tensors.rows(self._name, pieces)[places.reshape(ids.shape)]
 
 
-def embedded(words: WordEmbeddings, rows: Sequence[Sequence[int]]) -> Text:
+def embedded(words: WordEmbeddings, rows: Sequence[Sequence[int]], room: int = 0) -> Text:
     """Return texts, padded on the right, as a graph reads them.
 
     Args:
         words: Word embeddings of the model.
         rows: Token ids of each text.
+        room: Tokens that the graph reads at most; see `padded`.
     """
-    ids, mask = padded(rows)
+    ids, mask = padded(rows, room=room)
     return words(ids), mask.astype(np.float32)
