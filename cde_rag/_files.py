@@ -22,6 +22,16 @@ def file_sha256(path: Path) -> str:
     return found.hexdigest()
 
 
+def written(path: Path) -> tuple[int, int, int, int]:
+    """Return device, inode, size in bytes and modification time in nanoseconds of a file, to detect changes.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     if os.name == "nt":  # Windows cannot open folders; its file systems journal renames

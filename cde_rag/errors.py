@@ -1,40 +1,51 @@
 """Errors and warnings; each message has the expected, the found, and the remedy.
 
-CDEError
-├── ContextError
-│   ├── ContextMissingError      vectors or a query without their context
-│   ├── ContextMismatchError     vectors and embedder in different vector spaces
-│   └── ContextFormatError       an unreadable, damaged or newer context file
-├── ModelError                   weights, config or tokenizer that cannot be loaded
-├── StoreError                   a store that is missing, damaged, locked or not writable
-│   ├── StoreFormatError         damaged or newer files
-│   └── FilterError              a filter outside the grammar
-├── CorpusError                  texts or records that cannot be used (also ValueError)
-├── CanaryError                  a new generation that loses known results of canary queries
-├── TenantError                  a call that does not name exactly one tenant
-├── ResumeError                  an interrupted run that cannot be continued
-├── PoolError                    worker processes that ended, or that finish nothing
-└── MissingExtraError            an optional dependency that is not installed (also ImportError)
+    CDEError
+    ├── ContextError
+    │   ├── ContextMissingError      vectors or a query without their context
+    │   ├── ContextMismatchError     vectors and embedder in different vector spaces
+    │   └── ContextFormatError       an unreadable, damaged or newer context file
+    ├── ModelError                   weights, config or tokenizer that cannot be loaded
+    ├── StoreError                   a store that is missing, damaged, locked or not writable
+    │   ├── StoreFormatError         damaged or newer files
+    │   └── FilterError              a filter outside the grammar
+    ├── CorpusError                  texts or records that cannot be used (also ValueError)
+    ├── CanaryError                  a new generation that loses known results of canary queries
+    ├── TenantError                  a call that does not name exactly one tenant
+    ├── ResumeError                  an interrupted run that cannot be continued
+    ├── PoolError                    worker processes that ended, or that finish nothing
+    └── MissingExtraError            an optional dependency that is not installed (also ImportError)
 
-CDEWarning (UserWarning)
-├── TruncationWarning            texts longer than the model's token limit
-├── SmallContextWarning          a context of too few documents to represent a corpus
-├── PartialContextWarning        a context sampled from a part of the corpus
-├── ContextReusedWarning         a new corpus that is embedded in a context made from another
-└── UnknownFieldWarning          a filter that found nothing and names a field that no record has
+    CDEWarning (UserWarning)
+    ├── TruncationWarning            texts longer than the model's token limit
+    ├── SmallContextWarning          a context of too few documents to represent a corpus
+    ├── PartialContextWarning        a context sampled from a part of the corpus
+    ├── ContextReusedWarning         a new corpus that is embedded in a context made from another
+    └── UnknownFieldWarning          a filter that found nothing and names a field that no record has
 """
 
+import errno
 import importlib
 import inspect
+import os
+import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 
+_OF_VALUES = ArithmeticError | AttributeError | LookupError | TypeError | ValueError
+
 
 class CDEError(Exception):
-    """Root of all errors raised on purpose by this library."""
+    """Root of all errors raised on purpose by this library.
+
+    One that is raised because no file could be opened any more names the limit instead of what was opened.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_without_descriptors(sys.exc_info()[1]) or message)
 
 
 class ContextError(CDEError):
@@ -170,6 +181,39 @@ def warn_user(message: str, category: type[CDEWarning]) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=2 if frame is None else level)
+
+
+def _without_descriptors(handled: BaseException | None) -> str | None:
+    """Return the message for an error that was raised for lack of file descriptors; None for others.
+
+    Args:
+        handled: The error that is being handled.
+    """
+    while isinstance(handled, CDEError):
+        handled = handled.__cause__
+    number = handled.errno if isinstance(handled, OSError) else None
+    if isinstance(handled, Exception) and not isinstance(handled, OSError | _OF_VALUES):
+        try:  # SQLite and the engines raise errors without a number
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            number = error.errno
+    if number == errno.EMFILE:
+        return (
+            f"This process has as many files open as it may{_limit()}. Raise the limit before it starts, for example "
+            "with ulimit -n 4096 (LimitNOFILE= of a systemd unit), or keep fewer collections open at once."
+        )
+    if number == errno.ENFILE:
+        return "This machine has as many files open as it may (fs.file-max). Raise it, or end other programs."
+    return None
+
+
+def _limit() -> str:
+    """Return the number of files that this process may have open, in brackets; nothing on Windows."""
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:
+        return ""
+    return f" ({resource.getrlimit(resource.RLIMIT_NOFILE)[0]}, its limit by ulimit -n)"
 
 
 def require(module: str, extra: str) -> ModuleType:

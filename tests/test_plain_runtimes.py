@@ -256,6 +256,7 @@ def test_a_graph_is_built_once_and_again_if_it_is_damaged(
     expected = plain.embed_documents(TEXTS)
     (path,) = (cache / "graphs").glob(f"{plain.identity.weights_sha256[:32]}-plain-*.onnx")
     intact = path.read_bytes()
+    del plain  # the next ones would share its graph
     with monkeypatch.context() as patch:
         patch.setattr("cde_rag.embedders.bert_encoder.plain_graph", None)  # whoever builds it fails
         PlainEmbedder(folders["cls"], runtime="onnx")

@@ -1,8 +1,12 @@
 """RayPool: worker processes of a Ray cluster."""
 
+import importlib
+import os
 import re
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from cde_rag._validation import check_positive
@@ -14,11 +18,19 @@ from cde_rag.errors import CDEError, CorpusError, PoolError, StoreError, require
 from cde_rag.model.threads import set_threads
 
 EXTRA: Final = "ray"
+_SEVERAL_MACHINES: Final = (
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # of all systems; else Ray listens on the loopback address
+)
+_LOCAL: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", _SEVERAL_MACHINES: "0"}
 _ERRORS: Final = {"CorpusError": CorpusError, "PoolError": PoolError, "StoreError": StoreError}
 
 
 def connect(address: str | None) -> Any:
     """Connect this process to a Ray cluster, unless it is connected; returns the module `ray`.
+
+    A cluster that is started reaches nothing but this machine: its node has the loopback address instead of one that is
+    found by a socket to 8.8.8.8, its processes need a token, and the process of Ray's usage statistics, which asks the
+    cloud's metadata service even where they are off, is not started.
 
     Args:
         address: Such as "auto", "10.0.0.5:6379" or "ray://10.0.0.5:10001"; None: a cluster on this machine, which
@@ -28,15 +40,40 @@ def connect(address: str | None) -> Any:
         MissingExtraError: Ray is not installed.
         PoolError: There is no cluster at the address.
     """
+    here = address in (None, "local")
+    if here and "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported; its own default since 2.60
     ray = require("ray", EXTRA)
     if not ray.is_initialized():
         try:
-            ray.init(address=address or "local", include_dashboard=False if address is None else None)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            with _only_this_machine() if here else nullcontext():
+                ray.init(address=address or "local", include_dashboard=False if here else None)
+        except (OSError, RuntimeError, ValueError) as error:
             raise PoolError(
                 f"Expected a Ray cluster at {address!r}, found none ({error}). Start one with: ray start --head"
             ) from error
     return ray
+
+
+@contextmanager
+def _only_this_machine() -> Generator[None, None, None]:
+    """Start Ray's processes so that they reach nothing else; what the user has set stays."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    several = os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # of all systems: more than loopback
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    services: Any = importlib.import_module("ray._private.services")
+    before = constants.ENABLE_RAY_CLUSTER, services.start_api_server
+    constants.ENABLE_RAY_CLUSTER = several == "1"
+    services.start_api_server = _no_api_server
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER, services.start_api_server = before
+
+
+def _no_api_server(*_: object, **__: object) -> tuple[str, None]:
+    """Start no process for the dashboard, which is off; it would hold the usage statistics alone."""
+    return "", None
 
 
 def library_error(error: BaseException) -> CDEError | None:

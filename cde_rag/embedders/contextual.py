@@ -424,7 +424,7 @@ def as_model(
             'PlainEmbedder("a-sentence-transformers-model") or FunctionEmbedder(function, name="my-model-1").'
         )
     if not isinstance(model, CDEModel):
-        return CDEModel.from_pretrained(model, device=device, dtype=dtype, runtime=runtime)
+        return CDEModel.shared(model, device=device, dtype=dtype, runtime=runtime)
     if (device, dtype, runtime) != (None, None, None):
         raise TypeError(
             "device, dtype and runtime are chosen where a model is loaded: CDEModel.from_pretrained(name, dtype=…)."

@@ -78,7 +78,7 @@ class GraphTextModel:
         vectors = np.empty((len(rows), self._encoder.config.dim), dtype=np.float32)
         with tqdm(total=len(rows), unit="text", disable=not progress) as bar:
             for bucket in tight_buckets([len(row) for row in rows], batch_size):
-                text = embedded(self._words, [rows[place] for place in bucket])
+                text = embedded(self._words, [rows[place] for place in bucket], self._encoder.config.max_positions)
                 vectors[bucket] = graph.run(dict(zip(TEXT, text, strict=True)))
                 bar.update(len(bucket))
         return vectors

@@ -2,10 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._shared import Shared
 from cde_rag.context.identity import ModelIdentity
 from cde_rag.embedders.bert_encoder import BertEncoder
 from cde_rag.embedders.mixing import unit
@@ -17,6 +19,7 @@ from cde_rag.embedders.text_model import ReadText, TextModel
 from cde_rag.errors import ModelError
 from cde_rag.model.cde_model import DTYPES
 from cde_rag.model.runtimes import runtime_choice
+from cde_rag.model.threads import batch_threads
 
 
 def load(
@@ -29,6 +32,8 @@ def load(
     runtime: str | None,
 ) -> tuple[TextModel, ModelIdentity]:
     """Load a SentenceTransformer and compute its identity; its files are hashed before they are read.
+
+    Within a process the embedders of a model share it.
 
     Args:
         name: A folder or a hub id, with `@revision` if need be.
@@ -50,6 +55,7 @@ def load(
     if dtype is not None and dtype not in DTYPES:
         raise ModelError(f"Expected dtype {', '.join(DTYPES)}, found {dtype!r}.")
     asked, files = runtime_choice.asked(runtime), ModelFiles.find(name)
+    source = (files.name, tuple(files.digests.items()), tuple(files.written), max_length, batch_threads())
     encoder = None if asked == "torch" else _encoder(files, runtime)
     if encoder is not None:
         identity = files.identity(
@@ -61,9 +67,14 @@ def load(
         given = dtype if asked is None else dtype or "float32"
         asked, dtype = runtime_choice.choose(asked, lambda: timings(encoder, identity), device=device, dtype=given)
         if asked != "torch":
-            digest = identity.weights_sha256
-            return GraphTextModel(encoder, digest, asked, dtype or "float32", max_length=max_length), identity
-    model = TorchTextModel(files, max_length=max_length, device=device, dtype=dtype)
+            chosen, digest = (asked, dtype or "float32"), identity.weights_sha256
+            graph = _GRAPHS.get(
+                (source, chosen), lambda: GraphTextModel(encoder, digest, *chosen, max_length=max_length)
+            )
+            return graph, identity
+    model = _NETWORKS.get(
+        (source, device, dtype), lambda: TorchTextModel(files, max_length=max_length, device=device, dtype=dtype)
+    )
     return model, files.identity(
         prompts=model.model.prompts,
         prefixes=prefixes,
@@ -109,3 +120,7 @@ def _encoder(files: ModelFiles, runtime: str | None) -> BertEncoder | None:
             f"{files.name}: the runtime {runtime!r} runs BERT encoders with mean or CLS pooling, found {found}. Leave "
             "runtime out."
         ) from found
+
+
+_GRAPHS: Final = Shared[GraphTextModel]()
+_NETWORKS: Final = Shared[TorchTextModel]()

@@ -9,10 +9,12 @@ import numpy as np
 from jaxtyping import Float32
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
 from cde_rag.embedders.sentence_transformer_files import EXTRA, UNLIMITED, ModelFiles, check_shortened
 from cde_rag.embedders.text_model import ReadText
 from cde_rag.errors import ModelError, require
+from cde_rag.model.batching import length_buckets
 from cde_rag.model.threads import batch_threads, limited_threads
 from cde_rag.model.tokenizer import CHARACTERS_A_TOKEN, MARGIN, beginning
 
@@ -112,7 +114,11 @@ class TorchTextModel:
         """Embed texts as `encode_query` or `encode_document` does."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
         threads = 1 if role == "query" and len(texts) == 1 else batch_threads()
-        shown = [text.content for text in texts]
-        with self._encoding, limited_threads(threads):
-            found = encode(shown, prompt=prefix, batch_size=batch_size, show_progress_bar=progress)
-        return np.asarray(found, dtype=np.float32)
+        vectors = np.empty((len(texts), self.model.get_embedding_dimension()), dtype=np.float32)
+        with tqdm(total=len(texts), unit="text", disable=not progress) as bar:
+            for bucket in length_buckets([text.tokens or len(text.content) for text in texts], batch_size):
+                shown = [texts[place].content for place in bucket]
+                with self._encoding, limited_threads(threads):  # one batch: others that use the model take turns
+                    vectors[bucket] = encode(shown, prompt=prefix, batch_size=batch_size, show_progress_bar=False)
+                bar.update(len(bucket))
+        return vectors

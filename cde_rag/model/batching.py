@@ -8,6 +8,9 @@ from jaxtyping import Bool, Int64
 
 from cde_rag._validation import check_positive
 
+_STEP: Final = (
+    8  # tokens: a third of the shapes, which takes less time than is lost by padding (benchmarks/flat_memory.py)
+)
 _PASS_TOKENS: Final = 64  # a forward pass takes as long as that many tokens more (MiniLM's size, OpenVINO, two cores)
 
 
@@ -44,10 +47,16 @@ def _without_padding(bucket: Int64[np.ndarray, " bucket"], lengths: Int64[np.nda
 
 
 def padded(
-    rows: Sequence[Sequence[int]],
+    rows: Sequence[Sequence[int]], *, room: int = 0
 ) -> tuple[Int64[np.ndarray, "batch tokens"], Bool[np.ndarray, "batch tokens"]]:
-    """Pad token ids on the right with 0; return them with a mask that is True if there is a token."""
+    """Pad token ids on the right with 0; return them with a mask that is True if there is a token.
+
+    Args:
+        rows: Token ids of each text.
+        room: Tokens up to which the length is rounded to a multiple of `_STEP`, for engines that compile each shape.
+    """
     width = max(map(len, rows))
+    width = max(width, min(-(-width // _STEP) * _STEP, room))
     ids = np.zeros((len(rows), width), dtype=np.int64)
     mask = np.zeros((len(rows), width), dtype=np.bool_)
     for number, row in enumerate(rows):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from jaxtyping import Float32
 
+from cde_rag._shared import Shared
 from cde_rag._validation import check_texts
 from cde_rag.context.context import Context
 from cde_rag.errors import ContextMismatchError, ModelError, require
@@ -16,7 +17,9 @@ from cde_rag.model import loading, model_files
 from cde_rag.model.batching import tight_buckets
 from cde_rag.model.names import ModelName
 from cde_rag.model.roles import DOCUMENT, QUERY
+from cde_rag.model.runtimes import runtime_choice
 from cde_rag.model.stage_runner import StageRunner
+from cde_rag.model.threads import batch_threads
 from cde_rag.model.tokenizer import TextTokenizer, Tokens
 from cde_rag.model.windows import cut_into_windows
 
@@ -130,9 +133,7 @@ class CDEModel:
             ModelError: There is no such model; its files are incomplete, damaged, too large, pickled or of a newer
                 format; it is not in the cache and there is no network; or the runtime does not run it.
         """
-        text = str(name)
-        parsed = ModelName(base=text) if model_files.local(text) else ModelName.parse(text)
-        asked = parsed.completed(
+        asked = _parsed(name).completed(
             revision=revision,
             attention=attention,
             semantics=semantics,
@@ -140,6 +141,26 @@ class CDEModel:
             prefixes=prefixes,
         )
         folder, exact = loading.resolve(asked, token=token)
+        return cls._read(folder, exact, device, dtype, runtime)
+
+    @classmethod
+    def shared(
+        cls, name: str | Path, *, device: str | None = None, dtype: str | None = None, runtime: str | None = None
+    ) -> "CDEModel":
+        """Return the model that the embedders of this process share: loaded for the first, freed with the last.
+
+        Arguments and errors are those of `from_pretrained`, which loads a model anew each time. Files that were written
+        since are another model. The network of a shared model is not to be changed.
+        """
+        folder, exact = loading.resolve(_parsed(name), token=None)
+        asked = runtime_choice.asked(runtime), batch_threads()
+        key = (exact, device, dtype, runtime, asked, tuple(loading.files_written(folder)))
+        return _SHARED.get(key, lambda: cls._read(folder, exact, device, dtype, runtime))
+
+    @classmethod
+    def _read(
+        cls, folder: Path, exact: ModelName, device: str | None, dtype: str | None, runtime: str | None
+    ) -> "CDEModel":
         files = cache(partial(loading.stored, folder, exact))
         chosen, fitting = loading.chosen_runtime(folder, exact, files, runtime=runtime, device=device, dtype=dtype)
         if chosen == "torch":
@@ -256,9 +277,17 @@ class CDEModel:
         return self.stages.prepare(context.context_embeddings, context.counts)
 
 
+def _parsed(name: str | Path) -> ModelName:
+    text = str(name)
+    return ModelName(base=text) if model_files.local(text) else ModelName.parse(text)
+
+
 def _torch_runner(network: "AnyNetwork", device: str | None, dtype: str | None) -> StageRunner:
     torch: Any = require("torch", "torch")
     from cde_rag.model.torch_runner import TorchRunner
 
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return TorchRunner(network, place, dtype or native_dtype(place))
+
+
+_SHARED: Final = Shared[CDEModel]()

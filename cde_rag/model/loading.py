@@ -1,7 +1,7 @@
 """Loading of models by name: bundled models, folders and the hub, and the choice of their runtime."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, Union
 import numpy as np
 from jaxtyping import Float32, Int64
 
+from cde_rag._files import written
 from cde_rag.errors import ModelError, require
 from cde_rag.model import hub, model_files
 from cde_rag.model.config import ModelConfig
-from cde_rag.model.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS
+from cde_rag.model.model_files import CONFIG, TOKENIZER, VOCABULARY, WEIGHTS, read_header
 from cde_rag.model.names import ModelName
 from cde_rag.model.pair.pair_config import PairConfig, is_pair
 from cde_rag.model.roles import DOCUMENT, QUERY
@@ -213,6 +214,22 @@ def _sample_context(
     if isinstance(config, TwoWayConfig):
         return stages.read(rows), (config.context_size + np.arange(len(rows))) // len(rows)
     return np.zeros((0, config.dim), dtype=np.float32), np.zeros(0, dtype=np.int64)
+
+
+def files_written(folder: Path) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
+    """Yield the paths of a model's files, those of a pair's first half included, with what `written` returns.
+
+    Raises:
+        ModelError: The config is missing or no JSON object, or the first half is not installed.
+        OSError: The folder cannot be read.
+    """
+    config = read_json(folder / CONFIG)
+    if is_pair(config):
+        pair = PairConfig.from_json(read_header(folder).config)
+        yield from files_written(model_files.first_half(pair.name, pair.first))
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            yield str(path), written(path)
 
 
 def _only_two_way(name: ModelName) -> ModelError:

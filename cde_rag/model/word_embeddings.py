@@ -19,8 +19,7 @@ class WordEmbeddings:
     """Table of word embeddings in a safetensors file, in codes or floats. Thread-safe.
 
     The file is mapped into memory, and only rows that are asked for are converted to float32: processes share its
-    pages, and those of rare word pieces are never read. A file may be replaced or removed meanwhile, but not be written
-    to: the process would read what is written, or end with a bus error where the file became shorter.
+    pages, and those of rare word pieces are never read.
 
     Args:
         paths: Files of the model's weights.
@@ -36,17 +35,22 @@ class WordEmbeddings:
             raise ModelError(f"Expected the weight {name} in the files of the model, found none. Make it again.")
 
     def __call__(self, ids: Int64[np.ndarray, "batch tokens"]) -> Float32[np.ndarray, "batch tokens dim"]:
-        """Return the embedding of each token."""
+        """Return the embedding of each token.
+
+        Raises:
+            ModelError: A file was written to.
+        """
         pieces, places = np.unique(ids, return_inverse=True)
         return self._tensors.rows(self._name, pieces)[places.reshape(ids.shape)]
 
 
-def embedded(words: WordEmbeddings, rows: Sequence[Sequence[int]]) -> Text:
+def embedded(words: WordEmbeddings, rows: Sequence[Sequence[int]], room: int = 0) -> Text:
     """Return texts, padded on the right, as a graph reads them.
 
     Args:
         words: Word embeddings of the model.
         rows: Token ids of each text.
+        room: Tokens that the graph reads at most; see `padded`.
     """
-    ids, mask = padded(rows)
+    ids, mask = padded(rows, room=room)
     return words(ids), mask.astype(np.float32)

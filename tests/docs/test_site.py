@@ -22,6 +22,7 @@ from cde_rag.cli import app
 from cde_rag_training.cli import app as training
 
 from pages import ROOT  # isort: skip
+from rendered import broken_links, faults  # isort: skip
 
 
 EXECUTED = {"01_quickstart": 1, "07_experiments": 8}  # quick notebooks, and how many figures they draw
@@ -224,6 +225,45 @@ def test_pictures_of_the_pages_are_there(site: Path) -> None:
     ]
     assert len(shown) >= 5
     assert [(page, source) for page, source in shown if not (page.parent / source).exists()] == []
+
+
+def test_no_page_shows_markup_that_was_not_rendered(site: Path) -> None:
+    pages = [page for page in site.rglob("*.html") if "<article" in page.read_text(encoding="utf-8")]
+    assert len(pages) >= 100
+    found = {page.relative_to(site).as_posix(): faults(page.read_text(encoding="utf-8")) for page in pages}
+    assert {page: some for page, some in found.items() if some and page != "404.html"} == {}
+
+
+def test_links_lead_to_places_of_the_site(site: Path) -> None:
+    assert broken_links(site) == []
+
+
+@pytest.mark.parametrize(
+    ("faulty", "kind"),
+    [
+        ("One text.** ([cde\n#2](https://a.b/2)) `from_corpus` warns", "a link"),  # as the FAQ was
+        ("see\n#2; more", "titles"),
+        ("Base\n├── One      first\n└── Two      second", "columns"),  # as the errors were
+        ("Words\n* one\n* two", "a list"),
+        ("Words\n| a | b |\n| --- | --- |\n| 1 | 2 |", "a table"),
+        ('!!! "no kind"\n    inside', "an admonition"),
+        ("**bold", "emphasis"),
+        ("```\ncode", "code"),
+        ("Words &lt;details&gt; more", "HTML"),
+        ("Words\n::: cde_rag.errors", "a directive"),
+        ("Words {#x", "attributes"),
+        ("## " + "A sentence that became a heading. " * 4, "a heading"),
+        ("<table><tr><td>1</td><td>2</td></tr><tr><td>1</td></tr></table>", "a table with rows"),
+        ("<p>a <h2>b</h2></p>", "a heading inside"),
+    ],
+)
+def test_faults_of_markdown_are_seen(faulty: str, kind: str) -> None:
+    markdown = pytest.importorskip("markdown")
+    extensions = ["admonition", "attr_list", "md_in_html", "tables", "pymdownx.superfences", "pymdownx.inlinehilite"]
+    sound = "# Title\n\n- a list\n\n| a | b |\n| --- | --- |\n| `1 | 2` | **3** |\n\n!!! note\n    [a](#b) C# 2 * 3\n\n"
+    assert faults(f"<article>{markdown.markdown(sound, extensions=extensions)}</article>") == []
+    found = faults(f"<article>{markdown.markdown(sound + faulty, extensions=extensions)}</article>")
+    assert any(kind in fault for fault in found), found
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:

@@ -16,6 +16,7 @@ from cde_rag.errors import CDEError, MissingExtraError, ModelError, how_to_insta
 
 Inputs: TypeAlias = Mapping[str, Shaped[np.ndarray, "..."]]
 _PRECISIONS: Final = {"float32": "f32", "bfloat16": "bf16"}
+_KERNELS: Final = 128  # that OpenVINO keeps; one that was compiled for a shape is of a megabyte
 _TELEMETRY: Final = "openvino_telemetry"
 
 
@@ -49,6 +50,7 @@ class OpenVinoEngine:
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
             "ENABLE_CPU_PINNING": False,  # the cores may be shared
+            "CPU_RUNTIME_CACHE_CAPACITY": _KERNELS,  # the default, 5 000, takes gigabytes
         }
         model = core.read_model(str(graph) if isinstance(graph, Path) else graph)
         self._compiled: Any = core.compile_model(model, "CPU", settings)

@@ -209,12 +209,16 @@ class GraphRunner:
 
     def _texts(self, rows: Sequence[Sequence[int]]) -> list[Text]:
         """Return the graphs' inputs of texts; for a pair those of each half."""
-        halves = [rows]
+        halves, sizes = [rows], [self.stored.first]
         if isinstance(self.config, PairConfig):
+            sizes.append(self.config.second)
             start = self.stored.first.vocab_size
             first = [[each for each in row if each < start] for row in rows]
             halves = [first, [[each - start for each in row if each >= start] for row in rows]]
-        return [embedded(words, each) for words, each in zip(self._words, halves, strict=True)]
+        return [
+            embedded(words, each, config.max_positions)
+            for words, each, config in zip(self._words, halves, sizes, strict=True)
+        ]
 
     def _first_stage(self) -> CompiledGraph:
         stored = self.stored

@@ -72,7 +72,7 @@ class TwoWayGraphRunner:
 
     def read(self, rows: Sequence[Sequence[int]]) -> Float32[np.ndarray, "batch dim"]:
         """Embed token ids with the first stage."""
-        ids, mask = padded(rows)
+        ids, mask = padded(rows, room=self.config.max_length)
         graph = self._graph(self._compiled, "first", FIRST, two_way_graphs.first_stage_graph, self.threads, "float32")
         return graph.run({"ids": ids, "mask": mask.astype(np.float32)})
 
@@ -108,7 +108,7 @@ class TwoWayGraphRunner:
             raise not_prepared(prepared)
         if siblings is not None:
             raise reads_no_siblings(self.config.name)
-        ids, mask = padded(rows)
+        ids, mask = padded(rows, room=self.config.max_length)
         counted = mask & self._after_prefix(ids, mask) if self.config.pooling == "text_after_prefix" else mask
         inputs = {"ids": ids, "mask": mask.astype(np.float32), COUNTED: counted.astype(np.float32)}
         threads = 1 if role == QUERY and len(rows) == 1 else self.threads
