@@ -7,12 +7,33 @@ python -m experiments.user_questions score FOLDER… --split dev --model cde-min
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from cde_rag_training.questions.published_questions import publish
-from cde_rag_training.questions.question_folder import read_corpora
+from cde_rag_training.questions.question_folder import QuestionCorpus, read_corpora
 from experiments.question_scores import CONTEXTS, ScoreRow, System, read_judged, score_rows
 from experiments.result_tables import write_table
+
+README = "README.md"
+
+
+def with_origin(corpus: QuestionCorpus, readme: Path) -> QuestionCorpus:
+    """Return a corpus with its origin as its README states it: lines such as "Repository: …", "Commit: …", "Prefix: …".
+
+    A corpus of packages has their names and versions in place of repository and commit.
+
+    Args:
+        corpus: Pages and questions.
+        readme: The file; without one the corpus stays as it is.
+    """
+    if not readme.is_file():
+        return corpus
+    lines = (line.partition(":") for line in readme.read_text(encoding="utf-8").splitlines())
+    facts = {name.strip().lower(): value.strip() for name, _, value in lines}
+    source = next((facts[name] for name in ("repository", "packages", "source") if name in facts), corpus.site.source)
+    pages = f"; pages: {facts['prefix']}" if "prefix" in facts else ""
+    return replace(corpus, site=replace(corpus.site, source=f"{source}{pages}"))
 
 
 def systems_of(models: list[str], contexts: list[str]) -> list[System]:
@@ -55,7 +76,8 @@ def main() -> None:
     scoring.add_argument("--json", action="store_true", help="print the rows as JSON")
     arguments = parser.parse_args()
     if arguments.command == "publish":
-        publish(read_corpora(arguments.folder), arguments.output)
+        folder: Path = arguments.folder
+        publish((with_origin(one, folder / one.site.name / README) for one in read_corpora(folder)), arguments.output)
         sys.stdout.write(f"{arguments.output}: {arguments.output.stat().st_size:,} bytes\n")
         return
     corpora = read_judged(arguments.folders, split=arguments.split, passages=arguments.passages)
