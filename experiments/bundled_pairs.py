@@ -37,6 +37,8 @@ HELD_OUT_DOMAINS: Final = frozenset(
     "debian_graphics debian_kde debian_mail debian_math debian_php debian_ruby debian_sound debian_web".split()
 )
 COPYLEFT_DOMAINS: Final = frozenset({"doc_ansible", "doc_git"})
+SHARE_ALIKE: Final = frozenset({"dictionary", "movies", "doc_owasp", "doc_bips"})  # sources, domains; BIPs in part
+OF_NIH_HEALTH: Final = frozenset({"med_NIDDK_QA", "med_SeniorHealth_QA", "med_NHLBI_QA_XML", "med_CDC_QA"})
 PACKAGES: Final = ("numpy", "pandas", "scikit-learn", "scipy", "torch", "transformers")  # BSD and Apache-2.0
 LEAST, MOST = 8, 400  # words of a function without its docstring
 SUMMARY: Final = 4  # words of a docstring's first line, at least
@@ -59,6 +61,16 @@ def found_pairs(data: Path) -> Iterator[Pair]:
     for pairs in read_sources(data / "train", FILES, without_domains=left_out).values():
         yield from pairs
     yield from function_pairs()
+
+
+def pairs_beside_questions(data: Path) -> Iterator[Pair]:
+    """Yield the pairs that may be trained on together with users' questions, in file order.
+
+    All of `found_pairs`, but nothing under a share-alike licence, and none of MedQuAD's sources that the development
+    corpus nih_health is made of.
+    """
+    left_out = SHARE_ALIKE | OF_NIH_HEALTH
+    return (pair for pair in found_pairs(data) if not left_out & {pair.source, pair.domain})
 
 
 def held_out_pairs(data: Path) -> Iterator[Pair]:
@@ -104,8 +116,12 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="a JSONL file")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with train/")
     parser.add_argument("--unlimited", action="store_true", help="all pairs of each source, for a distillation")
+    parser.add_argument("--beside-questions", action="store_true", help="all that may join users' questions")
     arguments = parser.parse_args()
-    pairs = found_pairs(arguments.data) if arguments.unlimited else bundled_pairs(arguments.data)
+    if arguments.beside_questions:
+        pairs = pairs_beside_questions(arguments.data)
+    else:
+        pairs = found_pairs(arguments.data) if arguments.unlimited else bundled_pairs(arguments.data)
     write_pairs(pairs, arguments.output)
 
 

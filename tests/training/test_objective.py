@@ -1,5 +1,6 @@
 """Which texts are negatives of which: by surrogate, by text, by pair; and the losses of what is left."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -154,3 +155,16 @@ def test_shares_of_a_batch_are_the_whole(prepared, monkeypatch):
         share = torch.cat([queries[own], documents[own], negatives[2 * start : 2 * start + 4]])
         parts.append(objective.of(batch, own)(share))
     torch.testing.assert_close(torch.stack(parts).mean(), whole)
+
+
+def test_a_teacher_may_be_of_some_sources_only(prepared):
+    batch, vectors = batch_of(prepared, range(6)), torch.eye(12, 16)
+    name = prepared.source_names[prepared.sources[0]]
+    losses = []
+    for sources in ((), (name,), ("another",)):
+        config = LossConfig(teacher="surrogate", teacher_sources=sources)
+        loss = Objective(config, NONE, prepared, device=CPU).of(batch, slice(0, 6))
+        losses.append((float(loss(vectors)), loss.distillation))
+    assert losses[0] == losses[1]
+    assert losses[2][0] != losses[0][0]
+    assert math.isnan(losses[2][1])

@@ -393,6 +393,7 @@ def test_settings_that_cannot_be_trained_with(work, tmp_path):
     [
         ({"loss": LossConfig(dims=(17, 8))}, r"'late': expected loss\.dims of at most 16"),
         ({"loss": LossConfig(teacher="start", lexical_share=0.5)}, "'late': expected BM25 weights"),
+        ({"loss": LossConfig(teacher_sources=("cats",))}, "'late': loss.teacher_sources names 'cats'"),
         ({"corpora": replace(CORPORA, batch_size=500)}, "Expected 504 pairs or more of each source"),
     ],
 )

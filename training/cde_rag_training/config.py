@@ -68,6 +68,7 @@ class LossConfig:
     temperature: float = 0.02  # τ, divides scores; paper §5
     dims: tuple[int, ...] = ()  # of Matryoshka embeddings, the whole included; empty: the whole only
     teacher: Literal["none", "start", "surrogate"] = "none"  # whose scores are kept to: start model under null context
+    teacher_sources: tuple[str, ...] = ()  # sources whose batches have the teacher; empty: all
     teacher_weight: float = 0.5  # share of the distillation in the loss
     teacher_temperature: float = 0.05  # divides the teacher's scores
     lexical_share: float = 0.0  # of BM25 in the teacher's scores of queries that are their pair's own

@@ -1,7 +1,7 @@
 """The commands together."""
 
 from cde_rag.cli.commands import command_line
-from cde_rag_training.cli import adapt, cluster, distil, inspect, interpolate, prepare, rotate, train
+from cde_rag_training.cli import adapt, cluster, distil, inspect, interpolate, prepare, questions, rotate, train
 
 app = command_line()
 
@@ -23,6 +23,10 @@ def main() -> None:
       cde-rag evaluate scifact/ --model runs/first/model
 
     \b
+    Questions with quoted answers:
+      cde-rag-train questions my-questions pairs
+
+    \b
     The embeddings of a larger model:
       cde-rag-train distil prepare pairs.jsonl --output texts
       cde-rag-train distil run texts --output runs/small   # again to resume
@@ -33,6 +37,7 @@ def main() -> None:
 
 
 _SHORT = {  # in the list of commands, at 80 columns
+    "questions": "Build training pairs from questions with quoted answers.",
     "prepare": "Prepare pairs for training: tokens, vectors, clusters.",
     "cluster": "Show the clusters of prepared pairs, or make others.",
     "inspect": "Show one training batch.",
@@ -45,6 +50,7 @@ _SHORT = {  # in the list of commands, at 80 columns
 }
 
 for command in (
+    questions.questions,
     prepare.prepare,
     cluster.cluster,
     inspect.inspect,

@@ -1,6 +1,6 @@
 """Training batches, and the interface that draws them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -23,11 +23,12 @@ class Batch:
         queries: The queries to embed; not always the pair's own query.
         documents: The documents to embed; not always complete.
         hard_negatives: As many of each pair as the one with the fewest has: no columns where a pair has none, nor where
-            documents are shown with siblings or titles, which hard negatives have not and would be known by.
+            documents are shown with titles or siblings that hard negatives lack, so that these would be known by it.
         context: Documents, each once; empty under the null context.
         siblings: Siblings of each document, never itself.
         transformation: Transformation of all documents.
         corpus: Name of the corpus that the batch was drawn from ("cluster 17 of docs"), for logs and `inspect`.
+        negative_siblings: Siblings of each hard negative, pair by pair; empty if none has any.
     """
 
     pairs: Int64[np.ndarray, " batch"]
@@ -38,6 +39,7 @@ class Batch:
     siblings: list[list[int]]
     transformation: Transformation
     corpus: str
+    negative_siblings: list[list[int]] = field(default_factory=list)
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from cde_rag_training.corpora.filtering import DUPLICATE
+from cde_rag_training.corpora.groups import Groups
 from cde_rag_training.data.prepared import Prepared
 
 
@@ -15,8 +16,9 @@ from cde_rag_training.data.prepared import Prepared
 class ContextConfig:
     """Configuration of a batch's context documents.
 
-    `documents` is "corpus" (some of the batch's corpus, but none of the batch's own nor their near-duplicates; ours,
-    design §9) or "batch" (the batch's own in random order, a query's own document maybe among them; paper §4.2).
+    `documents` is "corpus" (some of the batch's corpus, but none of the batch's own nor their near-duplicates; if the
+    corpus is one domain whose passages the data has, some of these; ours, design §9) or "batch" (the batch's own in
+    random order, a query's own document maybe among them; paper §4.2).
     """
 
     documents: Literal["corpus", "batch"] = "corpus"
@@ -45,6 +47,7 @@ class Contexts:
     def __init__(self, prepared: Prepared, config: ContextConfig) -> None:
         self._config, self._prepared = config, prepared
         self._documents = np.asarray(prepared.documents)
+        self._passages = None if prepared.passages is None else Groups(np.ascontiguousarray(prepared.passages[:, 1]))
 
     def draw(
         self,
@@ -80,7 +83,9 @@ class Contexts:
     ) -> Int64[np.ndarray, " context"]:
         taken = np.union1d(documents, self._documents[pairs])
         vectors = self._prepared.document_vectors_of(pairs)
-        context = np.zeros(0, dtype=np.int64)
+        context = np.setdiff1d(self._of_domain(rings[0]), taken)
+        if len(context) > size:
+            return random.permutation(context)[:size]
         for ring in rings:
             candidates = random.permutation(ring)
             while len(candidates) and len(context) < size:
@@ -90,3 +95,11 @@ class Contexts:
                 nearest = (self._prepared.document_vectors_of(few) @ vectors.T).max(axis=1)
                 context = np.concatenate([context, self._documents[few[nearest < DUPLICATE]]])
         return context[:size]
+
+    def _of_domain(self, pairs: Int64[np.ndarray, " corpus"]) -> Int64[np.ndarray, " rows"]:
+        """Return the text rows of all passages of the pairs' domain; none if they are of several, or have none."""
+        domains = np.unique(np.asarray(self._prepared.domains)[pairs])
+        passages = self._prepared.passages
+        if self._passages is None or passages is None or len(domains) > 1 or domains[0] >= len(self._passages.sizes):
+            return np.zeros(0, dtype=np.int64)
+        return np.asarray(passages[self._passages.of(int(domains[0])), 0])

@@ -90,16 +90,22 @@ class Corpora:
         siblings: list[list[int]] = [[] for _ in pairs]
         if with_siblings:
             siblings = self._parents.siblings(pairs, documents, random)
-        given = any(siblings) or transformation.titled
+        lacking = transformation.titled or (any(siblings) and self._prepared.passages is None)
+        hard_negatives = hard_negatives_of(self._prepared, pairs, 0 if lacking else config.hard_negatives, random)
         return Batch(
             pairs=pairs,
             queries=queries,
             documents=documents,
-            hard_negatives=hard_negatives_of(self._prepared, pairs, 0 if given else config.hard_negatives, random),
+            hard_negatives=hard_negatives,
             context=context,
             siblings=siblings,
             transformation=transformation,
             corpus=f"parents in {corpus.name}" if of_parents else corpus.name,
+            negative_siblings=(
+                self._parents.siblings_of_negatives(hard_negatives, random)
+                if any(siblings) and hard_negatives.size
+                else []
+            ),
         )
 
     def _anchor(self, sources: Groups, random: np.random.Generator) -> int:

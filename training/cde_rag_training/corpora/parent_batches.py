@@ -38,6 +38,8 @@ class ParentConfig:
 class Parents:
     """Passages of each parent: its documents in input order, each once.
 
+    Siblings are drawn from all passages that the data has of a parent, if any, else from the documents of its pairs.
+
     Args:
         prepared: The data.
         config: What batches of passages are made of.
@@ -65,6 +67,11 @@ class Parents:
         self._passages = Groups(self._parents[held[first[order]]])
         self.families = np.zeros(len(prepared), dtype=np.bool_)
         self.families[held] = self._passages.sizes[self._parents[held]] > 1
+        given = np.zeros((0, 3), dtype=np.int64) if prepared.passages is None else np.asarray(prepared.passages)
+        self._given = given[given[:, 2] >= 0]  # passages with a parent, whether pairs have them or not
+        self._of_parent = Groups(np.ascontiguousarray(self._given[:, 2]))
+        self._place_of = {(parent, row): place for place, (row, _, parent) in enumerate(self._given.tolist())}
+        self._place_of_row = {row: place for place, row in enumerate(self._given[:, 0].tolist())}
 
     def draw(
         self, rings: Iterable[Int64[np.ndarray, " _"]], size: int, random: np.random.Generator
@@ -113,7 +120,7 @@ class Parents:
         in_part = set(whole[documents != whole].tolist())
         given: list[list[int]] = []
         for number, pair in enumerate(pairs.tolist()):
-            if lone[number] < self._config.lone_share or not self.families[pair]:
+            if lone[number] < self._config.lone_share or not self._near(pair):
                 given.append([])
                 continue
             other = int(pairs[others[number]])
@@ -122,7 +129,33 @@ class Parents:
             given.append([row for row in self._near(other if swapped else pair) if row not in hidden])
         return given
 
+    def siblings_of_negatives(
+        self, rows: Int64[np.ndarray, "batch negatives"], random: np.random.Generator
+    ) -> list[list[int]]:
+        """Draw text rows of the siblings of hard negatives, pair by pair; none for some.
+
+        Args:
+            rows: Their text rows; one that is no passage of the data has no siblings.
+            random: Draws those without siblings.
+        """
+        lone = random.random(rows.size) < self._config.lone_share
+        places = [self._place_of_row.get(row) for row in rows.ravel().tolist()]
+        return [
+            [] if alone or place is None else self._around(place) for alone, place in zip(lone, places, strict=True)
+        ]
+
+    def _around(self, place: int) -> list[int]:
+        """Return text rows of the siblings of a given passage, which are not the same text."""
+        row, _, parent = self._given[place].tolist()
+        passages = self._of_parent.of(parent)
+        at = int(np.searchsorted(passages, place))
+        near = self._given[passages[siblings_by_position(at, len(passages), self._config.siblings)], 0]
+        return [other for other in near.tolist() if other != row]
+
     def _near(self, pair: int) -> list[int]:
+        place = self._place_of.get((int(self._parents[pair]), int(self._documents[pair])))
+        if place is not None:
+            return self._around(place)
         if not self.families[pair]:
             return []
         passages = self._passages.of(int(self._parents[pair]))

@@ -47,18 +47,22 @@ LEXICAL = {
     "lexical_document_weights": Layout(("float32",), ("document_words",)),
 }
 
+PASSAGES = {"passages": Layout(("int64",), ("passages", "3"))}  # text row, domain, parent or -1
+
 
 def check_layout(arrays: Mapping[str, np.ndarray], *, where: str) -> None:
     """Check types, shapes and references of a prepared folder's arrays.
 
     Args:
-        arrays: By name; those of `LEXICAL` all or none.
+        arrays: By name; those of `LEXICAL` all or none, and likewise `PASSAGES`.
         where: Name of the arrays in error messages.
 
     Raises:
         PreparedError: One is missing or unknown, of another type or shape, or refers to what is not there.
     """
-    layout = LAYOUT | LEXICAL if arrays.keys() & LEXICAL.keys() else LAYOUT
+    layout = dict(LAYOUT)
+    for more in (LEXICAL, PASSAGES):
+        layout |= more if arrays.keys() & more.keys() else {}
     if arrays.keys() != layout.keys():
         raise _wrong(where, f"the arrays {sorted(layout)}", f"{sorted(arrays)}")
     lengths: dict[str, int] = {}
@@ -85,6 +89,8 @@ def _check_rows(arrays: Mapping[str, np.ndarray], lengths: Mapping[str, int], wh
             _check_range(f"{where}: {name}", arrays[name], lowest, lengths["texts"])
     _check_range(f"{where}: views", views[:, 2:], 0, lengths["texts"])
     _check_range(f"{where}: views", views[:, 1], 0, len(VIEW_KINDS))
+    if "passages" in arrays:
+        _check_range(f"{where}: passages", arrays["passages"][:, 0], 0, lengths["texts"])
     own = views[views[:, 1] == VIEW_KINDS.index("own"), 0]
     if (np.diff(views[:, 0]) < 0).any() or not np.array_equal(own, np.arange(lengths["pairs"])):
         raise _wrong(f"{where}: views", "sorted by pair, each with one view of its own", "others")

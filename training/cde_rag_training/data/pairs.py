@@ -26,6 +26,23 @@ class Pair:
     hard_negatives: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CorpusPassage:
+    """Passage of a corpus, whether a pair has it as its document or not, for contexts and siblings.
+
+    Attributes:
+        text: As documents of pairs have it, without title.
+        source: Source of the corpus's pairs.
+        domain: Their domain; passages of domains without pairs are left out.
+        parent: Name of the longer document, empty where there is none.
+    """
+
+    text: str
+    source: str
+    domain: str
+    parent: str = ""
+
+
 def _key(text: str) -> bytes:
     return hashlib.sha256(" ".join(text.lower().split()).encode()).digest()
 

@@ -14,12 +14,12 @@ from cde_rag.model.tokenizer import TextTokenizer
 from cde_rag_training.clustering.clusters import LAPTOP, ClusterConfig, cluster_pairs, reduced, unit
 from cde_rag_training.clustering.surrogate import Surrogate, cached
 from cde_rag_training.data.array_folder import open_array, seal
-from cde_rag_training.data.layout import LAYOUT, LEXICAL
+from cde_rag_training.data.layout import LAYOUT, LEXICAL, PASSAGES
 from cde_rag_training.data.lexical import lexical_pairs
-from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.pairs import CorpusPassage, Pair
 from cde_rag_training.data.prepared import TOKENIZER, Prepared
 from cde_rag_training.data.steps import Step, Steps
-from cde_rag_training.data.text_rows import pairs_digest, rows_of
+from cde_rag_training.data.text_rows import pairs_digest, passages_digest, rows_of
 from cde_rag_training.data.tokens import token_rows
 
 METHOD = 2  # goes up when the same pairs would give other arrays
@@ -49,6 +49,7 @@ def prepare(
     config: PrepareConfig,
     *,
     surrogate: Surrogate,
+    passages: Sequence[CorpusPassage] = (),
     cache: Path | None = None,
     progress: bool = False,
 ) -> Prepared:
@@ -63,6 +64,8 @@ def prepare(
         output: The folder. Steps whose inputs changed are repeated.
         config: Configuration of the preparation.
         surrogate: Texts to vectors; their length does not matter.
+        passages: All passages of the pairs' corpora, in the order of their parents: contexts of a domain and siblings
+            are then drawn from them. Without them, from the documents of pairs.
         cache: Folder of data kept between runs, mainly the surrogate embeddings of texts; by default
             `output/cache`. It may be deleted, and is not packed.
         progress: Show bars on stderr.
@@ -84,7 +87,8 @@ def prepare(
         "max_length": config.max_length,
         "views": [config.keyword_views, config.sentence_views, config.seed],
     }
-    facts = steps.run("texts", given | texts, lambda: _texts(pairs, tokenizer, config, progress=progress))
+    texts |= {"passages": passages_digest(passages)} if passages else {}
+    facts = steps.run("texts", given | texts, lambda: _texts(pairs, passages, tokenizer, config, progress=progress))
     vectors = given | {"surrogate": config.surrogate, "dims": config.dims}
     folder = cache / "surrogate"
     steps.run("vectors", vectors, lambda: _vectors(pairs, surrogate, folder, config, progress=progress))
@@ -93,7 +97,7 @@ def prepare(
     if config.lexical:
         steps.run("lexical", given, lambda: _lexical(pairs))
     write_durably(output / TOKENIZER, tokenizer.serialised.encode())
-    arrays = LAYOUT | LEXICAL if config.lexical else LAYOUT
+    arrays = LAYOUT | (LEXICAL if config.lexical else {}) | (PASSAGES if passages else {})
     seal(output, [TOKENIZER, *(f"{name}.npy" for name in arrays)], {**facts, "settings": asdict(config)})
     return Prepared.load(output)
 
@@ -107,10 +111,22 @@ def _check(pairs: Sequence[Pair]) -> None:
                 raise CorpusError(f"Pair {number} (source {pair.source!r}): the {side} is blank. Leave the pair out.")
 
 
-def _texts(pairs: Sequence[Pair], tokenizer: TextTokenizer, config: PrepareConfig, *, progress: bool) -> Step:
+def _texts(
+    pairs: Sequence[Pair],
+    passages: Sequence[CorpusPassage],
+    tokenizer: TextTokenizer,
+    config: PrepareConfig,
+    *,
+    progress: bool,
+) -> Step:
     reach = _reach([pair.document for pair in pairs], tokenizer, config.max_length)
     rows = rows_of(
-        pairs, reach, keyword_views=config.keyword_views, sentence_views=config.sentence_views, seed=config.seed
+        pairs,
+        reach,
+        keyword_views=config.keyword_views,
+        sentence_views=config.sentence_views,
+        seed=config.seed,
+        passages=passages,
     )
     tokens = _tokens(rows.texts, tokenizer, config.max_length, progress=progress)
     texts = token_rows(tokens, vocabulary=tokenizer.size)

@@ -12,7 +12,7 @@ from jaxtyping import Float16, Float32, Int64
 from cde_rag._files import user_path, write_durably
 from cde_rag_training.data.archive import pack, unpacked
 from cde_rag_training.data.array_folder import check_files, damaged, manifest_of, open_array, seal, write_array
-from cde_rag_training.data.layout import LAYOUT, LEXICAL, check_layout
+from cde_rag_training.data.layout import LAYOUT, LEXICAL, PASSAGES, check_layout
 from cde_rag_training.data.lexical import LexicalPairs
 from cde_rag_training.data.tokens import TokenRows
 
@@ -63,6 +63,8 @@ class Prepared:
         document_vectors: Likewise.
         clusters: The cluster of each pair at each level, from fine to coarse; a cluster lies in one source.
         lexical: Words and weights for BM25 inside a batch, where they were made.
+        passages: Passages of the pairs' corpora, in the order of their parents: text row, domain, parent (or -1). None
+            if they were not given; contexts and siblings are then documents of pairs.
     """
 
     folder: Path
@@ -84,6 +86,7 @@ class Prepared:
     document_vectors: Float16[np.ndarray, "pairs dim"]
     clusters: Int64[np.ndarray, "pairs levels"]
     lexical: LexicalPairs | None = None
+    passages: Int64[np.ndarray, "passages 3"] | None = None
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -121,7 +124,7 @@ class Prepared:
             PreparedError: Not ready, damaged, newer, or arrays that do not belong together.
         """
         path = user_path(path)
-        files = {TOKENIZER, *(f"{name}.npy" for name in LAYOUT | LEXICAL)}
+        files = {TOKENIZER, *(f"{name}.npy" for name in LAYOUT | LEXICAL | PASSAGES)}
         folder = unpacked(path, known=files) if path.is_file() else path
         manifest = manifest_of(folder)
         if not set(manifest.files) <= files:
@@ -144,11 +147,11 @@ class Prepared:
 
     @classmethod
     def save(cls, folder: Path, arrays: Mapping[str, np.ndarray], facts: Facts, tokenizer: str) -> "Prepared":
-        """Write given arrays, named and shaped as in `LAYOUT` and `LEXICAL`, and open them.
+        """Write given arrays, named and shaped as in `LAYOUT`, `LEXICAL` and `PASSAGES`, and open them.
 
         Args:
             folder: Made where it is missing.
-            arrays: By name; those of `LEXICAL` all or none.
+            arrays: By name, as for `check_layout`.
             facts: Metadata of the arrays.
             tokenizer: Its JSON.
 

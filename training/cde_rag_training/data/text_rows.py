@@ -10,7 +10,7 @@ from jaxtyping import Int64
 
 from cde_rag_training.data.alternative_queries import KeywordQueries, sentence_and_rest, without_parent
 from cde_rag_training.data.layout import VIEW_KINDS
-from cde_rag_training.data.pairs import Pair
+from cde_rag_training.data.pairs import CorpusPassage, Pair
 
 NONE = -1
 
@@ -31,7 +31,15 @@ class Rows(NamedTuple):
     domain_names: tuple[str, ...]
 
 
-def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, sentence_views: int, seed: int) -> Rows:
+def rows_of(
+    pairs: Sequence[Pair],
+    reach: Sequence[int],
+    *,
+    keyword_views: int,
+    sentence_views: int,
+    seed: int,
+    passages: Sequence[CorpusPassage] = (),
+) -> Rows:
     """Assign a row to every distinct text.
 
     The random draws for a pair depend on the pair, all documents and the seed, not on the order of the pairs.
@@ -42,6 +50,7 @@ def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, 
         keyword_views: Maximum number per pair of views with a few words of the document as the query.
         sentence_views: Maximum number per pair of views with a sentence as the query, the rest as the document.
         seed: Random seed of the draws.
+        passages: Passages of the pairs' corpora, in the order of their parents; those of other domains are left out.
     """
     rows: dict[str, int] = {}
 
@@ -61,9 +70,9 @@ def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, 
     negatives = [[row(text) for text in pair.hard_negatives] for pair in pairs]
     sources, source_names = _codes([(pair.source,) for pair in pairs])
     domains, domain_names = _codes([(pair.source, pair.domain) for pair in pairs])
-    named = [(pair.source, pair.domain, pair.parent) for pair in pairs if pair.parent]
-    parents = np.full(len(pairs), NONE)
-    parents[[bool(pair.parent) for pair in pairs]] = _codes(named)[0]
+    codes = {name: code for code, name in enumerate(domain_names)}
+    known = [passage for passage in passages if (passage.source, passage.domain) in codes]
+    parents, parents_of_passages = _parents(pairs, known)
     arrays = {
         "queries": _integers([row(pair.query) for pair in pairs]),
         "documents": _integers([row(pair.document) for pair in pairs]),
@@ -76,6 +85,10 @@ def rows_of(pairs: Sequence[Pair], reach: Sequence[int], *, keyword_views: int, 
         "parents": parents,
         "views": _integers(views),
     }
+    if passages:
+        held = zip(known, parents_of_passages.tolist(), strict=True)
+        places = [(row(one.text), codes[one.source, one.domain], parent) for one, parent in held]
+        arrays["passages"] = _integers(places).reshape(-1, 3)
     return Rows(list(rows), arrays, tuple(name[-1] for name in source_names), tuple(name[-1] for name in domain_names))
 
 
@@ -85,6 +98,12 @@ def pairs_digest(pairs: Sequence[Pair]) -> str:
     for pair in pairs:
         sha256.update(_digest(pair))
     return sha256.hexdigest()
+
+
+def passages_digest(passages: Sequence[CorpusPassage]) -> str:
+    """Return a sha256 over the passages in order, in hex."""
+    parts = ([passage.text, passage.source, passage.domain, passage.parent] for passage in passages)
+    return hashlib.sha256(b"".join(json.dumps(part).encode() for part in parts)).hexdigest()
 
 
 def _digest(pair: Pair) -> bytes:
@@ -113,6 +132,17 @@ def _views(
         split = sentence_and_rest(pair.document, random, reach=reach)
         if split is not None and split[1].strip():
             yield "sentence", *split
+
+
+def _parents(
+    pairs: Sequence[Pair], passages: Sequence[CorpusPassage]
+) -> tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " passages"]]:
+    """Number the parents of pairs and passages alike; -1 where there is none."""
+    both = [*pairs, *passages]
+    numbers = np.full(len(both), NONE)
+    held = [bool(one.parent) for one in both]
+    numbers[held] = _codes([(one.source, one.domain, one.parent) for one in both if one.parent])[0]
+    return numbers[: len(pairs)], numbers[len(pairs) :]
 
 
 def _codes(names: Sequence[tuple[str, ...]]) -> tuple[Int64[np.ndarray, " names"], list[tuple[str, ...]]]:

@@ -1,4 +1,4 @@
-"""First-stage vectors of all documents, for a first stage that is finished: computed once, kept on disk, looked up."""
+"""First-stage vectors of documents and passages, for a finished first stage: computed once, kept on disk, looked up."""
 
 import hashlib
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ class FirstStageVectors:
 
     def __init__(self, stages: Stages, prepared: Prepared, folder: Path, *, mini_batch_size: int) -> None:
         self._device = stages.device
-        self._rows = np.unique(prepared.documents)
+        passages = [] if prepared.passages is None else prepared.passages[:, 0]
+        self._rows = np.union1d(prepared.documents, passages).astype(np.int64)
         with first_one_first():
             path = folder / f"first-stage-{_digest(stages, prepared, self._rows)}.npy"
             if not path.exists():
@@ -43,11 +44,11 @@ class FirstStageVectors:
         """Look up the vectors of some documents.
 
         Raises:
-            KeyError: A text row that is no pair's document.
+            KeyError: A text row that is neither a pair's document nor a passage.
         """
         places = np.searchsorted(self._rows, rows)
         if len(rows) and not np.array_equal(self._rows[np.minimum(places, len(self._rows) - 1)], rows):
-            raise KeyError("Expected text rows of pairs' documents, found others.")
+            raise KeyError("Expected text rows of pairs' documents or of passages, found others.")
         return torch.from_numpy(self._vectors[places]).to(self._device)
 
 

@@ -26,7 +26,7 @@ class MiniBatches(NamedTuple):
         second: Queries, documents and hard negatives.
         order: `embeddings[order]` are the queries, the documents, and the hard negatives pair by pair, as in the batch.
         tokens: That the second stage reads.
-        siblings: Siblings of all documents together.
+        siblings: Siblings of all documents and hard negatives together.
     """
 
     first: list[int]
@@ -62,7 +62,10 @@ class Cutter:
             batch: The complete batch.
             own: This process's pairs.
         """
-        siblings = batch.siblings[own] if self._stages.reads_siblings else [[] for _ in batch.siblings[own]]
+        count = batch.hard_negatives.shape[1]
+        siblings = [*batch.siblings[own], *batch.negative_siblings[own.start * count : own.stop * count]]
+        if not self._stages.reads_siblings:
+            siblings = [[] for _ in siblings]
         rows = np.unique(np.concatenate([batch.context, *(np.array(group, dtype=np.int64) for group in siblings)]))
         ids = self.first_ids(rows.tolist(), batch)
         buckets = list(length_buckets([len(each) for each in ids], self._size))

@@ -185,6 +185,11 @@ def _check(phase: PhaseConfig, stages: Stages, prepared: Prepared) -> None:
             f"Phase {phase.name!r}: expected BM25 weights in {prepared.folder}, found none. Prepare the data with them "
             "(lexical), or leave the rule 'agreement' and lexical_share out."
         )
+    if unknown := sorted(set(phase.loss.teacher_sources) - set(prepared.source_names)):
+        raise CorpusError(
+            f"Phase {phase.name!r}: loss.teacher_sources names {unknown[0]!r}, which {prepared.folder} lacks. It has "
+            f"{', '.join(prepared.source_names)}."
+        )
     batches_of(prepared, phase, seed=0)  # says what its data lacks
 
 

@@ -143,7 +143,8 @@ class Objective:
 
     def _teacher(self, batch: Batch) -> Float[Tensor, "batch batch"] | None:
         """Return the teacher's scores; BM25 is mixed in for rows that show the pair's own query."""
-        if self._config.teacher == "none":
+        source = self._prepared.source_names[int(self._prepared.sources[batch.pairs[0]])]
+        if self._config.teacher == "none" or source not in (self._config.teacher_sources or (source,)):
             return None
         teach = self._start if self._config.teacher == "start" else self.surrogate
         if teach is None:

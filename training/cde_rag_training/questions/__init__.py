@@ -1,0 +1,1 @@
+"""Questions with quoted answers: reading, passages that answer, training pairs, scores, and the published form."""

@@ -1,0 +1,252 @@
+"""Corpora of pages with questions, each answered by a quote of a page.
+
+A corpus is a folder with `questions.jsonl` (or `.gz`) and its pages: `pages.jsonl` (or `.gz`; `path` and `text` a line)
+or a folder `pages/` of text files. A folder may hold several corpora, one in each of its folders, and `sites.csv` with
+a line for each: `site` (the folder's name) and, as far as known, `split` ("train" by default), `form` (the kind of
+text, such as "documentation"), `licence`, `source` and `commit`.
+
+A line of `questions.jsonl` has `question`, `answers` (each with `page`, the path of a page, and `quote`, words of that
+page) and, optionally, `id` and `kind` (such as "keyword"). White space in quotes does not matter.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from cde_rag.errors import CorpusError
+from cde_rag.readers.columns import Fields, UnusableError, kind
+from cde_rag.readers.tables import csv_rows, jsonl_rows, opened
+
+QUESTIONS, PAGES, SITES = "questions.jsonl", "pages.jsonl", "sites.csv"
+TRAIN = "train"
+UNNAMED = "questions"  # form of a corpus of which none is known
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A place that answers a question.
+
+    Attributes:
+        page: Path of the page.
+        quote: Words of it.
+    """
+
+    page: str
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserQuestion:
+    """A question with its known answers.
+
+    Attributes:
+        id: Unique in its corpus.
+        text: The question.
+        kind: Such as "plain" or "keyword"; empty if unknown.
+        answers: At least one; others may exist that nobody noted.
+    """
+
+    id: str
+    text: str
+    kind: str
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Line of `sites.csv`: the facts about a corpus.
+
+    Attributes:
+        name: Name of the corpus's folder.
+        split: "train", or another one for evaluation.
+        form: Kind of text; pairs of one form are one source in training.
+        licence: Licence of the pages.
+        source: Repository, or package with its version.
+        commit: Commit of the repository.
+    """
+
+    name: str
+    split: str = TRAIN
+    form: str = UNNAMED
+    licence: str = ""
+    source: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionCorpus:
+    """Pages, and questions about them.
+
+    Attributes:
+        site: Name, split, form and origin.
+        pages: Text by path, in order.
+        questions: At least one.
+    """
+
+    site: Site
+    pages: Mapping[str, str]
+    questions: tuple[UserQuestion, ...]
+
+
+def read_corpora(folder: Path, names: Sequence[str] = ()) -> Iterator[QuestionCorpus]:
+    """Read the corpora of a folder one by one, in order of name.
+
+    Args:
+        folder: A corpus, or a folder of corpora.
+        names: Corpora to read; all by default.
+
+    Raises:
+        CorpusError: A file is missing or unreadable, a line is invalid (the message names file and line), a question's
+            answer is on a page that the corpus lacks, `sites.csv` and the folders differ, or a name is unknown.
+    """
+    sites = read_sites(folder)
+    if unknown := sorted(set(names) - sites.keys()):
+        raise CorpusError(f"{folder}: no corpus {unknown[0]!r}. There are {', '.join(sites)}.")
+    for name, site in sites.items():
+        if not names or name in names:
+            yield read_corpus(folder if existing(folder, QUESTIONS) else folder / name, site)
+
+
+def read_sites(folder: Path) -> dict[str, Site]:
+    """Return the facts of each corpus in a folder, by name.
+
+    Raises:
+        CorpusError: There is no corpus, a line of `sites.csv` is invalid, or names a folder that is missing, or a
+            folder has no line.
+    """
+    if existing(folder, QUESTIONS):
+        name = folder.resolve().name
+        return {name: Site(name)}
+    found = [path.name for path in folder.iterdir() if existing(path, QUESTIONS)] if folder.is_dir() else []
+    if not found:
+        raise CorpusError(
+            f"{folder}: expected {QUESTIONS} (or {QUESTIONS}.gz), in it or in its folders, found none. A line has "
+            "question and answers, each with page and quote."
+        )
+    path = folder / SITES
+    if not path.is_file():
+        return {name: Site(name) for name in sorted(found)}
+    sites: dict[str, Site] = {}
+    with opened(path) as file:
+        for where, site in _checked(csv_rows(file, str(path), ",", Fields()), _site):
+            if site.name in sites:
+                raise CorpusError(f"{where}: the site {site.name!r} has a line already. Remove one of them.")
+            if site.name not in found:
+                raise CorpusError(f"{where}: no folder {folder / site.name} with {QUESTIONS}. Remove the line.")
+            sites[site.name] = site
+    if missing := sorted(set(found) - sites.keys()):
+        raise CorpusError(f"{path}: no line for the folder {missing[0]!r}. Add one, such as: {missing[0]},train")
+    return dict(sorted(sites.items()))
+
+
+def read_corpus(folder: Path, site: Site) -> QuestionCorpus:
+    """Read one corpus.
+
+    Raises:
+        CorpusError: As `read_corpora`.
+    """
+    pages = read_pages(folder)
+    questions: dict[str, UserQuestion] = {}
+    path = existing(folder, QUESTIONS)
+    if path is None:
+        raise CorpusError(f"{folder}: no {QUESTIONS} in it.")
+    with opened(path) as file:
+        for where, row in _checked(jsonl_rows(file, str(path)), _question):
+            question = row if row.id else replace(row, id=f"{site.name}-{len(questions) + 1:03d}")
+            if question.id in questions:
+                raise CorpusError(f"{where}: the id {question.id!r} came before. Give each question its own.")
+            if lost := next((answer.page for answer in question.answers if answer.page not in pages), None):
+                raise CorpusError(f"{where}: no page {lost!r} in {folder}. Add the page, or remove the answer.")
+            questions[question.id] = question
+    if not questions:
+        raise CorpusError(f"{path}: no questions in it. Add some, or remove the file.")
+    return QuestionCorpus(site, pages, tuple(questions.values()))
+
+
+def read_pages(folder: Path) -> dict[str, str]:
+    """Read the pages of a corpus: text by path.
+
+    Raises:
+        CorpusError: There are none, a line is invalid, or a file is no text in UTF-8.
+    """
+    pages: dict[str, str] = {}
+    if path := existing(folder, PAGES):
+        with opened(path) as file:
+            for where, (page, text) in _checked(jsonl_rows(file, str(path)), _page):
+                if page in pages:
+                    raise CorpusError(f"{where}: the page {page!r} came before. Remove one of them.")
+                pages[page] = text
+    else:
+        inside = folder / "pages"
+        for path in sorted(inside.rglob("*")):
+            if path.is_file():
+                pages[path.relative_to(inside).as_posix()] = read_page(path)
+    if not pages:
+        raise CorpusError(f"{folder}: expected {PAGES} (or {PAGES}.gz), or text files in pages/, found neither.")
+    return pages
+
+
+def read_page(path: Path) -> str:
+    """Read one page.
+
+    Raises:
+        CorpusError: It cannot be read, or is no text in UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path}: not a readable text in UTF-8: {error}. Convert or remove it.") from error
+
+
+def existing(folder: Path, name: str) -> Path | None:
+    """Return the path of a file in a folder, plain or as `.gz`; None if there is neither."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+def string(row: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """Return a field that is a string, not blank unless a default is given.
+
+    Raises:
+        UnusableError: It is missing without a default, or is none.
+    """
+    value = row.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str) or (default is None and not value.strip()):
+        found = "a blank one" if isinstance(value, str) else kind(value) if name in row else "no such field"
+        raise UnusableError(f"expected a string in {name!r}, found {found}")
+    return value
+
+
+def _checked(
+    rows: Iterator[tuple[str, Callable[[], Mapping[str, Any]]]], convert: Callable[[Mapping[str, Any]], Any]
+) -> Iterator[tuple[str, Any]]:
+    for where, parse in rows:
+        try:
+            converted = convert(parse())
+        except UnusableError as error:
+            raise CorpusError(f"{where}: {error}. Mend the line, or remove it.") from error
+        yield where, converted
+
+
+def _site(row: Mapping[str, Any]) -> Site:
+    facts = {name: string(row, name, "") for name in ("split", "form", "licence", "source", "commit")}
+    return Site(string(row, "site"), **{name: value for name, value in facts.items() if value})
+
+
+def _page(row: Mapping[str, Any]) -> tuple[str, str]:
+    return string(row, "path"), string(row, "text", "")
+
+
+def _question(row: Mapping[str, Any]) -> UserQuestion:
+    given = row.get("answers")
+    if not isinstance(given, list) or not given:
+        raise UnusableError("expected a list of answers, each with page and quote, in 'answers'")
+    answers: list[Answer] = []
+    for one in cast("list[object]", given):
+        if not isinstance(one, Mapping):
+            raise UnusableError(f"expected an object with page and quote for each answer, found {kind(one)}")
+        answer = cast("Mapping[str, Any]", one)
+        answers.append(Answer(string(answer, "page"), string(answer, "quote")))
+    return UserQuestion(string(row, "id", ""), string(row, "question").strip(), string(row, "kind", ""), tuple(answers))
