@@ -45,7 +45,9 @@ class NewRecord(RequestBody):
 
     id: str | None = Field(None, description="Unique; a digest of title, text and parent by default.")
     text: str
-    title: str = Field("", description="Embedded in front of the text. Without it a record that is there keeps its own.")
+    title: str = Field(
+        "", description="Embedded in front of the text. Without it a record that is there keeps its own."
+    )
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="For filters. Without it a record that is there keeps its own."
     )
