@@ -207,8 +207,8 @@ class Collection(Searcher):
     ) -> AddReport:
         """Upsert texts: add them, or replace those of the same id. Streams: any iterable, chunk by chunk.
 
-        A call is not atomic: parts of some seconds are written one by one, and stay after an error or a kill. Repeating an
-        interrupted call completes it; unchanged records are not embedded again.
+        A call is not atomic: parts of some seconds are written one by one, and stay after an error or a kill. Repeating
+        an interrupted call completes it; unchanged records are not embedded again.
 
         Args:
             texts: Texts to embed (after their titles) and to search.
