@@ -115,7 +115,7 @@ def test_index_keeps_the_headers_of_a_collection(tmp_path: Path):
 
 
 def test_what_is_not_given_stays(tmp_path: Path):
-    """A new text under its old title and headings; new headings under the old title; nothing of either is doubled."""
+    """A new text under its old title and headings, new headings under the old title; nothing of either is doubled."""
     with made(tmp_path, parent_key="page") as papers:
         papers.add_records(PAGE)
         papers.add(["Run it twice."], ids=["a"])

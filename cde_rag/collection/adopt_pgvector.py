@@ -106,7 +106,7 @@ def adopt(
 
     Raises:
         ContextMismatchError: The first run had another model or embedder.
-        CorpusError: The table has no texts.
+        CorpusError: No row of the table can be a record; nothing is made.
         StoreError: There is no such table or column, the collection is of something else, or another run is in
             progress.
 
@@ -129,17 +129,41 @@ def adopt(
                 )
             except CorpusError as error:
                 raise CorpusError(f"{table}: {error}") from error
-        create_in(store, embedder, {**settings_of(embedder, parent_key), _TABLE: wanted.settings()})
+        settings = settings_of(embedder, parent_key)
+        _check_usable(wanted, store, parent_key)  # a collection that is made keeps its table and parent key
+        create_in(store, embedder, {**settings, _TABLE: wanted.settings()})
         opened = Collection(store, embedder)
     catch_up(opened, on_progress=on_progress)
     return opened
+
+
+def _check_usable(table: _Table, store: PgVectorStore, parent_key: str | None) -> None:
+    """Refuse a table that is not there, or of whose rows none can be a record.
+
+    Raises:
+        CorpusError: There are rows, and none can be used.
+        StoreError: There is no such table or column.
+    """
+    why, rows = "", 0
+    for record in table.records(store):
+        try:
+            usable(record, parent_key)
+        except CorpusError as reason:
+            why, rows = why or str(reason), rows + 1
+            continue
+        return
+    if rows:
+        raise CorpusError(
+            f"{table.name}: none of {rows} rows can be a record: {why} parent_key={parent_key!r} was given."
+        )
 
 
 def catch_up(collection: Collection, *, on_progress: Callable[[Progress], None] | None = None) -> TableChanges:
     """Bring an adopted collection up to date with its table, as of one instant; call it as often as you like.
 
     Until then searches return the texts of the last call. Records that were added through the Collection, and are not
-    in the table, are deleted.
+    in the table, are deleted. After an error or a kill the parts that were written stay, and the next call does the
+    rest.
 
     Args:
         collection: Result of `adopt`, opened in any way.

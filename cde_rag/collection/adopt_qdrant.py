@@ -98,7 +98,7 @@ def adopt(
 
     Raises:
         ContextMismatchError: The first run had another model or embedder; or `own_vectors` are not those of `model`.
-        CorpusError: There is no text in any payload.
+        CorpusError: There is no usable record in any payload; nothing is changed.
         StoreError: There is no such collection, it is a QdrantStore of its own, the first run had other `texts`,
             another run is in progress, or the server is older.
         TypeError: `own_vectors` without a plain embedder as `model`, or without `plain_vectors`.
@@ -121,14 +121,15 @@ def adopt(
             try:
                 embedder = _sampled(found, model, plain_vectors, context_size, seed)
             except CorpusError as error:
-                keys = sorted({key for point in next(store.foreign()) for key in point.payload})
-                there = ", ".join(keys) or "nothing"
+                there = _keys(store)
                 raise CorpusError(f"{collection}: {error} texts={texts!r} was given; payloads have {there}.") from error
+        settings = settings_of(embedder, parent_key)
+        _check_usable(store, read, texts, parent_key)  # a store that is begun keeps its texts and parent key
         store.begin(
             dim=embedder.dim,
             fingerprint=embedder.fingerprint,
             context=embedder.context.to_bytes(),
-            settings={**settings_of(embedder, parent_key), "texts": texts if isinstance(texts, str) else None},
+            settings={**settings, "texts": texts if isinstance(texts, str) else None},
         )
         opened = Collection(store, embedder)
     made = opened.embedder
@@ -146,6 +147,8 @@ def catch_up(
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Adoption:
     """Embed the points that the application wrote since; until then searches of the Collection do not return them.
+
+    After an error or a kill the parts that were written stay, and the next call does the rest.
 
     Args:
         collection: Result of `adopt`, opened in any way.
@@ -184,6 +187,35 @@ def _foreign_records(store: AdoptingStore, read: Reading) -> Iterator[Record]:
             record = _record(point, read, None)
             if record is not None:
                 yield record
+
+
+def _check_usable(store: AdoptingStore, read: Reading, texts: Texts, parent_key: str | None) -> None:
+    """Refuse points of which none is a record.
+
+    Raises:
+        CorpusError: There are points, and none can be used.
+    """
+    reasons, points = set[str](), 0
+    for page in store.foreign():
+        for point in page:
+            points += 1
+            record = read(point.payload)
+            try:
+                if record is not None and usable(replace(record, id=point.id), parent_key):
+                    return
+            except CorpusError as reason:
+                reasons.add(str(reason))
+    if points:
+        why = min(reasons, default="no payload has a text")
+        raise CorpusError(
+            f"{store.collection}: none of {points} points can be a record: {why}. texts={texts!r} and "
+            f"parent_key={parent_key!r} were given; payloads have {_keys(store)}."
+        )
+
+
+def _keys(store: AdoptingStore) -> str:
+    """Return the keys of some payloads, for messages."""
+    return ", ".join(sorted({key for point in next(store.foreign()) for key in point.payload})) or "nothing"
 
 
 def _sampled(

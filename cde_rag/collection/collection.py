@@ -211,15 +211,15 @@ class Collection(Searcher):
     ) -> AddReport:
         """Upsert texts: add them, or replace those of the same id. Streams: any iterable, chunk by chunk.
 
-        A call is not atomic: it is written in parts of some seconds, and after an error or a kill earlier parts stay.
-        Repeating an interrupted call completes it; unchanged records are not embedded again.
+        A call is not atomic: parts of some seconds are written one by one, and stay after an error or a kill. Repeating
+        an interrupted call completes it; unchanged records are not embedded again.
 
         Args:
             texts: Texts to embed (after their titles) and to search.
             ids: Unique; a digest of title, text and parent by default, so that adding twice has no effect.
             titles: Embedded before each text. None: records that are there keep theirs; "" removes a title.
-            metadata: JSON objects, for filters. None: records that are there keep theirs; `{}` removes it. An object
-                replaces the stored one as a whole.
+            metadata: JSON objects, for filters, each in place of the stored one. None: records that are there keep
+                theirs; `{}` removes it.
             on_progress: Called after each write, every few seconds.
 
         Raises:

@@ -16,10 +16,10 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from jaxtyping import Float32
@@ -40,7 +40,8 @@ from cde_rag.indexing.headers import check_headers
 from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
 from cde_rag.model import CDEModel
 from cde_rag.readers.columns import Fields
-from cde_rag.stores.base import Record
+from cde_rag.stores.base import Folder, Record, Removable, Store
+from cde_rag.stores.files import remove_folder
 from cde_rag.stores.kinds import store_at
 
 BUCKET_ROWS: Final = 1024  # records of a bucket on average: what a killed worker costs
@@ -91,6 +92,9 @@ def index(
 ) -> Indexed:
     """Embed a Ray dataset on the cluster and upsert it into a collection, which is created if necessary.
 
+    After an error the buckets that were written stay, and the same call does the rest; a new collection that is still
+    empty is removed.
+
     The collection is the one that `Collection.add` makes in one process: the same context and fingerprint, the same
     siblings, the same vectors up to rounding. Only the order of insertion between parents may differ. An id that comes
     twice is refused if the collection is in a folder, as by `add`; workers that write to a server see their own buckets
@@ -122,13 +126,18 @@ def index(
         MissingExtraError: Ray or pyarrow is not installed.
         PoolError: No bucket was finished in time, or a worker failed, such as one that does not have the model.
         StoreError: The place cannot be used, or the collection has another parent key.
+        TypeError: The embedder is no ContextualEmbedder.
     """
     started = time.monotonic()
     check_positive(bucket_rows, "bucket_rows")
+    if embedder is not None and not isinstance(cast(object, embedder), ContextualEmbedder):
+        hint = "Index it in one process: Collection.add."
+        raise TypeError(f"Expected a ContextualEmbedder, found {embedder!r:.80}. {hint}")
     ray, store = connect(None), store_at(place)
     numbered, documents = _numbered(dataset), _guarded(dataset.count)
     if not documents:
         raise CorpusError("Expected documents, found an empty dataset. Is it the right file or folder?")
+    is_new = False
     if store.exists():
         collection = Collection.open(store, model=model) if embedder is None else Collection(store, embedder)
         _check_parent_key(collection, fields.parent)
@@ -140,8 +149,8 @@ def index(
             context = fit(loaded, sample, strategy="random", seed=seed).reading(windows=windows)
             embedder = ContextualEmbedder(loaded, context)
             warn_small_context(embedder.context.size, size)
-        collection = Collection.create(store, embedder, parent_key=fields.parent, headers=headers)
-    with collection:
+        collection, is_new = Collection.create(store, embedder, parent_key=fields.parent, headers=headers), True
+    with collection, _removing(store) if is_new else nullcontext():
         serving = collection.embedder
         if not isinstance(serving, ContextualEmbedder):
             raise PoolError(f"Expected a contextual model, found {serving!r}. Index it in one process: Collection.add.")
@@ -287,6 +296,22 @@ def _numbered(dataset: Any) -> Any:
     """Give each row of a dataset its position."""
     expressions = require("ray.data.expressions", EXTRA)
     return dataset.with_column(POSITION, expressions.monotonically_increasing_id())
+
+
+@contextmanager
+def _removing(store: Store) -> Generator[None, None, None]:
+    """Remove a collection that is new and still empty after an error: its parent key would refuse the right call."""
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):  # the error that comes first is raised
+            if not store.count():
+                store.close()
+                if isinstance(store, Folder):
+                    remove_folder(store.folder)
+                elif isinstance(store, Removable):
+                    store.remove()
+        raise
 
 
 def _check_parent_key(collection: Collection, parent_key: str | None) -> None:

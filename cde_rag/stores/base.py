@@ -330,6 +330,19 @@ class Loaded(Protocol):
 
 
 @runtime_checkable
+class Removable(Protocol):
+    """A store on a server that can be deleted."""
+
+    def remove(self) -> None:
+        """Delete the collection with its contents.
+
+        Raises:
+            StoreError: There is none, or it may not be deleted.
+        """
+        ...
+
+
+@runtime_checkable
 class Folder(Protocol):
     """A store that is a folder, which also contains the stores of tenants."""
 

@@ -27,6 +27,7 @@ from cde_rag import (
     StoreError,
 )
 from cde_rag.context.sampling import sample_random
+from cde_rag.embedders.function import FunctionEmbedder
 from cde_rag.indexing.upsert import AddReport
 from cde_rag.readers import Fields, RecordReader
 
@@ -383,6 +384,16 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
         ),
         (lambda place, one: index(dataset(rows(20)), place, bucket_rows=0), ValueError, "bucket_rows"),
         (
+            lambda place, one: index(dataset(rows(20)), place, one.embedder, fields=Fields(text="body")),
+            CorpusError,
+            "no field 'body'",
+        ),
+        (
+            lambda place, one: index(dataset(rows(20)), place, FunctionEmbedder(np.asarray, name="f")),
+            TypeError,
+            "Expected a ContextualEmbedder",
+        ),
+        (
             lambda place, one: index(dataset(rows(20)), place, one.embedder, num_cpus=64.0, timeout_s=3.0),
             PoolError,
             "look at `ray status`",
@@ -392,6 +403,7 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
 def test_bad_input(call: Callable[..., Any], error: type[Exception], message: str, one: Collection, tmp_path: Path):
     with pytest.raises(error, match=message):
         call(tmp_path / "bad.faiss", one)
+    assert not (tmp_path / "bad.faiss").exists()  # an empty collection would refuse the right call
 
 
 def test_every_changed_byte_of_a_shard_is_noticed(tmp_path: Path):

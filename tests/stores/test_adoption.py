@@ -389,6 +389,22 @@ def test_refusals(application: Application, client: QdrantClient, tiny_model: CD
         adopt(client, "own", texts="text", model=tiny_model)
 
 
+@pytest.mark.parametrize("wrong", [{"texts": "page_content"}, {"texts": "text", "parent_key": "tags"}])
+def test_a_refused_call_leaves_nothing_that_refuses_the_right_one(
+    client: QdrantClient, tiny_model: CDEModel, wrong: dict[str, Any]
+) -> None:
+    """An embedder is given, so that no text is read for a sample."""
+    application = Application(client)
+    for number in range(3):
+        application.write(number, sentence(number), tags=["a", "b"])
+    before, embedder = application.state(), ContextualEmbedder.from_corpus([*"ab"], model=tiny_model)
+    with pytest.raises(CorpusError, match=r"none of 3 points can be a record: .*payloads have .*text"):
+        adopt(client, "theirs", embedder=embedder, **wrong)
+    assert application.state() == before
+    assert not QdrantStore(client, "theirs").exists()
+    assert adopt(client, "theirs", texts="text", embedder=embedder).count() == 3
+
+
 def test_it_asks_once_whether_the_collection_is_there(
     application: Application, client: QdrantClient, tiny_model: CDEModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

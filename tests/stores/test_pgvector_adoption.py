@@ -126,6 +126,20 @@ def assert_mirrors(papers: Collection, theirs: TheirTable) -> None:
     assert papers.verify() == []
 
 
+@pytest.mark.parametrize("theirs", ["langchain v2"], indirect=True)
+def test_a_refused_call_leaves_nothing_that_refuses_the_right_one(store: PgVectorStore, theirs: TheirTable):
+    """An embedder is given, so that no text is read for a sample."""
+    embedder = ContextualEmbedder.from_corpus([*"ab"], model=MODEL)
+    with pytest.raises(StoreError, match="nowhere"):
+        adopt(store, "nowhere", theirs.columns, embedder=embedder)
+    for number in range(30):
+        theirs.write(number, tags=["a", "b"])
+    with pytest.raises(CorpusError, match="none of 30 rows can be a record: its 'tags' has to be a string"):
+        adopt(store, theirs.name, theirs.columns, embedder=embedder, parent_key="tags")
+    assert not store.exists()
+    assert adopt(store, theirs.name, theirs.columns, embedder=embedder).count() == 30
+
+
 def test_a_table_in_use_is_adopted_moved_and_released(store: PgVectorStore, theirs: TheirTable):
     steps = itertools.count()
 
