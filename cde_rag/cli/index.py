@@ -91,7 +91,7 @@ def index(
         bool, typer.Option("--sync", help="Afterwards delete passages that are not in the sources.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Let --sync delete more than half of the passages without asking.")
+        bool, typer.Option("--yes", help="Let --sync delete more than half of the passages without confirmation.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the numbers of records to add, embed and delete; write nothing.")
@@ -491,7 +491,7 @@ def _create(
 def _others(collection: "Collection", reader: "RecordReader", *, yes: bool) -> list[str] | None:
     """Return the ids that `--sync` deletes; None if bad records were passed over.
 
-    Asks before more than half of the passages are deleted, unless `yes`; without a terminal it refuses.
+    More than half of the passages need confirmation, or `yes`; without a terminal they are refused.
     """
     from cde_rag.indexing.replacement import unread_passages
 

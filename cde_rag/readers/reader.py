@@ -199,7 +199,7 @@ class RecordReader:
                 yield from tables.records(rows, self.fields)
 
     def _counted(self, found: Iterator[Found]) -> Iterator[Found]:
-        """Yield what is found; a document's passages are counted before the first of them."""
+        """Yield records and faults; the passages of a document are counted before the first one."""
         for document, group in groupby(found, key=lambda each: _document(each[1])):
             passages = list(group)
             if document is not None:

@@ -92,7 +92,7 @@ def _documents(collection: Collection, filename: str) -> dict[str, dict[str, str
 def _placed(record: Record, target: Mapping[str, str], parent_key: str | None) -> Record:
     """Return a passage as one of the document that metadata name."""
     source, number = target[PARENT_KEY], record.id.rpartition("#")[2]
-    metadata = {key: value for key, value in record.metadata.items() if key != FOLDER_KEY} | target
+    metadata = {key: value for key, value in record.metadata.items() if key != FOLDER_KEY} | dict(target)
     if parent_key is not None:
         metadata[key_of(parent_key)] = source
     return replace(record, id=f"{source}#{number}", metadata=metadata)
