@@ -1,20 +1,25 @@
 """MCP server: collections as tools of coding agents and chat programs, over stdio."""
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
+import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp_types import ToolAnnotations
-from pydantic import Field
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, ToolAnnotations
+from pydantic import Field, ValidationError
 
 from cde_rag._version import __version__
 from cde_rag.collection.collection import Collection
 from cde_rag.errors import CDEError
 from cde_rag.readers import SECTION_KEY
 from cde_rag.server.search_results import as_json, has_words, neighbours_of, with_warnings
+from cde_rag.server.text_limits import QUERY_CHARACTERS
 from cde_rag.stores.base import Record
 
 Arguments = ParamSpec("Arguments")
@@ -46,7 +51,9 @@ class CollectionTools:
 
     def search(
         self,
-        query: Annotated[str, Field(description="Question or keywords, in natural language.")],
+        query: Annotated[
+            str, Field(max_length=QUERY_CHARACTERS, description="Question or keywords, in natural language.")
+        ],
         collection: Name = None,
         k: Annotated[int, Field(ge=1, le=MOST_HITS, description="Maximum number of hits.")] = 8,
         where: Annotated[
@@ -100,6 +107,44 @@ class CollectionTools:
         return self.collections[name]
 
 
+class StdioServer(MCPServer[Any]):
+    """MCP server over stdio that also answers lines that are no messages."""
+
+    async def run_stdio_async(self) -> None:
+        """Serve until the client closes the input."""
+        send, receive = anyio.create_memory_object_stream[SessionMessage | Exception]()
+        async with stdio_server() as (lines, answers), anyio.create_task_group() as group:
+
+            async def forward() -> None:
+                async with send:
+                    async for item in lines:
+                        if isinstance(item, Exception):
+                            await answers.send(SessionMessage(_unreadable(item)))
+                        else:
+                            await send.send(item)
+
+            group.start_soon(forward)
+            await self._lowlevel_server.run(receive, answers, self._lowlevel_server.create_initialization_options())
+
+
+def _unreadable(error: Exception) -> JSONRPCError:
+    """Return the answer to a line that is no JSON-RPC message, with the id of its request if that can be read."""
+    line = error.errors()[0]["input"] if isinstance(error, ValidationError) else None
+    code, id_, reason = PARSE_ERROR, None, "it is no JSON"
+    try:
+        message = json.loads(line) if isinstance(line, str) else line
+        if isinstance(message, dict) and isinstance(message.get("id"), str | int):
+            id_ = message["id"]
+        json.dumps(message, ensure_ascii=False).encode()
+        code, reason = INVALID_REQUEST, "it is no JSON-RPC message"
+    except UnicodeEncodeError:
+        reason = "a lone surrogate, such as \\ud800, stands for half of a character, and is no text"
+    except (ValueError, RecursionError):
+        pass
+    answer = ErrorData(code=code, message=f"The message cannot be read: {reason}. Mend it, and send it again.")
+    return JSONRPCError(jsonrpc="2.0", id=id_, error=answer)
+
+
 def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
     """Return a server with the tools search, get, list_collections and context.
 
@@ -110,7 +155,7 @@ def mcp_server(collections: Mapping[str, Collection]) -> MCPServer[Any]:
     names = ", ".join(sorted(collections))
     instructions = f"Search before you answer from memory. Collections: {names}. Cite the ids of passages."
     calls = (tools.search, tools.get, tools.list_collections, tools.context)
-    return MCPServer[Any](
+    return StdioServer(
         "cde-rag",
         version=__version__,
         instructions=instructions,

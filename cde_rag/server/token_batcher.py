@@ -61,7 +61,7 @@ class TokenBatcher:
 
     While a batch is embedded, later calls wait and form the next one: a single call never waits for others to arrive. A
     long call is cut into pieces. Every other batch begins with the oldest piece, so that no call waits for ever; those
-    between begin with the call of which the fewest tokens were embedded, so that a short one waits for no long one.
+    between begin with the call of which the fewest tokens were embedded, so that short ones do not wait for long ones.
 
     Args:
         batch_tokens: Tokens of a batch; one text alone may have more.

@@ -2,7 +2,9 @@
 
 import json
 import os
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from cde_rag import CDEError, CDEModel, Collection, ContextualEmbedder
 from cde_rag.cli import app
 from cde_rag.model import checkpoints
 from cde_rag.server.mcp_tools import CollectionTools
+from cde_rag.server.text_limits import QUERY_CHARACTERS
 from cde_rag.stores.faiss import FaissStore
 
 
@@ -74,6 +77,7 @@ WRONG_CALLS = [
     ("search", {"query": "river", "where": {"year": {"near": 1}}}, "near"),
     ("search", {"query": "river", "where": {"yaer": 2003}}, "No record has the field 'yaer' of the filter. The first"),
     ("search", {"query": "river", "by": "magic"}, "magic"),
+    ("search", {"query": "x" * (QUERY_CHARACTERS + 1)}, "at most 32000 characters"),
     ("search", {"query": "river", "collection": "other"}, "papers"),
     ("search", {"query": "river", "k": 0}, "greater than or equal to 1"),
     ("context", {"id": "nobody"}, "There is no passage"),
@@ -89,6 +93,49 @@ async def test_a_wrong_call_is_told_to_the_agent(papers: Path) -> None:
             result = await client.call_tool(tool, arguments)
             assert result.is_error
             assert message in json.dumps([part.model_dump() for part in result.content])
+
+
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "lines", "version": "1"}}
+LINES: list[tuple[str, Any, str]] = [  # with the id and the beginning of the answer's message
+    (
+        json.dumps({"id": 2, "method": "tools/call", "params": {"arguments": {"query": "\ud800"}}}),
+        2,
+        "a lone surrogate",
+    ),
+    ('{"id": "a", "params": "\\udfff"}', "a", "a lone surrogate"),
+    ('{"id": 3, "parms": {}}', 3, "it is no JSON-RPC message"),
+    ("[1, 2]", None, "it is no JSON-RPC message"),
+    ("no json", None, "it is no JSON"),
+    ('{"id": 4', None, "it is no JSON"),
+    ("[" * 100_000, None, "it is no JSON"),
+]
+
+
+def test_a_line_that_cannot_be_read_is_answered(papers: Path) -> None:
+    """An agent would wait for its answer for ever; the next line is read."""
+    command = ["-c", "from cde_rag.cli import app; app()", "mcp", str(papers), "--model", str(papers.parent / "model")]
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    last = {"jsonrpc": "2.0", "id": 9, "method": "tools/list"}
+    lines = [json.dumps(hello), *(line for line, _, _ in LINES), json.dumps(last)]
+    with subprocess.Popen(
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        killer = threading.Timer(120, server.kill)
+        killer.start()
+        server.stdin.write("".join(f"{line}\n" for line in lines))
+        server.stdin.flush()
+        first, *answers, listed = (json.loads(server.stdout.readline()) for _ in lines)
+        server.stdin.close()
+        assert server.wait(60) == 0
+        killer.cancel()
+    assert (first["id"], listed["id"], "result" in listed) == (1, 9, True)
+    for answer, (_, id_, reason) in zip(answers, LINES, strict=True):
+        assert (answer["id"], answer["error"]["message"].startswith(f"The message cannot be read: {reason}")) == (
+            id_,
+            True,
+        )
 
 
 def test_a_call_without_a_collection_is_told_which_there_are(papers: Path) -> None:
