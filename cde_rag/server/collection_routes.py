@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, Literal
 
 from anyio.to_thread import run_sync as in_thread
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from cde_rag.records import CHUNK, PartialRecord, default_id
+from cde_rag.records import CHUNK, PartialRecord, check_key, default_id
 from cde_rag.search.grouping import Group, ParentHit
 from cde_rag.server.error_responses import Json, RequestError
 from cde_rag.server.json_route import JsonRoute
@@ -24,6 +24,11 @@ MOST_HITS: Final = 1_000
 MOST_IDS: Final = 1_000
 
 
+def _field_name(name: str) -> str:
+    check_key(name, "it")
+    return name
+
+
 class SearchRequest(RequestBody):
     """Body of a search."""
 
@@ -35,7 +40,9 @@ class SearchRequest(RequestBody):
     where: dict[str, Any] | None = Field(None, description="Filter over the metadata.")
     score_threshold: float | None = Field(None, description="Minimum score of a hit.")
     offset: int = Field(0, ge=0, le=1_000_000, description="Number of hits, groups or parents to skip.")
-    group_by: str | None = Field(None, min_length=1, description="Metadata field by which hits are grouped.")
+    group_by: Annotated[str, AfterValidator(_field_name)] | None = Field(
+        None, description="Metadata field by which hits are grouped."
+    )
     group_size: int = Field(3, ge=1, le=MOST_HITS, description="Maximum number of hits per group or parent.")
     parents: bool = Field(default=False, description="True: return the parents of the best hits, complete.")
     fingerprint: str | None = Field(None, description="Expected vector space; another one is refused with 409.")

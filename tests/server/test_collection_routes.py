@@ -13,6 +13,7 @@ from served import Running, make, records, running, texts
 from cde_rag import Collection, StoreError
 from cde_rag.indexing import upsert
 from cde_rag.server.text_limits import QUERY_CHARACTERS, TEXT_CHARACTERS
+from cde_rag.stores.field_names import field_name
 
 
 @pytest.fixture
@@ -192,7 +193,8 @@ def test_another_space_is_refused(server: Running) -> None:
         ({"where": {"year": {"near": 3}}}, "near"),
         ({"where": [1]}, "where"),
         ({"by": "magic"}, "by"),
-        ({"group_by": "a.b"}, "group_by"),
+        ({"group_by": ""}, "group_by"),
+        ({"group_by": "and"}, "'.and'"),
         ({"rerank": True}, "rerank"),
         ({"query": "x" * (QUERY_CHARACTERS + 1)}, "query: expected at most 32,000 characters, found 32,001"),
     ],
@@ -238,6 +240,23 @@ def test_openais_vector_stores(server: Running, papers: Collection) -> None:
             client.vector_stores.search("papers", query=["x" * (QUERY_CHARACTERS + 1)])
         with pytest.raises(openai.BadRequestError, match="rewrite_query"):
             client.vector_stores.search("papers", query="river", rewrite_query=True)
+
+
+@pytest.mark.parametrize("key", ["author.name", "and", "not", "", "$in", "eq"])
+def test_any_key_can_be_asked_for(server: Running, papers: Collection, key: str) -> None:
+    papers.add(["a river by the keys"], ids=["keyed"], metadata=[{key: "Ann"}])
+    try:
+        name = field_name(key)
+        asked = {"query": "river", "where": {name: "Ann"}}
+        assert [hit["id"] for hit in server.post("/v1/collections/papers/search", asked)["hits"]] == ["keyed"]
+        filters = {"type": "eq", "key": key, "value": "Ann"}
+        (found,) = server.post("/v1/vector_stores/papers/search", {"query": "river", "filters": filters})["data"]
+        assert found["attributes"] == {key: "Ann"}
+        if key:
+            (group,) = server.post("/v1/collections/papers/search", {**asked, "group_by": name})["groups"]
+            assert group["value"] == "Ann"
+    finally:
+        papers.delete(["keyed"])
 
 
 def test_no_answer_has_the_folder_that_was_indexed(server: Running, papers: Collection) -> None:
