@@ -44,8 +44,9 @@ class CDEError(Exception):
     One that is raised because no file could be opened any more names the limit instead of what was opened.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(_without_descriptors(sys.exc_info()[1]) or message)
+    def __init__(self, *message: object) -> None:
+        found = _without_descriptors(sys.exc_info()[1])
+        super().__init__(*(message if found is None else (found,)))
 
 
 class ContextError(CDEError):
