@@ -18,7 +18,7 @@ from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import ContextMismatchError, CorpusError, StoreError
 from cde_rag.indexing.upsert import Progress
 from cde_rag.model import CDEModel
-from cde_rag.readers.pgvector_table import TableColumns, table_records
+from cde_rag.readers.pgvector_table import TableColumns, qualified_table, table_records
 from cde_rag.records import embedded_text, usable
 from cde_rag.stores.base import Record
 from cde_rag.stores.postgres import PgVectorStore
@@ -113,12 +113,15 @@ def adopt(
     Warns:
         TruncationWarning: Texts exceeded the model's token limit and were truncated.
     """
-    wanted = _Table(table, columns, collection)
+    wanted = _Table(qualified_table(store.dsn, table), columns, collection)
     if store.exists():
         opened = Collection.open(store, model=model) if embedder is None else Collection(store, embedder)
         if embedder is not None and opened.embedder.fingerprint != embedder.fingerprint:
             raise ContextMismatchError(expected=opened.embedder.fingerprint, found=embedder.fingerprint)
-        if (begun := store.manifest().settings.get(_TABLE)) != wanted.settings():
+        begun = store.manifest().settings.get(_TABLE)
+        if begun is not None:  # by version 0.2, whose names may lack their schema
+            begun = {**begun, "name": qualified_table(store.dsn, begun["name"])}
+        if begun != wanted.settings():
             raise StoreError(f"{store}: expected a collection of {wanted.settings()}, found one of {begun or 'none'}.")
     else:
         if embedder is None:

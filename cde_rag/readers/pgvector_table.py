@@ -78,6 +78,48 @@ def table_vectors(
             yield Record(id_, text, metadata=_object(metadata)), np.array(json.loads(numbers), dtype=np.float32)
 
 
+def qualified_table(dsn: str, table: str) -> str:
+    """Return the name of a table with its schema, which names the same table whatever the search path is later.
+
+    Args:
+        dsn: As in `table_records`.
+        table: Name of the table, `schema.table` if it is not on the search path.
+
+    Raises:
+        MissingExtraError: psycopg is not installed.
+        StoreError: No connection, or no such table.
+    """
+    psycopg: Any = require("psycopg", "postgres")
+    try:
+        with psycopg.connect(dsn, client_encoding="utf8", prepare_threshold=None) as connection:
+            return ".".join(_resolved(connection, table))
+    except psycopg.Error as error:
+        raise StoreError(f"{table}: expected a table, found: {_message(error)}.") from error
+
+
+def _resolved(connection: Any, table: str) -> tuple[str, str]:
+    """Return the schema and the name of a table, by the role's own search path.
+
+    That of the session may be another client's, behind a transaction pooler.
+    """
+    sql: Any = require("psycopg", "postgres").sql
+    connection.execute("SET LOCAL search_path TO DEFAULT")
+    found = connection.execute(
+        "SELECT nspname::text, relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
+        "WHERE c.oid = to_regclass(%s)",
+        [sql.Identifier(*table.split(".")).as_string(connection)],
+    ).fetchone()
+    if found is None:
+        raise StoreError(
+            f"{table}: this table does not exist, or is not on this role's search path. Name it with its schema."
+        )
+    return found
+
+
+def _message(error: Any) -> str:
+    return str(getattr(error.diag, "message_primary", None) or type(error).__name__)
+
+
 def _rows(
     dsn: str, table: str, columns: TableColumns, vector: str | None, collection: str | None
 ) -> Iterator[tuple[str, str, str | None, str | None]]:
@@ -85,18 +127,21 @@ def _rows(
     psycopg: Any = require("psycopg", "postgres")
     sql = psycopg.sql
     wanted = [sql.Identifier(name) if name else sql.SQL("NULL") for name in (*columns, vector)]
-    statement = sql.SQL("SELECT {}::text, {}::text, {}::text, {}::text FROM {}").format(
-        *wanted, sql.Identifier(*table.split("."))
-    )
     parameters: list[str] = []
-    if collection is not None:
-        statement += sql.SQL(" WHERE collection_id = (SELECT uuid FROM langchain_pg_collection WHERE name = %s)")
-        parameters.append(collection)
     try:
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(dsn, client_encoding="utf8", prepare_threshold=None) as connection:
             connection.read_only = True
+            schema, name = _resolved(connection, table)
+            statement = sql.SQL("SELECT {}::text, {}::text, {}::text, {}::text FROM {}").format(
+                *wanted, sql.Identifier(schema, name)
+            )
             if collection is not None:
-                named = connection.execute("SELECT name FROM langchain_pg_collection ORDER BY name").fetchall()
+                collections = sql.Identifier(schema, "langchain_pg_collection")
+                condition = " WHERE collection_id = (SELECT uuid FROM {} WHERE name = %s)"
+                statement += sql.SQL(condition).format(collections)
+                parameters.append(collection)
+                names = sql.SQL("SELECT name FROM {} ORDER BY name").format(collections)
+                named = connection.execute(names).fetchall()
                 if collection not in [name for (name,) in named]:
                     there = ", ".join(repr(name) for (name,) in named[:9]) or "none"
                     raise StoreError(f"{table}: expected the collection {collection!r:.80}, found {there}. Name one.")
@@ -106,10 +151,9 @@ def _rows(
                     if text:
                         yield id_, text, metadata, numbers
     except psycopg.Error as error:
-        found = str(getattr(error.diag, "message_primary", None) or type(error).__name__)
         raise StoreError(
             f"{table}: expected a table with the columns {', '.join(filter(None, (*columns, vector)))}, found: "
-            f"{found}. Name the columns with TableColumns(id, text, metadata)."
+            f"{_message(error)}. Name the columns with TableColumns(id, text, metadata)."
         ) from error
 
 

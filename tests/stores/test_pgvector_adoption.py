@@ -283,3 +283,40 @@ def test_an_empty_table_and_another_store(postgres: str, store: PgVectorStore, t
         release(papers)
     papers.close()
     theirs.close()
+
+
+def test_the_adopted_table_is_named_with_its_schema(postgres: str, store: PgVectorStore):
+    """Another table of its name that comes first on a later search path is not read in its place."""
+    number = next(NAMES)
+    role, schemas = f"adopting_{number}", [f"theirs_{number}_{one}" for one in "ab"]
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        connection.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
+        for schema in schemas:
+            connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.chunks (id text, body text)".encode())
+            for one in range(9):
+                connection.execute(
+                    f"INSERT INTO {schema}.chunks VALUES (%s, %s)".encode(), [f"{schema} {one}", sentence(one)]
+                )
+        connection.execute(f"ALTER ROLE {role} SET search_path = {schemas[0]}".encode())
+        mine, columns = (
+            PgVectorStore(postgres.replace("postgres:@", f"{role}@"), store.name),
+            TableColumns("id", "body"),
+        )
+        papers = adopt(mine, "chunks", columns, model=MODEL, context_size=SIZE)
+        assert mine.manifest().settings["table"]["name"] == f"{schemas[0]}.chunks"
+        connection.execute(f"ALTER ROLE {role} SET search_path = {schemas[1]}".encode())
+        connection.execute(f"DELETE FROM {schemas[0]}.chunks WHERE id = '{schemas[0]} 8'".encode())
+        assert catch_up(papers).deleted == 1
+        assert {record.id for record in papers.scroll()} == {f"{schemas[0]} {one}" for one in range(8)}
+        with pytest.raises(StoreError, match=f"found one of .*{schemas[0]}.chunks"):
+            adopt(mine, "chunks", columns, model=MODEL, context_size=SIZE)
+        settings = {**mine.manifest().settings["table"], "name": "chunks"}  # as version 0.2 stored it
+        mine.update_settings({"table": settings})
+        connection.execute(f"ALTER ROLE {role} SET search_path = {schemas[0]}".encode())
+        for given in ("chunks", f"{schemas[0]}.chunks"):
+            assert adopt(mine, given, columns, model=MODEL, context_size=SIZE).count() == 8
+        with pytest.raises(StoreError, match="this table does not exist"):
+            adopt(PgVectorStore(postgres, "adopted_none"), "no_such", columns, model=MODEL, context_size=SIZE)
+    papers.close()
+    mine.close()

@@ -14,6 +14,7 @@ from pooler import pooler
 from word_scores import table_scores
 
 from cde_rag.errors import StoreError
+from cde_rag.readers.pgvector_table import TableColumns, table_records
 from cde_rag.stores.postgres import PgTenants, PgVectorStore
 
 NAMES = itertools.count()
@@ -138,6 +139,16 @@ def test_no_statement_depends_on_its_session(postgres: str, pooled: str, monkeyp
         ).fetchone()
     assert sessions == (0,)
     store.close()
+
+
+def test_a_table_of_another_application_is_found_by_the_roles_own_path(postgres: str, pooled: str):
+    """And not by the one that another client left in the session."""
+    table = name()
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {table} (id text, body text)".encode())
+        connection.execute(f"INSERT INTO {table} VALUES ('a', 'a river')".encode())
+    for _ in range(12):  # each in another session
+        assert [record.text for record in table_records(pooled, table, TableColumns("id", "body"))] == ["a river"]
 
 
 def test_parameters_of_an_index_are_those_of_the_statement(pooled: str, monkeypatch: pytest.MonkeyPatch):

@@ -275,6 +275,7 @@ def _pgvector(
         ) from error
     with _as_store_errors(target, psycopg.Error), psycopg.connect(**asked) as connection:
         connection.read_only = True
+        connection.execute("SET LOCAL search_path TO DEFAULT")  # not another client's, behind a transaction pooler
         yield _Pgvector(target, random, connection, name, text, vector)
 
 
