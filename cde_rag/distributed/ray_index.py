@@ -98,7 +98,7 @@ def index(
     The collection is the one that `Collection.add` makes in one process: the same context and fingerprint, the same
     siblings, the same vectors up to rounding. Only the order of insertion between parents may differ. An id that comes
     twice is refused if the collection is in a folder, as by `add`; workers that write to a server see their own buckets
-    only, and keep one of the two.
+    only, and keep one of the two. Text documents of `read_sources` replace their passages, as of a RecordReader.
 
     Args:
         dataset: A `ray.data.Dataset` of one record a row, such as `ray.data.read_parquet(paths)`.
