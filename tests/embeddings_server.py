@@ -20,6 +20,7 @@ class Server(ThreadingHTTPServer):
         until: How many calls are going to be answered before that.
         weights: Number of the model behind the name; another one has other vectors.
         step: Order of the answers: -1 for the last text first.
+        raw: Answer in place of vectors, if any.
     """
 
     def __init__(self) -> None:
@@ -27,6 +28,7 @@ class Server(ThreadingHTTPServer):
         self.calls: list[dict[str, Any]] = []
         self.keys: set[str] = set()
         self.fails, self.status, self.until, self.weights, self.step = 0, 500, 0, 0, 1
+        self.raw: Any = None
 
     @property
     def url(self) -> str:
@@ -46,6 +48,9 @@ class Calls(BaseHTTPRequestHandler):
             self.server.fails -= 1
             self._answer(self.server.status, {"error": {"message": "too busy"}})
             return
+        if self.server.raw is not None:
+            self._answer(200, self.server.raw)
+            return
         self.server.until = max(self.server.until - 1, 0)
         dim, weights = asked.get("dimensions", 8), self.server.weights
         rows = [
@@ -55,7 +60,7 @@ class Calls(BaseHTTPRequestHandler):
         data = rows[:: self.server.step]
         self._answer(200, {"object": "list", "data": data, "model": asked["model"], "usage": {"total_tokens": 1}})
 
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
+    def _answer(self, status: int, body: Any) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

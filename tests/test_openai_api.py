@@ -65,6 +65,28 @@ def test_a_busy_api_is_asked_again(server: Server, status: int) -> None:
     assert len(server.calls) == 4
 
 
+RAW: list[Any] = [
+    {},
+    [],
+    {"data": None},
+    {"data": [[0.5]]},
+    {"data": [{"embedding": [0.5, 0.5]}, {"embedding": [0.5, 0.5]}, {"embedding": [0.5, 0.5]}]},  # without index
+    {"data": [{"index": "a", "embedding": [1.0]}, {"index": None, "embedding": [1.0]}, {"index": 1, "embedding": [1]}]},
+    {"data": [{"index": place} for place in range(3)]},
+    {"data": [{"index": place, "embedding": [1.0, 2.0]} for place in (0, 0, 1)]},
+    {"data": [{"index": place, "embedding": [1.0, 2.0]} for place in range(4)]},
+    {"data": [{"index": place, "embedding": "AAAA"} for place in range(3)]},
+]
+
+
+def test_an_answer_of_another_form_is_an_error_in_words(server: Server) -> None:
+    """Text 2 must not get the vector of text 1, and nothing is a traceback."""
+    embedder = openai_embedder("small", base_url=server.url, api_key="x", max_retries=0)
+    for server.raw in RAW:
+        with pytest.raises(ModelError, match=r"expected"):
+            embedder.embed_documents(TEXTS[:2])  # and the fixed text
+
+
 def test_an_api_that_fails_in_the_middle_loses_nothing(server: Server, tmp_path: Path) -> None:
     """The second portion fails; the same call again embeds what lacks."""
     embedder = openai_embedder("small", base_url=server.url, api_key="x", max_retries=0)

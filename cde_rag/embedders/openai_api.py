@@ -62,14 +62,29 @@ def openai_embedder(
                     f"{model} at {client.base_url}: expected {len(part)} vectors, found: {error} Written "
                     "records stay: make the same call again, and it resumes."
                 ) from error
-            rows = sorted(answer.data, key=lambda row: row.index)
-            if [row.index for row in rows] != list(range(len(part))):
-                raise ModelError(f"{model} at {client.base_url}: expected {len(part)} vectors, found {len(rows)}.")
-            vectors += [row.embedding for row in rows]
+            vectors += _vectors(answer, len(part), f"{model} at {client.base_url}")
         return vectors
 
     name = model if dimensions is None else f"{model} of {dimensions} numbers"
     return FunctionEmbedder(embed, name=name, prefixes=prefixes, mini_batch_size=mini_batch_size)
+
+
+def _vectors(answer: Any, expected: int, where: str) -> list[list[float]]:
+    """Return the vectors of an answer in the order of its texts.
+
+    Raises:
+        ModelError: They are not one for each text; the client does not check what it reads.
+    """
+    rows: Any = getattr(answer, "data", None)
+    found = {getattr(row, "index", None): getattr(row, "embedding", None) for row in rows} if rows else {}
+    if (
+        found.keys() != set(range(expected))
+        or len(rows) != expected
+        or not all(isinstance(one, list) for one in found.values())
+    ):
+        count = len(rows) if rows else "none"
+        raise ModelError(f"{where}: expected {expected} vectors, numbered from 0, found {count}, or others.")
+    return [found[place] for place in range(expected)]
 
 
 def _calls(texts: Sequence[str], mini_batch_size: int) -> list[list[str]]:
