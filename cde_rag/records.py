@@ -52,7 +52,7 @@ def _named_parent(record: Record | Hit, parent_key: str | None) -> object:
 
 
 def check_key(key: str, name: str) -> None:
-    """Refuse what names no field (`cde_rag.stores.field_names`), or names none by mistake; `name` is for the message.
+    """Refuse a key that names no metadata field (`cde_rag.stores.field_names`); `name` is for the message.
 
     Raises:
         TypeError: The key is no str.

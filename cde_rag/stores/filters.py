@@ -78,7 +78,7 @@ def check_narrows(where: Mapping[str, Any], remedy: str) -> None:
 
 
 def _constant(condition: Filter) -> bool | None:
-    """Return what a filter says of every record; None if that depends on the record."""
+    """Return True or False if a filter keeps every record or none; None if it depends on the record."""
     match condition:
         case Not(part):
             inner = _constant(part)
