@@ -125,7 +125,7 @@ def adopt(
             texts = (embedded_text(record) for record in wanted.records(store))
             try:
                 embedder = ContextualEmbedder.from_corpus(
-                    texts, model=model or "cde-mini", context_size=context_size, seed=seed
+                    texts, model="cde-mini" if model is None else model, context_size=context_size, seed=seed
                 )
             except CorpusError as error:
                 raise CorpusError(f"{table}: {error}") from error
