@@ -68,6 +68,27 @@ def check_list(texts: Iterable[object], *, call: str, what: str = "texts") -> No
         raise TypeError(f"{call} takes a list of {what} and was given {type(texts).__name__}.")
 
 
+def check_ids(ids: Iterable[object], *, call: str) -> list[str]:
+    """Return ids as a list; raises where they are no strings, which no record has as its id.
+
+    Args:
+        ids: Argument of the caller.
+        call: Name of the called function, for the message.
+
+    Raises:
+        TypeError: `ids` is a `str`, cannot be iterated over, or holds anything but strings.
+    """
+    check_list(ids, call=call, what="ids")
+    listed = list(ids)
+    for place, id_ in enumerate(listed):
+        if not isinstance(id_, str):
+            raise TypeError(
+                f"{call} takes ids that are strings, and was given {id_!r:.80}, a {type(id_).__name__}, at position "
+                f"{place}. Records have the ids that they were added with: str(…) of a number."
+            )
+    return cast("list[str]", listed)
+
+
 def check_str(text: object, *, where: str) -> None:
     """Refuse values that are no str; `where` names the value in the message.
 

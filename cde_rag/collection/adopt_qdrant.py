@@ -158,7 +158,7 @@ def catch_up(
     Raises:
         StoreError: It was not adopted, it needs `texts`, or another run is in progress.
     """
-    if (texts := texts or _begun_with(collection)) is None:
+    if (texts := _begun_with(collection) if texts is None else texts) is None:
         raise StoreError("Expected the function that reads payloads, found none: catch_up(collection, texts=…).")
     return _take_in(collection, reading(texts), on_progress)
 
@@ -230,8 +230,8 @@ def _sampled(
         return ArithmeticEmbedder.from_corpus(
             texts, model=model, context_size=context_size, seed=seed, vectors=plain_vectors
         )
-    name = "cde-mini" if model is None else model
-    return ContextualEmbedder.from_corpus(texts, model=name, context_size=context_size, seed=seed)
+    model = "cde-mini" if model is None else model
+    return ContextualEmbedder.from_corpus(texts, model=model, context_size=context_size, seed=seed)
 
 
 def _keep_own(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cde_rag._validation import check_list, check_positive, named_keywords
+from cde_rag._validation import check_ids, check_positive, named_keywords
 from cde_rag.collection.info import Inspection, inspect, verify
 from cde_rag.collection.settings import HYBRID_WEIGHT, create_in, settings_of
 from cde_rag.embedders.active import SWITCHES, ActiveEmbedder, loaded, stored_context, too_many_switches
@@ -387,7 +387,7 @@ class Collection(Searcher):
 
     def get(self, ids: Sequence[str]) -> list[Record]:
         """Return the records of those ids that exist, in the order of the ids."""
-        check_list(ids, call="get", what="ids")
+        ids = check_ids(ids, call="get")
         return [row.record for row in self.store.get(ids)]
 
     @named_keywords
@@ -405,7 +405,7 @@ class Collection(Searcher):
         if (ids is None) == (where is None):
             raise ValueError("delete takes either ids or where=…, exactly one of them")
         if ids is not None:
-            check_list(ids, call="delete", what="ids")
+            ids = check_ids(ids, call="delete")
         if where is not None:
             check_narrows(where, "The filter of all records is {}.")
         return self._writer.delete(ids, where)

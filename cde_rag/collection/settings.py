@@ -38,9 +38,10 @@ def settings_of(embedder: Embedder, parent_key: str | None, headers: Sequence[st
         ValueError: A key that is empty or one of and, or, not, or a `parent_key` for a model that reads no siblings.
     """
     _check_parent_key(parent_key, siblings=embedder.max_siblings)
+    headers = check_headers(headers)
     return {
         "parent_key": parent_key,
-        **({"headers": check_headers(headers)} if headers else {}),
+        **({"headers": headers} if headers else {}),
         ANALYZER: NEWEST.name,
         "model": embedder.context.identity.name,
         "library_version": __version__,

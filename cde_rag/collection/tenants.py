@@ -12,7 +12,7 @@ from cde_rag.embedders.arithmetic import AnyEmbedder
 from cde_rag.embedders.protocol import Embedder, EmbedderOptions
 from cde_rag.errors import TenantError
 from cde_rag.records import check_key
-from cde_rag.stores.base import Store
+from cde_rag.stores.base import ProcessBound, Store
 from cde_rag.stores.tenant_names import place_key
 from cde_rag.stores.tenant_stores import TenantStores
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROWN: Final = 512  # documents of which a context of a tenant's own is sampled: as many as contexts have by default
 
 
-class Tenants:
+class Tenants(ProcessBound):
     """One collection per tenant, each in a store of its own, with its own Context, fingerprint and generations.
 
     No call reaches the texts of two tenants: search and write on the collection of one, `tenants.tenant("acme")`;

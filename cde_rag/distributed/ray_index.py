@@ -130,6 +130,8 @@ def index(
     """
     started = time.monotonic()
     check_positive(bucket_rows, "bucket_rows")
+    if workers is not None:
+        check_positive(workers, "workers")
     if embedder is not None and not isinstance(cast(object, embedder), ContextualEmbedder):
         hint = "Index it in one process: Collection.add."
         raise TypeError(f"Expected a ContextualEmbedder, found {embedder!r:.80}. {hint}")

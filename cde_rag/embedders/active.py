@@ -159,10 +159,11 @@ def loaded(
             f"model={model!r:.80}. Give it: Collection.open(store, model=FunctionEmbedder(function, "
             f"name={identity.name!r}))."
         )
+    place = identity.name if model is None else model
     try:
         if identity.attention not in (PLAIN, ARITHMETIC):
             return ContextualEmbedder(
-                identity.name if model is None else model,
+                place,
                 context,
                 device=options.device,
                 dtype=options.dtype,
@@ -170,11 +171,11 @@ def loaded(
                 mini_batch_size=options.mini_batch_size,
                 pool=options.pool,
             )
-        if isinstance(model, CDEModel):
-            raise ContextMismatchError(expected=identity.weights_sha256, found=model.identity.weights_sha256)
+        if isinstance(place, CDEModel):
+            raise ContextMismatchError(expected=identity.weights_sha256, found=place.identity.weights_sha256)
         plain = PlainEmbedder(
-            identity.name if model is None else model,
-            max_length=identity.max_length,
+            place,
+            max_length=identity.max_length or None,  # 0 of a model that reads texts of any length
             prefixes=identity.prefixes,
             windows=identity.windows,
             device=options.device,

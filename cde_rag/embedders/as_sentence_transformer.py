@@ -69,7 +69,7 @@ class ContextualModule(torch.nn.Module):
         Raises:
             ModelError: No task, or a prompt of the caller's own.
         """
-        task = task or self.default_task
+        task = self.default_task if task is None else task
         if task not in TASKS:
             raise ModelError(
                 f"Expected the task 'query' or 'document', found {task!r}. Call encode_query or encode_document; for "

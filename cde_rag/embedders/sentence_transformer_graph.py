@@ -39,12 +39,12 @@ class GraphTextModel:
     """
 
     def __init__(self, encoder: BertEncoder, digest: str, runtime: str, dtype: str, *, max_length: int | None) -> None:
-        if max_length:
+        if max_length is not None:
             check_shortened(max_length, encoder.config.max_length)
         self._encoder, self._digest = encoder, digest
         self._compiled = CompiledGraphs(runtime, dtype)
         self.runtime, self.device, self.dtype = runtime, "cpu", dtype
-        self.max_length = max_length or encoder.config.max_length
+        self.max_length = encoder.config.max_length if max_length is None else max_length
         self.has_offsets, self.special_tokens = True, encoder.tokenizer.special_tokens
         self._threads = batch_threads()
         self._words = encoder.word_embeddings()

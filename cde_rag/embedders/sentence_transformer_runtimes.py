@@ -61,7 +61,7 @@ def load(
         identity = files.identity(
             prompts=encoder.prompts,
             prefixes=prefixes,
-            max_length=max_length or encoder.config.max_length,
+            max_length=encoder.config.max_length if max_length is None else max_length,
             dim=encoder.config.dim,
         )
         given = dtype if asked is None else dtype or "float32"

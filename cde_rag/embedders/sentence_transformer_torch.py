@@ -63,7 +63,7 @@ class TorchTextModel:
             if tensor.device.type == "cpu":
                 tensor.data = tensor.data.clone()  # whoever writes the files changes what is mapped
         files.check_unchanged()
-        if max_length:
+        if max_length is not None:
             check_shortened(max_length, model.max_seq_length)
             model.max_seq_length = max_length
         self.model = model if dtype is None else model.to(getattr(require("torch", "torch"), dtype))

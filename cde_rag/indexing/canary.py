@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from cde_rag._validation import check_list
+from cde_rag._validation import check_ids
 from cde_rag.embedders.protocol import Embedder
 from cde_rag.errors import CanaryError, CorpusError
 from cde_rag.stores.base import Store
@@ -31,7 +31,7 @@ class Canary:
         if not self.relevant or not all(self.relevant.values()):
             raise ValueError("A canary needs queries, and for each the ids of documents that it should find.")
         for ids in self.relevant.values():
-            check_list(ids, call="Canary", what="ids")
+            check_ids(ids, call="Canary")
         if self.k < 1 or self.may_lose < 0:
             raise ValueError(
                 f"Expected k of at least 1 and may_lose of at least 0, found {self.k} and {self.may_lose}."

@@ -286,8 +286,8 @@ def _torch_runner(network: "AnyNetwork", device: str | None, dtype: str | None) 
     torch: Any = require("torch", "torch")
     from cde_rag.model.torch_runner import TorchRunner
 
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return TorchRunner(network, place, dtype or native_dtype(place))
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+    return TorchRunner(network, place, native_dtype(place) if dtype is None else dtype)
 
 
 _SHARED: Final = Shared[CDEModel]()

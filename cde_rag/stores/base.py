@@ -14,6 +14,16 @@ from cde_rag.stores.manifests import Generation, StoreManifest
 SAMPLE_BLOCKS = 4  # places of a store that a sample is read from
 
 
+class ProcessBound:
+    """Base of what has open files, connections and locks: it can neither be pickled nor copied."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"A {type(self).__name__} cannot be pickled or copied: its files, connections and locks are of one "
+            "process. Open the collection where it is needed, by its path or address: Collection.open(place)."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """Input record of a collection.

@@ -21,9 +21,9 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Float32, Float64
 
-from cde_rag._validation import check_list
+from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Completion, Damage, Hit, Record, Row
+from cde_rag.stores.base import Completion, Damage, Hit, ProcessBound, Record, Row
 from cde_rag.stores.checks import (
     MOST_ROWS,
     check_k,
@@ -66,7 +66,7 @@ class _Manifest(StoredManifest[GenerationRow]):
         return cls(**fields)
 
 
-class TableStore(ABC):
+class TableStore(ProcessBound, ABC):
     """A store whose calls are made of its tables' calls. Implements `cde_rag.stores.base.Store`.
 
     `search_text` is BM25 over all records: for each word of the query, as often as it comes,
@@ -98,7 +98,7 @@ class TableStore(ABC):
             StoreError: Another run holds it.
         """
 
-    def close(self) -> None:  # noqa: B027  # a store without files or connections has nothing to release
+    def close(self) -> None:  # a store without files or connections has nothing to release
         """Release files, locks and connections; later calls take them again."""
 
     def create(self, *, dim: int, fingerprint: str, context: bytes, settings: Mapping[str, Any]) -> None:
@@ -130,7 +130,8 @@ class TableStore(ABC):
 
     def add(self, rows: Sequence[Row], vectors: Float32[np.ndarray, "rows dim"], *, fingerprint: str) -> None:
         """Insert or replace rows with their vectors in the active generation."""
-        records = [record for record, _ in check_records(row.record for row in rows)]
+        checked = check_records(row.record for row in rows)
+        records = [replace(record, metadata=json.loads(encoded)) for record, encoded in checked]
         with self._opened("write") as tables:
             manifest = _manifest(tables)
             check_space(manifest.serving, fingerprint)
@@ -146,13 +147,13 @@ class TableStore(ABC):
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata of records; vectors and digests stay."""
-        for id_, new in metadata.items():
-            encode(new, f"Record {id_!a:.80}: its metadata")
+        check_ids(metadata, call="update_metadata")
+        encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
         with self._opened("write") as tables:
             found = tables.records(encodable_ids(metadata))
             old = {id_: read_record(found[id_]) for id_ in metadata}  # KeyError for an unknown id
             tables.put_records(
-                {id_: pack_record(replace(record, metadata=dict(metadata[id_]))) for id_, record in old.items()}
+                {id_: pack_record(replace(record, metadata=json.loads(encoded[id_]))) for id_, record in old.items()}
             )
 
     def update_settings(self, changes: Mapping[str, Any]) -> None:
@@ -164,7 +165,7 @@ class TableStore(ABC):
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows from every generation; returns their number."""
-        check_list(ids, call="delete", what="ids")
+        ids = check_ids(ids, call="delete")
         with self._opened("write") as tables:
             there = list(tables.records(encodable_ids(ids)))
             tables.delete_records(there)
@@ -172,7 +173,7 @@ class TableStore(ABC):
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """Return the rows of those ids that exist, in the order of `ids`."""
-        check_list(ids, call="get", what="ids")
+        ids = check_ids(ids, call="get")
         with self._opened("read") as tables:
             found = tables.records(encodable_ids(ids))
             rows = {row.record.id: row for row in self._rows(tables, found.values())}
@@ -246,7 +247,7 @@ class TableStore(ABC):
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of ids in the active generation."""
-        check_list(ids, call="vectors", what="ids")
+        ids = check_ids(ids, call="vectors")
         with self._opened("read") as tables:
             manifest = _manifest(tables)
             check_space(manifest.serving, fingerprint)

@@ -383,13 +383,16 @@ def wrong(some: Rows, change: dict[str, Any]) -> Rows:
             "The vectors belong to",
         ),
         (lambda place, one: index(dataset(rows(20)), place, bucket_rows=0), ValueError, "bucket_rows"),
+        (lambda place, one: index(dataset(rows(20)), place, workers=0), ValueError, "workers must be at least 1"),
         (
             lambda place, one: index(dataset(rows(20)), place, one.embedder, fields=Fields(text="body")),
             CorpusError,
             "no field 'body'",
         ),
         (
-            lambda place, one: index(dataset(rows(20)), place, FunctionEmbedder(np.asarray, name="f")),
+            lambda place, one: index(
+                dataset(rows(20)), place, FunctionEmbedder(lambda texts: [[1.0]] * len(texts), name="f")
+            ),
             TypeError,
             "Expected a ContextualEmbedder",
         ),

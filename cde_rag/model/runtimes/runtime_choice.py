@@ -161,9 +161,9 @@ def asked(runtime: str | None) -> str | None:
     Raises:
         ModelError: There is no such runtime.
     """
-    chosen = runtime or os.environ.get(VARIABLE) or None
+    chosen = (os.environ.get(VARIABLE) or None) if runtime is None else runtime
     if chosen not in (None, *RUNTIMES):
-        where = "" if runtime else f" in the environment's {VARIABLE}"
+        where = "" if runtime is not None else f" in the environment's {VARIABLE}"
         raise ModelError(f"Expected the runtime {', '.join(RUNTIMES)}, found {chosen!r}{where}.")
     return chosen
 

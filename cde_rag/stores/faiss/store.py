@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float32
 
 from cde_rag._files import user_path
-from cde_rag._validation import check_list, check_not_empty
+from cde_rag._validation import check_ids, check_list, check_not_empty
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Completion, Damage, Hit, Row
+from cde_rag.stores.base import Completion, Damage, Hit, ProcessBound, Row
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode
 from cde_rag.stores.faiss.connections import FileIdentity
 from cde_rag.stores.faiss.copying import copy_store
@@ -37,7 +37,7 @@ _DEAD: Final = 1024  # vectors of no record that a file may always have; beyond 
 Result = TypeVar("Result")
 
 
-class FaissStore:
+class FaissStore(ProcessBound):
     """Records, vectors and contexts in the folder `path`. Implements `cde_rag.stores.base.Store`.
 
     Args:
@@ -105,6 +105,7 @@ class FaissStore:
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata of the given ids in one transaction."""
+        check_ids(metadata, call="update_metadata")
         encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
         with self._writing() as writer:
             positions = writer.records.positions_of(list(encoded))
@@ -121,7 +122,7 @@ class FaissStore:
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete rows from every generation in one transaction; return their number."""
-        check_list(ids, call="delete", what="ids")
+        ids = check_ids(ids, call="delete")
         with self._writing() as writer:
             positions = list(writer.records.known_positions(ids).values())
             for state in writer.manifest.generations:
@@ -132,7 +133,7 @@ class FaissStore:
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """Return the rows of those ids that exist, verified by their checksums."""
-        check_list(ids, call="get", what="ids")
+        ids = check_ids(ids, call="get")
         return self._read(lambda view: [stored.row for stored in view.stored(ids)])
 
     def count(self, where: Mapping[str, Any] | None = None) -> int:
@@ -198,7 +199,7 @@ class FaissStore:
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of the given ids, verified by their checksums."""
-        check_list(ids, call="vectors", what="ids")
+        ids = check_ids(ids, call="vectors")
 
         def vectors(view: View) -> Float32[np.ndarray, "ids dim"]:
             check_space(view.state, fingerprint)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._validation import check_list
+from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import StoreError, StoreFormatError
-from cde_rag.stores.base import Completion, Damage, Hit, Row
+from cde_rag.stores.base import Completion, Damage, Hit, ProcessBound, Row
 from cde_rag.stores.checks import (
     check_k,
     check_once,
@@ -46,7 +46,7 @@ from cde_rag.stores.text_analysis import updated
 _LEASES: Final = 0x636465  # first half of the keys of our advisory locks
 
 
-class PgVectorStore:
+class PgVectorStore(ProcessBound):
     """Records, vectors and contexts in PostgreSQL with pgvector. Implements `cde_rag.stores.base.Store`.
 
     `search_text` is BM25 over all records, made in the server from the table `words`: for each word of the query, as
@@ -250,6 +250,7 @@ class PgVectorStore:
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata of records; vectors and digests stay."""
+        check_ids(metadata, call="update_metadata")
         encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
 
         def write(tables: PgTables) -> None:
@@ -271,7 +272,7 @@ class PgVectorStore:
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove rows from every generation; returns their number."""
-        check_list(ids, call="delete", what="ids")
+        ids = check_ids(ids, call="delete")
 
         def write(tables: PgTables) -> int:
             places = list(tables.places(ids).values())
@@ -282,7 +283,7 @@ class PgVectorStore:
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """Return the rows of those ids that exist, in the order of `ids`."""
-        check_list(ids, call="get", what="ids")
+        ids = check_ids(ids, call="get")
 
         def read(tables: PgTables) -> list[Row]:
             places = list(tables.places(ids).values())
@@ -383,7 +384,7 @@ class PgVectorStore:
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of ids in the active generation."""
-        check_list(ids, call="vectors", what="ids")
+        ids = check_ids(ids, call="vectors")
 
         def read(tables: PgTables) -> Float32[np.ndarray, "ids dim"]:
             manifest = tables.manifest()

@@ -62,7 +62,7 @@ def write_context(
     name = contexts_collection(client, collection)
     sha256 = hashlib.sha256(context).hexdigest()
     parts = [context[start : start + _CHUNK_BYTES] for start in range(0, len(context), _CHUNK_BYTES)]
-    key = key or fingerprint
+    key = fingerprint if key is None else key
     for number, part in enumerate(parts):
         data = base64.b64encode(part).decode("ascii")
         _put(
@@ -97,7 +97,9 @@ def read_context(client: QdrantClient, collection: str, fingerprint: str | None 
     """
     collection = concrete(client, collection)
     name = collection + CONTEXTS
-    wanted = fingerprint or _active(client, collection) or _only(client, name)
+    wanted = fingerprint
+    if wanted is None:
+        wanted = _active(client, collection) or _only(client, name)
     head = _head(client, name, wanted)
     for _ in range(_TRIES):
         context = _joined(client, name, wanted, head)

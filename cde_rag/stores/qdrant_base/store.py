@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from jaxtyping import Float32
 
-from cde_rag._validation import check_list
+from cde_rag._validation import check_ids, check_list
 from cde_rag.errors import ContextMismatchError, StoreError
-from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, Row
+from cde_rag.stores.base import SAMPLE_BLOCKS, Completion, Hit, ProcessBound, Row
 from cde_rag.stores.checks import check_k, check_once, check_records, check_rows, check_unit, encode, sample_places
 from cde_rag.stores.filter_conditions import Filter
 from cde_rag.stores.filters import parse
@@ -30,7 +30,7 @@ _TRIES: Final = 8  # to read what another process moves meanwhile
 Result = TypeVar("Result")
 
 
-class PointStore(ABC):
+class PointStore(ProcessBound, ABC):
     """Records, vectors and contexts as points. Half of `cde_rag.stores.base.Store`.
 
     Args:
@@ -104,6 +104,7 @@ class PointStore(ABC):
 
     def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the metadata in the payloads of the given ids."""
+        check_ids(metadata, call="update_metadata")
         encoded = {id_: encode(new, f"Record {id_!a:.80}: its metadata") for id_, new in metadata.items()}
         with self._lock.writing():
             self._load().check_native(self._points.place)
@@ -111,7 +112,7 @@ class PointStore(ABC):
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete the points of the given ids; return their number."""
-        check_list(ids, call="delete", what="ids")
+        ids = check_ids(ids, call="delete")
         with self._lock.writing():
             self._load()  # there has to be a store
             found = {str(point.id) for point in point_writes.records_of(self._points, ids) if point is not None}
@@ -120,7 +121,7 @@ class PointStore(ABC):
 
     def get(self, ids: Sequence[str]) -> list[Row]:
         """Return the rows of those ids that exist, verified by their checksums."""
-        check_list(ids, call="get", what="ids")
+        ids = check_ids(ids, call="get")
 
         def read(manifest: PointsManifest) -> list[Row]:
             found = point_writes.records_of(self._points, ids)
@@ -230,7 +231,7 @@ class PointStore(ABC):
 
     def vectors(self, ids: Sequence[str], *, fingerprint: str) -> Float32[np.ndarray, "ids dim"]:
         """Return the vectors of the given ids, verified by their checksums."""
-        check_list(ids, call="vectors", what="ids")
+        ids = check_ids(ids, call="vectors")
         with self._lock.reading(), self._in(fingerprint) as manifest:
             name = manifest.serving.vector
             found = point_writes.found_points(self._points, ids, vectors=[name])
