@@ -111,7 +111,7 @@ def check_not_empty(path: str | PathLike[str], name: str, error: type[CDEError] 
         CDEError: `path` is an empty string; of the class `error`.
     """
     if path == "":
-        raise error(f"{name} is an empty path. Is a variable unset? The present folder is '.'.")
+        raise error(f"{name} is an empty path. Is a variable unset? (The present folder is '.'.)")
 
 
 def utf8(text: str, *, where: str) -> bytes:

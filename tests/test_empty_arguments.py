@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qdrant_client import QdrantClient
 from typer.testing import CliRunner
 
 from cde_rag import Collection, CorpusError, FilterError, ModelError, StoreError
@@ -16,6 +17,7 @@ from cde_rag.model import CDEModel
 from cde_rag.readers import Fields, RecordReader
 from cde_rag.stores.faiss import FaissStore
 from cde_rag.stores.kinds import store_at, tenants_at
+from cde_rag.stores.qdrant import QdrantStore
 from cde_rag.stores.qdrant_edge import QdrantEdgeStore
 from cde_rag.stores.tenant_stores import FolderTenants
 from cde_rag.transfer.backup import restore
@@ -55,6 +57,11 @@ def test_an_empty_path_is_not_the_present_folder(call: Callable[[Collection], An
     with pytest.raises((StoreError, CorpusError), match="is an empty path"):
         call(papers)
     assert [path.name for path in Path().iterdir()] == ["x.txt"]
+
+
+def test_a_qdrant_collection_without_a_name():
+    with pytest.raises(StoreError, match="name of the Qdrant collection is empty"):
+        QdrantStore(QdrantClient(":memory:"), "")
 
 
 def test_an_empty_name_is_not_the_default(papers: Collection):

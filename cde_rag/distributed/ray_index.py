@@ -39,6 +39,7 @@ from cde_rag.errors import CorpusError, PoolError, StoreError, require
 from cde_rag.indexing.headers import check_headers
 from cde_rag.indexing.upsert import AddReport, Progress, ReadyVectors, Upserter
 from cde_rag.model import CDEModel
+from cde_rag.readers import PARENT_KEY
 from cde_rag.readers.columns import Fields
 from cde_rag.stores.base import Folder, Record, Removable, Store
 from cde_rag.stores.files import remove_folder
@@ -182,8 +183,9 @@ def index(
                 report = writer.add(records, documents, None, ready, commit.read)
             else:
                 report = commit.reports()
-                deleted = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key).replace(commit.read)
-                report = replace(report, deleted=report.deleted + deleted)  # of documents in several buckets
+                if collection.parent_key not in (None, PARENT_KEY):  # a document is in several buckets
+                    writer = Upserter(store, ActiveEmbedder(store, serving), collection.parent_key)
+                    report = replace(report, deleted=report.deleted + writer.replace(commit.read))
         return Indexed(
             documents=collection.count(),
             report=report,

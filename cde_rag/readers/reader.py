@@ -45,8 +45,9 @@ _PLACE = re.compile(r", (?:line|row|character) \d+$")  # in a file
 class RecordReader:
     """Iterable of the records in files and folders, streamed anew at each iteration.
 
-    An iteration keeps about a hundred bytes per record in memory, to detect repeated ids. `Collection.add_records(reader)`
-    replaces the passages of the reader's text documents; of other iterables of its records it upserts each alone.
+    An iteration keeps about a hundred bytes per record in memory, to detect repeated ids.
+    `Collection.add_records(reader)` replaces the passages of the reader's text documents; of other iterables of its
+    records it upserts each alone.
 
     Args:
         sources: Each is a file of records (`.jsonl`, `.csv`, `.tsv`, these with `.gz`, or `.parquet`), a text or

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 from qdrant_client import QdrantClient
 
-from cde_rag.errors import CDEWarning
+from cde_rag.errors import CDEWarning, StoreError
 from cde_rag.stores.base import Damage, Row
 from cde_rag.stores.checks import encode
 from cde_rag.stores.qdrant import generations
@@ -56,6 +56,8 @@ class QdrantStore(PointStore):
     ) -> None:
         if not isinstance(cast(object, client), QdrantClient):
             raise TypeError(f"Expected a qdrant_client.QdrantClient, such as QdrantClient(url), found {client!r:.80}.")
+        if not collection:
+            raise StoreError("The name of the Qdrant collection is empty. Is a variable unset? Name the collection.")
         super().__init__(lock_of(client, collection), exact=exact)
         self._indexing = QdrantIndexConfig.from_arguments(quantization, hnsw)
         self._search_beam = None if hnsw is None else hnsw.ef

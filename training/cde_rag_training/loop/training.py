@@ -13,6 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from cde_rag._files import user_path, write_durably
+from cde_rag._validation import check_not_empty
 from cde_rag.errors import CorpusError
 from cde_rag.model import checkpoints
 from cde_rag.model.two_stage import TwoStage
@@ -75,9 +76,10 @@ def train(
         PreparedError: The data is no prepared folder, or damaged.
         RecipeError: Settings that the start cannot be trained with.
         ResumeError: `output` holds a run with other settings, start or data.
-        StoreError: Another run trains in `output`.
+        StoreError: Another run trains in `output`, or it is an empty path.
         TrainingError: Training had to stop; the message says why, and what to change.
     """
+    check_not_empty(output, "The run's folder")
     output = user_path(output)
     output.mkdir(parents=True, exist_ok=True)
     with joined(config.machine.device) as device, _claimed(output):
