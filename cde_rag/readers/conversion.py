@@ -149,7 +149,7 @@ def _check_entities(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> None:
 
 
 def _limit_memory(memory: int) -> None:
-    """Let the process have so many bytes beyond what it has now, where the system knows such limits."""
+    """Limit the memory of the process to so many bytes more than now; Linux alone has such limits."""
     try:
         import resource
 

@@ -3,7 +3,7 @@
 import json
 import re
 from itertools import takewhile
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 LONGEST: Final = 200  # characters of a title or heading; it is kept with every passage below it
 
@@ -115,7 +115,7 @@ def _json(text: str) -> FrontMatter:
     begin = re.match(r"\s*(?=\{)", text)
     if begin is not None:
         try:
-            value, end = cast("tuple[Any, int]", json.JSONDecoder().raw_decode(text, begin.end()))
+            value, end = json.JSONDecoder().raw_decode(text, begin.end())
         except (ValueError, RecursionError):
             return FrontMatter("", 0)
         after = re.compile(rf"[ \t]*(?:{_LINE_END}|\Z)").match(text, end)
